@@ -1,0 +1,41 @@
+# Everything installs into .venv and nowhere else. Commands: setup, lab, train, test, bench.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: setup lab train test bench notebooks clean
+
+setup: $(VENV)/.complete
+
+# Written last, so an install that was interrupted is begun again.
+$(VENV)/.complete: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "$$($(PYTHON) --version) found; Python 3.11 or newer is needed. Run: make setup PYTHON=python3.12"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[notebooks,dev]'
+	touch $@
+
+lab: setup
+	$(BIN)/jupyter lab $(ARGS) notebooks/00_start_here.ipynb
+
+train: setup
+	$(BIN)/python scripts/demo.py $(ARGS)
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/sync_notebooks.py check
+	OMP_NUM_THREADS=1 $(BIN)/pytest
+	OMP_NUM_THREADS=1 FAST=1 $(BIN)/pytest --nbmake notebooks -n 2
+
+notebooks: setup
+	$(BIN)/python scripts/sync_notebooks.py build
+
+bench: setup
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[bench]'
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) runs

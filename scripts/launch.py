@@ -1,0 +1,100 @@
+"""Train, alone or under torchrun: the flags are the fields of TrainConfig.
+
+    python scripts/launch.py --run-dir runs/first --data digits
+    torchrun --nproc-per-node 2 scripts/launch.py --run-dir runs/second --data digits
+
+Exit codes: 0 done, already done, or preempted after SIGTERM; 2 what the user can mend; 1 else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from trainer_core.config import TrainConfig
+from trainer_core.launch import run
+from trainer_core.scale.exporters import build_exporters
+from trainer_core.settings import UserError, flag_name
+
+
+class FlagParser(argparse.ArgumentParser):
+    """Raises what argparse would print, and names the nearest flag for an unknown one."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}. See --help for all flags.")
+
+    def parse(self, arguments: Sequence[str]) -> tuple[TrainConfig, list[str]]:
+        """The configuration that the flags describe, and the exporters asked for."""
+        values, unknown = self.parse_known_args(arguments)
+        if unknown:
+            flag = unknown[0].partition("=")[0]
+            known = [name for action in self._actions for name in action.option_strings]
+            nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)[0]
+            raise UserError(
+                f"{flag}: no such flag, and none is ignored. The nearest is {nearest}; "
+                "--help lists all."
+            )
+        given = vars(values)
+        exports = given.pop("export")
+        return TrainConfig(**given), exports
+
+
+def add_flag(parser: argparse.ArgumentParser, spec: Field[Any]) -> None:
+    """One flag from one field: its name, type, choices, help and default."""
+    kind, _, optional = str(spec.type).partition(" | ")
+    rules = spec.metadata
+    options: dict[str, Any] = {"default": spec.default, "dest": spec.name}
+    if kind == "bool":
+        options["action"] = argparse.BooleanOptionalAction
+    else:
+        convert = {"int": int, "float": float, "str": str, "Path": Path}[kind]
+
+        def value(text: str) -> Any:
+            return None if optional and text == "none" else convert(text)
+
+        value.__name__ = kind  # argparse names it in "invalid int value"
+        options |= {"type": value, "metavar": "|".join(rules["choices"]) or kind.upper()}
+    default = "" if spec.default is None else f" (default: {spec.default})"
+    options["help"] = rules["help"].replace("%", "%%") + default
+    parser.add_argument(flag_name(spec.name), **options)
+
+
+def build_parser() -> FlagParser:
+    """A flag for each field; the world size is torchrun's to say."""
+    parser = FlagParser(description=__doc__, allow_abbrev=False, usage="launch.py [flags]")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    for spec in fields(TrainConfig):
+        if spec.name != "world_size":
+            add_flag(parser, spec)
+    parser.add_argument(
+        "--export", action="append", default=[], metavar="SINK",
+        help="more places for events: tensorboard, prometheus (repeatable)",
+    )  # fmt: skip
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parse, train, print the summary on rank 0."""
+    is_main_rank = int(os.environ.get("RANK", 0)) == 0
+    try:
+        cfg, exports = build_parser().parse(arguments)
+        result = run(cfg, sinks=build_exporters(exports, cfg.run_dir))
+    except UserError as error:
+        # Every rank has raised it; one of them says it.
+        if is_main_rank:
+            print(f"launch.py: {error}", file=sys.stderr)
+        return 2
+    if is_main_rank:
+        print(json.dumps(result), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,671 @@
+"""Which cell of a notebook comes from which file, and do the two still agree?
+
+Modules in ``trainer_core`` are the source of every definition, ``notebooks/src/*.py`` of
+prose and demos. ``notebooks/*.ipynb`` are derived from both, committed without outputs.
+
+    build           write every notebook
+    check           exit 1, with a diff, where a notebook is not what its sources say
+    push NOTEBOOK   carry the text edited in a notebook's cells back to their files
+
+What a file in ``notebooks/src`` may say, beside jupytext's percent format:
+
+    # variants: blank, hidden               in a first cell of comments: derive these too
+    # %% include="scale.interfaces"         the cells of trainer_core/scale/interfaces.py
+    # %% include="order" collapsed=true     the same, folded away
+    # %% active="py"                        a cell that is not in the notebook
+    # %matplotlib inline                    a magic, a comment only in the file
+    {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the file's name
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import functools
+import hashlib
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import jupytext  # type: ignore[import-untyped, unused-ignore]  # ships no types
+
+ROOT = Path(__file__).resolve().parents[1]
+# The eight cells that people type, which a variant empties; other modules stay whole.
+TYPED = ("config", "data", "model", "distributed", "train", "checkpoint", "metrics", "launch")
+VARIANTS = ("blank", "hidden")
+VARIANTS_LINE = re.compile(r"^# variants:(.*)$", re.MULTILINE)
+DIRECTIVES = ("include", "collapsed", "active")
+KEPT_METADATA = ("tags", "jupyter", "cellView")
+# comment_magics off: jupytext would uncomment "# copy the state" too, taking it for a command.
+FORMAT = {"extension": ".py", "format_name": "percent", "comment_magics": False}
+FUTURE = "from __future__ import annotations"
+EMPTIED = 'raise NotImplementedError("type this")'
+KERNEL = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+class SyncError(ValueError):
+    """Something that the author of a source, module or notebook can mend."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """One derived cell, and the cell of a file that it comes from."""
+
+    kind: str  # code, markdown or raw
+    text: str
+    source: str  # as in the file: with the docstring, without a title or an address
+    file: str
+    index: int
+    role: str = ""  # what was done to it: collapsed, blank, solution, or nothing
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> str:
+        return f"{self.file}#{self.index}" + (f":{self.role}" if self.role else "")
+
+    def as_json(self) -> dict[str, Any]:
+        origin = {"origin": self.origin, "origin_hash": digest(self.kind, self.text)}
+        cell: dict[str, Any] = {
+            "cell_type": self.kind,
+            # Of the origin alone: an edit changes no id, a cell put in only its own file's.
+            "id": hashlib.sha1(self.origin.encode()).hexdigest()[:12],
+            "metadata": {**self.metadata, **origin},
+            "source": self.text.splitlines(keepends=True),
+        }
+        return cell | ({"execution_count": None, "outputs": []} if self.kind == "code" else {})
+
+
+def digest(kind: str, text: str) -> str:
+    return hashlib.sha1(f"{kind}\n{text}".encode()).hexdigest()[:12]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    return f" The nearest is {matches[0]!r}." if matches else ""
+
+
+# Reading files ------------------------------------------------------------------------------
+
+
+def read_text(root: Path, file: str) -> str:
+    try:
+        return (root / file).read_bytes().decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SyncError(f"{file} cannot be read as UTF-8 text: {error}") from error
+
+
+def parse(text: str, where: str) -> ast.Module:
+    try:
+        return ast.parse(text)
+    except SyntaxError as error:
+        found = f"{error.msg}, in line {error.lineno}: {(error.text or '').strip()}"
+        raise SyncError(f"{where} is not valid Python ({found}). Mend it there.") from error
+
+
+@functools.cache  # every variant reads the same files; nobody changes the cells
+def split(text: str) -> list[Any]:
+    cells: list[Any] = jupytext.reads(text, fmt=FORMAT).cells
+    for cell in cells:
+        cell.source = cell.source.rstrip("\n")
+    return cells
+
+
+def read_cells(root: Path, file: str) -> list[Any]:
+    """Jupytext's cells of a percent file; refuses a directive that would be ignored."""
+    cells = split(read_text(root, file))
+    ours = {*DIRECTIVES, *KEPT_METADATA}
+    theirs = {"lines_to_next_cell", "cell_marker", "region_name", "title"}
+    for index, cell in enumerate(cells):
+        for key, value in cell.metadata.items():
+            if key not in ours | theirs:
+                found = value if key == "incorrectly_encoded_metadata" else key
+                raise SyncError(
+                    f"{file}#{index} is marked {found!r}, which nothing reads. Write one of "
+                    f'{", ".join(sorted(ours))} as key="value".{nearest(found, ours)}'
+                )
+    return cells
+
+
+def from_file(node: Any, file: str, index: int, text: str | None = None) -> Cell:
+    return Cell(
+        kind=node.cell_type,
+        text=node.source if text is None else text,
+        source=node.source,
+        file=file,
+        index=index,
+        metadata={key: node.metadata[key] for key in KEPT_METADATA if key in node.metadata},
+    )
+
+
+def docstring(cell: Cell) -> str:
+    """The text of a module's first cell up to where the docstring and blank lines end."""
+    if cell.index or cell.kind != "code" or not cell.file.startswith("trainer_core/"):
+        return ""
+    body = parse(cell.source, cell.origin).body
+    lines = cell.source.splitlines(keepends=True)
+    end = (body[0].end_lineno or 0) if body and is_constant(body[0]) else 0
+    while end and end < len(lines) and not lines[end].strip():
+        end += 1
+    return "".join(lines[:end])
+
+
+def is_constant(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def trainer_imports(text: str, where: str, module: str = "") -> set[str]:
+    """Modules of trainer_core that the top level of ``text`` imports from."""
+    found: set[str] = set()
+    for node in parse(text, where).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = ["trainer_core", *module.split(".")][: -node.level] if node.level else []
+            base = ".".join([*package, *([node.module] if node.module else [])])
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return {n.removeprefix("trainer_core.") for n in found if n.startswith("trainer_core.")}
+
+
+def bindings(cell: Cell) -> Iterator[tuple[str, str]]:
+    """Each name that a cell's top level binds, and what the name then means."""
+    for node in parse(cell.source, cell.origin).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, cell.file
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                names = (part for part in ast.walk(target) if isinstance(part, ast.Name))
+                yield from ((n.id, cell.file) for n in names if isinstance(n.ctx, ast.Store))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            base = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                whole = base or alias.asname
+                top = alias.name if whole else alias.name.partition(".")[0]
+                yield alias.asname or top, base + top
+
+
+# Deriving cells -----------------------------------------------------------------------------
+
+
+def empty_bodies(text: str, where: str = "the cell") -> str:
+    """Take out what each function and method does; signatures and docstrings stay.
+
+    Protocols, and bodies that are only a docstring, ``...`` or ``pass``, stay as they are.
+    """
+    lines = text.split("\n")
+    functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+
+    def collect(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            bases = child.bases if isinstance(child, ast.ClassDef) else []
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                functions.append(child)
+            elif not any(re.search(r"\bProtocol\b", ast.unparse(base)) for base in bases):
+                collect(child)
+
+    collect(parse(text, where))
+    for function in reversed(functions):  # from the bottom, so that line numbers stay true
+        body = function.body[ast.get_docstring(function) is not None :]
+        if all(isinstance(node, ast.Pass) or is_constant(node) for node in body):
+            continue
+        first = body[0]
+        start = min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", []))])
+        before = lines[first.lineno - 1].encode()[: first.col_offset].decode()
+        while not before.strip() and re.match(r"\s*(#|$)", lines[start - 2]):
+            start -= 1  # a comment above the first statement belongs to the body
+        lines[start - 1 : function.end_lineno] = [before + EMPTIED]
+    return "\n".join(lines)
+
+
+def collapse(cell: Cell, title: str, role: str) -> Cell:
+    """Fold a cell, for JupyterLab (source_hidden) and for Colab (cellView and a title)."""
+    tags = [*cell.metadata.get("tags", []), "hide-input"]
+    folded = {"jupyter": {"source_hidden": True}, "cellView": "form", "tags": tags}
+    text = f"#@title {title}\n{cell.text}" if title else cell.text
+    return replace(cell, text=text, role=role, metadata={**cell.metadata, **folded})
+
+
+def vary(cell: Cell, variant: str) -> list[Cell]:
+    """The cells that stand for one typed cell in a variant."""
+    emptied = empty_bodies(cell.text, cell.origin) if cell.kind == "code" else cell.text
+    if not variant or emptied == cell.text:
+        return [cell]
+    blank = replace(cell, text=emptied, role="blank")
+    if variant == "blank":
+        return [blank]
+    # A blank function that its own cell calls raises here, and "Run all" has to go on.
+    tags = [*cell.metadata.get("tags", []), "raises-exception"]
+    blank = replace(blank, metadata={**cell.metadata, "tags": tags})
+    return [blank, collapse(cell, "Solution", "solution")]
+
+
+def addresses(root: Path, name: str) -> dict[str, str]:
+    """What each placeholder stands for in the notebook ``name``; the longest one first."""
+    try:
+        project = tomllib.loads(read_text(root, "pyproject.toml")).get("project", {})
+    except tomllib.TOMLDecodeError as error:
+        raise SyncError(f"pyproject.toml is not valid TOML: {error}") from error
+    urls = project.get("urls", {})
+    url = str(urls.get("Repository", urls.get("repository", ""))).rstrip("/")
+    found = re.fullmatch(r"https://github\.com/([^/\s]+/[^/\s]+?)(\.git)?", url)
+    if not found:
+        raise SyncError(
+            f"[project.urls] Repository in pyproject.toml is {url!r}; badges and Colab links "
+            f"are made of it. Set it to https://github.com/OWNER/NAME."
+        )
+    colab = "https://colab.research.google.com/github"
+    return {
+        "{{colab}}": f"{colab}/{found[1]}/blob/main/notebooks/{name}",
+        "{{repository}}": f"https://github.com/{found[1]}",
+        "{{notebook}}": name,
+    }
+
+
+def placeholders(text: str) -> list[str]:
+    return re.findall(r"\{\{(?:repository|colab|notebook)\}\}", text)
+
+
+def fill(root: Path, name: str, node: Any) -> str:
+    """What a notebook shows of a source's cell: addresses filled in, magics switched on."""
+    text = str(node.source)
+    if placeholders(text):
+        for placeholder, value in addresses(root, name).items():
+            text = text.replace(placeholder, value)
+    if node.cell_type == "code":
+        text = re.sub(r"^([ \t]*)# (%{1,2}\w|!\w)", r"\1\2", text, flags=re.MULTILINE)
+    return text
+
+
+def restore(root: Path, name: str, cell: Cell, text: str) -> str:
+    """Take back from an edited ``text`` what deriving did to ``cell``."""
+    if cell.role in ("collapsed", "solution") and text.startswith("#@title"):
+        text = text.partition("\n")[2]
+    text = docstring(cell) + text.rstrip("\n")
+    if cell.file.startswith("notebooks/src/"):
+        if held := placeholders(cell.source):
+            for placeholder, value in addresses(root, name).items():
+                text = text.replace(value, placeholder) if placeholder in held else text
+        if cell.kind == "code":
+            text = re.sub(r"^([ \t]*)(%{1,2}\w|!\w)", r"\1# \2", text, flags=re.MULTILINE)
+    return text
+
+
+# Composing notebooks ------------------------------------------------------------------------
+
+
+def module_file(module: str) -> str:
+    return f"trainer_core/{module.replace('.', '/')}.py"
+
+
+def module_names(root: Path) -> list[str]:
+    package = root / "trainer_core"
+    paths = (path for path in package.rglob("*.py") if path.stem != "__init__")
+    return sorted(".".join(p.relative_to(package).with_suffix("").parts) for p in paths)
+
+
+def module_cells(root: Path, module: str) -> Iterator[Cell]:
+    """A module's cells, without those for the file alone and without its docstring."""
+    file = module_file(module)
+    for index, node in enumerate(read_cells(root, file)):
+        if node.metadata.get("active") == "py":
+            continue
+        cell = from_file(node, file, index)
+        if opening := docstring(cell):
+            cell = replace(cell, text=cell.source.removeprefix(opening))
+            if not cell.text:
+                continue
+        if cell.kind == "code" and (found := trainer_imports(cell.source, cell.origin, module)):
+            raise SyncError(
+                f"{cell.origin} imports from trainer_core ({', '.join(sorted(found))}), which "
+                f'a notebook does not have. Move the import into a cell # %% active="py".'
+            )
+        yield cell
+
+
+def refuse_missing(root: Path, module: str, where: str, present: set[str]) -> None:
+    known = module_names(root)
+    if module not in known:
+        raise SyncError(
+            f"{where} includes {module!r}; trainer_core has no such module."
+            f"{nearest(module, known)}"
+        )
+    file = module_file(module)
+    for node in read_cells(root, file):
+        if node.metadata.get("active") == "py":
+            for missing in sorted(trainer_imports(node.source, file, module) & set(known)):
+                if missing not in present:
+                    raise SyncError(
+                        f"{where} includes {module!r}, which imports from {missing!r}; the "
+                        f"notebook does not have that module's names there. Put "
+                        f'# %% include="{missing}" above.'
+                    )
+
+
+def refuse_clashes(cells: Iterable[Cell], where: str) -> None:
+    """One notebook holds all modules' names: of two definitions the later hides the earlier."""
+    seen: dict[str, tuple[str, str]] = {}
+    for cell in cells:
+        if cell.kind == "code" and cell.file.startswith("trainer_core/"):
+            for name, meaning in bindings(cell):
+                earlier, file = seen.setdefault(name, (meaning, cell.file))
+                if earlier != meaning and file != cell.file and not name.startswith("__"):
+                    raise SyncError(
+                        f"{file} and {cell.file} both define {name!r}, and {where} includes "
+                        f"both: the later would hide the earlier. Rename one of them."
+                    )
+
+
+def is_header(node: Any) -> bool:
+    """Whether a source's first cell speaks of the file: comments that name its variants."""
+    lines = node.source.splitlines()
+    comments = node.cell_type == "code" and all(line.startswith("#") for line in lines)
+    return comments and VARIANTS_LINE.search(node.source) is not None
+
+
+def variants_of(cells: list[Any], file: str) -> list[str]:
+    """The variants that a source asks for, and "" for the notebook itself."""
+    asked = [""]
+    for index, node in enumerate(cells):
+        if found := VARIANTS_LINE.search(node.source):
+            if index or not is_header(node):
+                raise SyncError(
+                    f"{file}#{index} holds {found[0]!r}, which is read only in a first cell "
+                    f"with nothing but comments. Move it there."
+                )
+            asked += [variant.strip() for variant in found[1].split(",")]
+    for variant in asked:
+        if variant not in ("", *VARIANTS):
+            raise SyncError(
+                f"{file} asks for the variant {variant!r}; there are "
+                f"{' and '.join(VARIANTS)}.{nearest(variant, VARIANTS)}"
+            )
+    return asked
+
+
+def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
+    """The cells of the notebook ``name``, a variant of the source ``file``."""
+    derived: list[Cell] = []
+    present: set[str] = set()  # the modules whose names the notebook has so far
+    for index, node in enumerate(read_cells(root, file)):
+        where, module = f"{file}#{index}", node.metadata.get("include")
+        folded = bool(node.metadata.get("collapsed"))
+        if node.metadata.get("active") == "py" or (index == 0 and is_header(node)):
+            continue
+        if module is None:
+            cell = from_file(node, file, index, fill(root, name, node))
+            derived.append(collapse(cell, "", "") if folded and cell.kind == "code" else cell)
+            if cell.kind == "code":
+                present |= trainer_imports(node.source, where)
+            continue
+        refuse_missing(root, module, where, present)
+        if node.source.strip() or any(cell.file == module_file(module) for cell in derived):
+            found = "holds text of its own" if node.source.strip() else "is not the first to"
+            raise SyncError(f"{where} includes {module!r} and {found}. Take one of them out.")
+        present.add(module)
+        for cell in module_cells(root, module):
+            code = (earlier.text for earlier in derived if earlier.kind == "code")
+            if cell.text == FUTURE and any(FUTURE in text for text in code):
+                continue  # a kernel remembers it for the cells that follow
+            if folded and cell.kind == "code":
+                derived.append(collapse(cell, f"{cell.file}, cell {cell.index}", "collapsed"))
+            else:
+                derived += vary(cell, variant if module in TYPED else "")
+    refuse_clashes(derived, file)
+    return derived
+
+
+def compose(root: Path) -> dict[str, list[Cell]]:
+    """Every notebook that the sources ask for: file name -> cells.
+
+    Raises:
+        SyncError: for a directive, include or name that cannot be what its author meant.
+    """
+    derived: dict[str, list[Cell]] = {}
+    sources = sorted((root / "notebooks/src").glob("*.py"))
+    if not sources:
+        raise SyncError(f"{root}/notebooks/src holds no .py file to derive a notebook from.")
+    for path in sources:
+        file = path.relative_to(root).as_posix()
+        for variant in variants_of(read_cells(root, file), file):
+            name = f"{path.stem}_{variant}.ipynb" if variant else f"{path.stem}.ipynb"
+            if name in derived:
+                raise SyncError(f"{file} derives {name}, and another file does. Rename it.")
+            derived[name] = compose_one(root, file, variant, name)
+    return derived
+
+
+# Notebooks on disk --------------------------------------------------------------------------
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A notebook as JSON, with each cell's source as one string."""
+    try:
+        notebook: dict[str, Any] = json.loads(path.read_bytes())
+        for cell in notebook["cells"]:
+            cell["source"] = "".join(cell["source"])
+            cell.setdefault("metadata", {})
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise SyncError(
+            f"{path} cannot be read as a notebook ({error!r}). If a merge left marks in it, "
+            f"delete it and run: scripts/sync_notebooks.py build"
+        ) from error
+    return notebook
+
+
+def dump(notebook: dict[str, Any]) -> str:
+    """The bytes that Jupyter would write too, so that saving there makes no noise."""
+    return json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
+
+
+def as_notebook(name: str, cells: list[Cell]) -> dict[str, Any]:
+    # A blank's demos fail until somebody has typed what they call.
+    allowed = {"execution": {"allow_errors": True}} if name.endswith("_blank.ipynb") else {}
+    content = {"cells": [c.as_json() for c in cells], "metadata": {**KERNEL, **allowed}}
+    return content | {"nbformat": 4, "nbformat_minor": 5}
+
+
+def has_outputs(path: Path) -> bool:
+    """Whether a notebook's cells hold outputs or counts of a run."""
+    cells = load(path)["cells"]
+    return any(bool(c.get("outputs") or c.get("execution_count")) for c in cells)
+
+
+def written(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    """A notebook's cells, less the empty ones that Jupyter appends when the last is run."""
+    return [c for c in notebook["cells"] if c["source"].strip() or "origin" in c["metadata"]]
+
+
+def is_edited(cell: dict[str, Any]) -> bool:
+    built: str | None = cell["metadata"].get("origin_hash")
+    return digest(cell["cell_type"], cell["source"]) != built
+
+
+def build(root: Path, *, overwrite: bool = False) -> list[Path]:
+    """Write every notebook; returns the paths of those that changed.
+
+    Raises:
+        SyncError: if an edit made in a notebook would be lost, unless ``overwrite``.
+    """
+    changed = []
+    for name, cells in compose(root).items():
+        path, text = root / "notebooks" / name, dump(as_notebook(name, cells))
+        if path.exists() and path.read_bytes() == text.encode():
+            continue
+        changed.append((path, text))
+        if path.exists() and not overwrite:
+            kept = {digest(cell.kind, cell.text) for cell in cells}
+            for number, cell in enumerate(written(load(path)), 1):
+                if is_edited(cell) and digest(cell["cell_type"], cell["source"]) not in kept:
+                    raise SyncError(
+                        f"Cell {number} of notebooks/{name} was edited there; building would "
+                        f"lose the edit. Nothing was written. Run push {name}, or build "
+                        f"--overwrite to drop it."
+                    )
+    for path, text in changed:
+        path.write_text(text, "utf-8", newline="\n")
+    return [path for path, _ in changed]
+
+
+def check(root: Path) -> list[str]:
+    """What differs between the notebooks and their sources; outputs do not count."""
+
+    def lines(notebook: dict[str, Any]) -> Iterator[str]:
+        yield f"metadata {notebook.get('metadata', {}).get('execution')}"
+        for cell in written(notebook):
+            origin, tags = (cell["metadata"].get(key) for key in ("origin", "tags"))
+            edited = " edited in the notebook" if is_edited(cell) else ""
+            yield f"# %% {cell['cell_type']} {origin} tags={tags}{edited}"
+            yield from cell["source"].split("\n")
+
+    problems, composed = [], compose(root)
+    for name, cells in composed.items():
+        path, wanted = root / "notebooks" / name, as_notebook(name, cells)
+        if not path.exists():
+            problems.append(f"notebooks/{name} is missing.")
+            continue
+        for cell in wanted["cells"]:
+            cell["source"] = "".join(cell["source"])
+        sides = list(lines(load(path))), list(lines(wanted))
+        diff = difflib.unified_diff(*sides, f"notebooks/{name}", "its sources", lineterm="")
+        problems += ["\n".join(diff)] if sides[0] != sides[1] else []
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        if path.name not in composed:
+            problems.append(f"notebooks/{path.name} has no source in notebooks/src.")
+    return problems
+
+
+def refuse_moved(found: list[str | None], wanted: list[str], path: Path) -> None:
+    """Refuse cells that were added, removed or reordered: they have no place in a file."""
+    if found == wanted:
+        return
+    new = [f"cell {n} is new" for n, origin in enumerate(found, 1) if origin not in wanted]
+    twice = [f"{o} is there twice" for o in wanted if found.count(o) > 1]
+    gone = [f"{o} is gone" for o in wanted if o not in found]
+    what = "; ".join([*new, *twice, *gone] or ["the order is another"])
+    raise SyncError(
+        f"{path.name} does not have the cells of its sources ({what}), so its edits cannot be "
+        f"mapped. Nothing was written. Add, move and remove cells in the files, then build."
+    )
+
+
+def put(root: Path, file: str, edits: dict[int, str]) -> tuple[str, str]:
+    """A file's text before and after its cells at ``edits`` are replaced; writes nothing."""
+
+    def text_of(notebook: Any) -> str:
+        text = str(jupytext.writes(notebook, fmt=FORMAT))
+        return text if old.startswith("# %%") else text.removeprefix("# %%\n")
+
+    old = read_text(root, file)
+    notebook = jupytext.reads(old, fmt=FORMAT)
+    if text_of(notebook) != old:
+        raise SyncError(f"{file} would change elsewhere too. Run ruff format on it first.")
+    for index, text in edits.items():
+        notebook.cells[index].source = text
+    new = text_of(notebook)
+    again = [cell.source for cell in jupytext.reads(new, fmt=FORMAT).cells]
+    if again != [cell.source for cell in notebook.cells]:
+        raise SyncError(f"The edit would split a cell of {file}. Make it in the file.")
+    parse(new, f"Nothing was written: with the edit, {file}")
+    return old, new
+
+
+def edited_text(root: Path, path: Path, number: int, node: dict[str, Any], cell: Cell) -> str:
+    """What an edited cell of a notebook comes to in its file; refuses what cannot go there."""
+    name = path.stem + ".ipynb"
+    text = restore(root, name, cell, node["source"])
+    built = node["metadata"].get("origin_hash")
+    addresses_lost = len(placeholders(text)) < len(placeholders(cell.source))
+    reasons = [
+        (cell.role == "blank", "is a blank, and a blank never overwrites its module"),
+        (node["cell_type"] != cell.kind, "became a cell of another type"),
+        (built != digest(cell.kind, cell.text), "was edited, and its file changed as well"),
+        (addresses_lost, "lost an address that its file writes as {{...}}"),
+        (
+            restore(root, name, cell, cell.text) != cell.source,
+            "holds text that its file could write in two ways",
+        ),
+    ]
+    for holds, reason in reasons:
+        if holds:
+            raise SyncError(
+                f"Cell {number} of {path.name} {reason}. Nothing was written. Make the edit in "
+                f"{cell.file}, cell {cell.index} (from 0), then run build --overwrite."
+            )
+    return text
+
+
+def push(root: Path, notebook_path: Path) -> str:
+    """Carry the edits made in a notebook back to their files; returns the diff.
+
+    All edits are written, or none. Outputs stay in the notebook. Tags and other metadata are
+    not carried: they are written in the files only.
+
+    Raises:
+        SyncError: for an edit without a place in a file, and where a file changed too.
+    """
+    composed, name = compose(root), notebook_path.stem + ".ipynb"
+    if name not in composed:
+        raise SyncError(f"No source derives {name}.{nearest(name, composed)}")
+    path = notebook_path if notebook_path.is_file() else root / "notebooks" / name
+    notebook, cells = load(path), composed[name]
+    nodes = written(notebook)
+    refuse_moved([n["metadata"].get("origin") for n in nodes], [c.origin for c in cells], path)
+    edits: dict[str, dict[int, str]] = {}
+    for number, (node, cell) in enumerate(zip(nodes, cells, strict=True), 1):
+        if is_edited(node) and (node["cell_type"], node["source"]) != (cell.kind, cell.text):
+            text = edited_text(root, path, number, node, cell)
+            edits.setdefault(cell.file, {})[cell.index] = text
+            # From now on the file has this text, so a second push starts from here.
+            node["metadata"]["origin_hash"] = digest(node["cell_type"], node["source"])
+    changes = {file: put(root, file, texts) for file, texts in edits.items()}
+    diff: list[str] = []
+    for file, (old, new) in changes.items():
+        (root / file).write_text(new, "utf-8", newline="\n")
+        sides = old.splitlines(keepends=True), new.splitlines(keepends=True)
+        diff += difflib.unified_diff(*sides, file, file)
+    if changes:
+        for node in notebook["cells"]:
+            node["source"] = node["source"].splitlines(keepends=True)
+        path.write_text(dump(notebook), "utf-8", newline="\n")
+    return "".join(diff)
+
+
+def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
+    """Returns 0, 1 where check found a difference, 2 for what a user can mend."""
+    parser = argparse.ArgumentParser(description="Derive notebooks/*.ipynb, and check them.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    building = commands.add_parser("build", help="write every notebook")
+    building.add_argument("--overwrite", action="store_true", help="drop edits made there")
+    commands.add_parser("check", help="exit 1, with a diff, where one is not what it should be")
+    pushing = commands.add_parser("push", help="carry a notebook's edits back to their files")
+    pushing.add_argument("notebook", type=Path, help="a name such as 01_walkthrough, or a path")
+    options = parser.parse_args(argv)
+    try:
+        if options.command == "build":
+            changed = build(root, overwrite=options.overwrite)
+            print("\n".join(f"wrote notebooks/{path.name}" for path in changed) or "no change")
+        elif options.command == "push":
+            diff = push(root, options.notebook)
+            print(f"{diff}Now run: build" if diff else "No cell was edited.")
+        else:
+            problems = check(root)
+            print("\n".join(problems) or "All notebooks are what their sources say.")
+            if problems:
+                print("An edit made in a notebook: push NOTEBOOK. Else: build, and commit.")
+                return 1
+    except SyncError as error:
+        print(f"sync_notebooks: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,565 @@
+"""The audit: a run that kept its promise is proved, and each way of breaking it is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trainer_core.audit import AuditReport, audit_run, read_jsonl
+from trainer_core.order import EpochOrder
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "audit_run.py"
+Line = dict[str, Any]
+
+
+class Attempt(NamedTuple):
+    """One attempt of a scripted run: trains from after the newest checkpoint up to ``last``."""
+
+    world_size: int
+    last: int
+    saved: int | None = None  # step of a checkpoint that it saves on the way, or at the end
+    end: str | None = None  # "run_end", "preempted", or killed
+    in_flight: int = 0  # ranks that wrote down one step more before the kill
+
+
+class Run(NamedTuple):
+    """A run folder before it is written: plan, ledger lines and log records."""
+
+    num_samples: int
+    global_batch: int
+    seed: int
+    total_steps: int
+    ledger: list[Line]
+    logs: list[Line]
+
+
+def share_of(run: Run, step: int, rank: int, world_size: int) -> tuple[int, list[int]]:
+    """Epoch and samples of a rank in a step: the contract, written down a second time."""
+    n, batch = run.num_samples, run.global_batch
+    epoch, at = divmod(step - 1, -(-n // batch))
+    order = EpochOrder(n, seed=run.seed, epoch=epoch).samples(0, n).tolist()
+    slots = range(at * batch + rank, min((at + 1) * batch, n), world_size)
+    return epoch, [order[slot] for slot in slots]
+
+
+def script_run(n: int, batch: int, epochs: int, attempts: list[Attempt], seed: int = 7) -> Run:
+    """What a correct trainer writes down in ``attempts``, half a second a step."""
+    run = Run(n, batch, seed, epochs * -(-n // batch), [], [])
+    saved, now = 0, 1000.0
+    for number, attempt in enumerate(attempts):
+        base = {"attempt": number, "rank": 0, "local_rank": 0, "run_id": "r"}
+        run.logs.append({**base, "event": "run_start", "step": saved, "time": now})
+        if number and saved:
+            event = {"event": "checkpoint_restored", "step": saved, "time": now + 0.5}
+            run.logs.append(base | event)
+        now += 1.0
+        start, newest = saved + 1, saved
+        for step in range(start, attempt.last + 1 + (attempt.in_flight > 0)):
+            now += 0.5
+            ranks = attempt.in_flight if step > attempt.last else attempt.world_size
+            for rank in range(ranks):
+                epoch, samples = share_of(run, step, rank, attempt.world_size)
+                run.ledger.append({
+                    "attempt": number, "epoch": epoch, "step": step, "rank": rank,
+                    "world_size": attempt.world_size, "samples": samples, "time": now,
+                    "step_s": 0.5,
+                })  # fmt: skip
+            if step == attempt.saved:
+                run.logs.append(base | {"event": "checkpoint_saved", "step": step, "time": now})
+                newest = step
+        if attempt.end:
+            run.logs.append(base | {"event": attempt.end, "step": attempt.last, "time": now})
+        saved, now = newest, now + 10.0
+    return run
+
+
+def write_run(run: Run, folder: Path, *, cut: Line | None = None) -> Path:
+    """Write the run folder; the line ``cut`` is torn in the middle, as by a kill."""
+    for part in ("ledger", "logs"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    identity = {
+        "data": "toy", "num_samples": run.num_samples, "dataset_fingerprint": "f",
+        "seed": run.seed, "global_batch_size": run.global_batch, "model": {},
+    }  # fmt: skip
+    config = {"format": 1, "identity": identity, "total_steps": run.total_steps}
+    (folder / "config.json").write_text(json.dumps(config))
+    for part, records in (("ledger", run.ledger), ("logs", run.logs)):
+        for record in records:
+            text = json.dumps(record)
+            text = text[: len(text) // 2] if record is cut else text
+            with open(folder / part / f"rank-{record['rank']}.jsonl", "a") as file:
+                file.write(text + "\n")
+    return folder
+
+
+def audit(run: Run, *, cut: Line | None = None) -> AuditReport:
+    with tempfile.TemporaryDirectory() as folder:
+        return audit_run(write_run(run, Path(folder), cut=cut))
+
+
+def killed_run() -> Run:
+    """50 samples in batches of 8, three epochs; killed at step 12, resumed at 10 with 3 ranks."""
+    return script_run(
+        50, 8, 3, [Attempt(2, 12, saved=10), Attempt(3, 21, saved=21, end="run_end")]
+    )
+
+
+def find(run: Run, *, step: int, rank: int, attempt: int) -> Line:
+    wanted = (step, rank, attempt)
+    return next(x for x in run.ledger if (x["step"], x["rank"], x["attempt"]) == wanted)
+
+
+@st.composite
+def correct_runs(draw: st.DrawFn) -> Run:
+    """Any size, batch and world size; kills anywhere, with and without a checkpoint."""
+    n, batch = draw(st.integers(1, 40)), draw(st.integers(1, 45))
+    epochs = draw(st.integers(1, 3))
+    total, saved, attempts = epochs * -(-n // batch), 0, list[Attempt]()
+    for _ in range(draw(st.integers(0, 3))):
+        last = draw(st.integers(min(saved + 1, total), total))
+        newest = draw(st.none() | st.integers(saved + 1, last)) if saved < last else None
+        world_size = draw(st.integers(1, 4))
+        in_flight = draw(st.integers(0, world_size - 1)) if last < total else 0
+        attempts.append(Attempt(world_size, last, newest, None, in_flight))
+        saved = newest or saved
+        if saved == total:
+            break
+    if saved < total and (draw(st.booleans()) or not attempts):
+        attempts.append(Attempt(draw(st.integers(1, 4)), total, total, "run_end"))
+    return script_run(n, batch, epochs, attempts, seed=draw(st.integers(0, 5)))
+
+
+def surviving(run: Run) -> list[Line]:
+    """The lines of the lineage of a finished run, found by another way than the audit's."""
+    newest = {(x["step"]): x["attempt"] for x in sorted(run.ledger, key=lambda x: x["attempt"])}
+    return [x for x in run.ledger if newest[x["step"]] == x["attempt"]]
+
+
+@settings(deadline=None)
+@given(correct_runs())
+def test_a_correct_run_is_proved_at_any_size_world_and_kill(run: Run) -> None:
+    """An audit that cries wolf is switched off."""
+    report = audit(run)
+    assert (report.status, report.findings) == ("proved", [])
+    attempts_of = [{x["attempt"] for x in run.ledger if x["step"] == s} for s in range(1, 200)]
+    assert report.replayed_steps == sum(len(attempts) > 1 for attempts in attempts_of)
+    assert report.attempts == max(x["attempt"] for x in run.ledger) + 1
+    assert report.total_steps == run.total_steps
+
+
+def drop_line(run: Run, line: Line) -> None:
+    run.ledger.remove(line)
+
+
+def drop_step(run: Run, line: Line) -> None:
+    run.ledger[:] = [x for x in run.ledger if x["step"] != line["step"]]
+
+
+def drop_rank(run: Run, line: Line) -> None:
+    run.ledger[:] = [x for x in run.ledger if x["rank"] != line["rank"]]
+
+
+def repeat_sample(run: Run, line: Line) -> None:
+    line["samples"].append(line["samples"][0])
+
+
+def train_sample_of_another_step(run: Run, line: Line) -> None:
+    others = [x for x in surviving(run) if x["epoch"] == line["epoch"] and x["samples"]]
+    line["samples"][0] = next(x for x in others if x is not line)["samples"][0]
+
+
+def lose_sample(run: Run, line: Line) -> None:
+    line["samples"].pop()
+
+
+def reverse_samples(run: Run, line: Line) -> None:
+    line["samples"].reverse()
+
+
+def swap_with_another_rank(run: Run, line: Line) -> None:
+    others = [x for x in surviving(run) if x["step"] == line["step"] and x is not line]
+    other = next(x for x in others if x["samples"])
+    line["samples"][0], other["samples"][0] = other["samples"][0], line["samples"][0]
+
+
+def repeat_line(run: Run, line: Line) -> None:
+    run.ledger.append(dict(line))
+
+
+def claim_another_epoch(run: Run, line: Line) -> None:
+    line["epoch"] += 1
+
+
+def claim_another_world_size(run: Run, line: Line) -> None:
+    line["world_size"] += 1
+
+
+def name_a_foreign_sample(run: Run, line: Line) -> None:
+    line["samples"][0] = run.num_samples + 5
+
+
+MUTATIONS: list[tuple[Callable[[Run, Line], None], str, dict[str, int]]] = [
+    (drop_line, r"epoch {epoch} step {step}: lines of ranks", {"incomplete_steps": 1}),
+    (drop_step, r"epoch {epoch} step {step}: lines of ranks none", {"incomplete_steps": 1}),
+    (drop_rank, r"lines of ranks .* each of 0\.\.", {}),
+    (repeat_sample, r"sample {sample} trained in .* and in ", {"duplicates": 1, "misses": 0}),
+    (train_sample_of_another_step, r"epoch {epoch}: sample \d+ trained in step", {"misses": 1}),
+    (lose_sample, r"sample {last} of rank {rank}'s share is in no line", {"misses": 1}),
+    (reverse_samples, r"step {step} rank {rank} attempt", {"wrong_lines": 1, "misses": 0}),
+    (
+        swap_with_another_rank,
+        r"step {step} rank {rank} attempt",
+        {"wrong_lines": 2, "misses": 0},
+    ),
+    (repeat_line, r"lines of ranks .*{rank}, {rank}", {"incomplete_steps": 1}),
+    (
+        claim_another_epoch,
+        r"says epoch {next_epoch}, world size",
+        {"wrong_lines": 1, "misses": 0},
+    ),
+    (claim_another_world_size, r"lines of ranks", {"misses": 0, "incomplete_steps": 1}),
+    (
+        name_a_foreign_sample,
+        r"attempt \d: {foreign}, .* in place of {sample}, ",
+        {"wrong_lines": 1, "misses": 1},
+    ),
+]
+
+
+@pytest.mark.parametrize(("mutate", "finding", "counts"), MUTATIONS)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_one_change_of_the_ledger_is_refuted_with_its_own_finding(
+    mutate: Callable[[Run, Line], None],
+    finding: str,
+    counts: dict[str, int],
+    data: st.DataObject,
+) -> None:
+    """A proof that overlooks one lost or repeated sample is worth nothing."""
+    cuts = st.lists(st.tuples(st.integers(1, 15), st.integers(2, 4)), max_size=2)
+    attempts, saved = list[Attempt](), 0
+    for length, world_size in data.draw(cuts):
+        saved += max(1, length // 2)
+        attempts.append(Attempt(world_size, min(saved + length, 35), min(saved, 30)))
+    attempts.append(Attempt(data.draw(st.integers(2, 4)), 36, 36, "run_end"))
+    # 90 samples in batches of 8: 12 steps an epoch, the last of 2 samples.
+    run = script_run(90, 8, 3, attempts)
+    lines = [x for x in surviving(run) if len(x["samples"]) > 1]
+    line = data.draw(st.sampled_from(lines))
+    words = {
+        "epoch": line["epoch"], "next_epoch": line["epoch"] + 1, "step": line["step"],
+        "rank": line["rank"], "sample": line["samples"][0], "last": line["samples"][-1],
+        "foreign": run.num_samples + 5,
+    }  # fmt: skip
+    mutate(run, line)
+    report = audit(run)
+    assert report.status == "refuted"
+    pattern = finding.format(**words)
+    assert any(re.search(pattern, text) for text in report.findings), report.findings
+    assert {kind: getattr(report, kind) for kind in counts} == counts
+
+
+# --- kills ---------------------------------------------------------------------------------
+
+
+def test_steps_in_flight_at_a_kill_are_reported_and_not_judged() -> None:
+    """A kill between two ranks' writes is no lost sample: the step is trained again."""
+    report = audit(script_run(50, 8, 3, [Attempt(3, 12, saved=10, in_flight=2)]))
+    assert (report.status, report.steps, report.in_flight_steps) == ("proved", 12, [13])
+    assert any("in flight at a kill, not judged: steps 13" in note for note in report.notes)
+
+
+def test_an_attempt_that_was_killed_in_its_first_step_leaves_the_earlier_lineage() -> None:
+    """Its half step must not hide that the steps before it are whole."""
+    attempts = [Attempt(2, 12, saved=10), Attempt(2, 10, in_flight=1)]
+    report = audit(script_run(50, 8, 3, attempts))
+    assert (report.status, report.steps, report.in_flight_steps) == ("proved", 10, [11])
+    assert report.replayed_steps == 1
+
+
+@pytest.mark.parametrize("event", ["checkpoint_saved", "run_end", "preempted"])
+def test_a_missing_line_of_a_step_that_the_run_called_done_refutes(event: str) -> None:
+    """A checkpoint is published only after every rank wrote down all of its steps."""
+    run = script_run(50, 8, 3, [Attempt(2, 12, saved=10, in_flight=1)])
+    run.logs.append({"attempt": 0, "rank": 0, "event": event, "step": 13, "time": 1008.0})
+    report = audit(run)
+    assert (report.status, report.in_flight_steps) == ("refuted", [])
+    assert "epoch 1 step 13: lines of ranks 0, but each of 0..1" in report.findings[0]
+
+
+def test_a_run_that_ended_after_its_last_ledger_line_is_refuted() -> None:
+    """Trailing lines that all ranks lost leave no trace in the ledger, only in the logs."""
+    run = killed_run()
+    run.ledger[:] = [line for line in run.ledger if line["step"] != run.total_steps]
+    report = audit(run)
+    assert (report.status, report.steps, report.misses) == ("refuted", 21, 2)
+
+
+def test_a_torn_line_of_a_step_that_was_trained_again_is_no_finding() -> None:
+    """The usual trace of kill -9 must not refute the resumed run."""
+    run = killed_run()
+    report = audit(run, cut=find(run, step=12, rank=1, attempt=0))
+    assert (report.status, report.replayed_steps, report.attempts) == ("proved", 2, 2)
+
+
+def test_a_torn_line_of_the_last_step_of_a_finished_run_refutes() -> None:
+    """Torn by something else than a kill in flight: the evidence is gone."""
+    run = killed_run()
+    report = audit(run, cut=find(run, step=21, rank=2, attempt=1))
+    assert (report.status, report.incomplete_steps) == ("refuted", 1)
+
+
+def test_lost_work_cannot_fill_a_hole_of_the_attempt_after_it() -> None:
+    """Lines of lost work come from weights that were thrown away."""
+    run = killed_run()
+    run.ledger[:] = [x for x in run.ledger if (x["step"], x["attempt"]) != (12, 1)]
+    report = audit(run)
+    assert (report.status, report.holes) == ("refuted", 1)
+    assert (
+        "step 12 rank 0 attempt 0: lost work, but step 11 is from attempt 1"
+        in (report.findings[0])
+    )
+
+
+def test_an_attempt_that_starts_after_its_checkpoint_leaves_a_hole() -> None:
+    """A sampler that restores past the weights skips samples; lost work would hide it."""
+    run = killed_run()
+    run.ledger[:] = [x for x in run.ledger if (x["step"], x["attempt"]) != (11, 1)]
+    report = audit(run)
+    assert (report.status, report.holes) == ("refuted", 1)
+    assert "attempt 1 restored step 10, but trained step 12 first" in report.findings[0]
+
+
+def test_work_after_the_last_attempts_end_does_not_count() -> None:
+    """Steps that only a dead attempt trained are in no weights any more."""
+    attempts = [Attempt(2, 20, saved=5), Attempt(2, 9, saved=9)]
+    report = audit(script_run(50, 8, 3, attempts))
+    assert (report.status, report.steps, report.replayed_steps) == ("proved", 9, 4)
+
+
+# --- what the report says -------------------------------------------------------------------
+
+
+def test_an_unfinished_run_is_proved_for_its_prefix_and_says_how_far() -> None:
+    """Proved must not sound like finished."""
+    report = audit(script_run(500, 40, 3, [Attempt(2, 29, saved=29)]))
+    assert (report.status, report.epochs, report.steps) == ("proved", 2, 29)
+    assert report.notes == ["unfinished: step 29 of 39; epoch 2: 120 of 500 samples so far"]
+
+
+def test_goodput_counts_surviving_steps_against_the_life_of_all_attempts() -> None:
+    """Replayed steps and start-up are what a failure costs; waiting for a node is another."""
+    report = audit(killed_run())
+    # Attempt 0: 1 s start, 12 steps of 0.5 s. Attempt 1: 1 s start, 11 steps. 21 survive.
+    assert (report.useful_s, report.wall_s, report.between_attempts_s) == (10.5, 13.5, 10.0)
+    assert report.goodput == pytest.approx(10.5 / 13.5)
+
+
+def test_a_ledger_without_times_has_no_goodput() -> None:
+    """Zero would read as a run that did nothing useful."""
+    run = killed_run()
+    run.logs.clear()
+    for line in run.ledger:
+        del line["time"], line["step_s"]
+    report = audit(run)
+    assert (report.status, report.goodput) == ("proved", None)
+
+
+def test_findings_are_counted_in_full_and_told_a_few() -> None:
+    """A thousand lines of output hide the first one."""
+    run = killed_run()
+    run.ledger[:] = [line for line in run.ledger if line["rank"] != 0 or line["attempt"] != 1]
+    report = audit(run)
+    assert report.incomplete_steps == 11
+    assert sum("lines of ranks" in text for text in report.findings) == 5
+    assert report.misses == len(report.places["misses"]) > 5
+
+
+def test_a_duplicate_names_both_places() -> None:
+    """Whoever mends the sampler needs the pair, not the sum."""
+    run = killed_run()
+    first, second = find(run, step=2, rank=1, attempt=0), find(run, step=5, rank=0, attempt=0)
+    second["samples"][0] = first["samples"][1]
+    text = next(text for text in audit(run).findings if "trained in" in text)
+    assert text == (
+        f"epoch 0: sample {first['samples'][1]} trained in step 2 rank 1 attempt 0 and in "
+        "step 5 rank 0 attempt 0"
+    )
+
+
+def test_steps_after_the_plan_refute() -> None:
+    """A plan that the run did not follow proves nothing."""
+    run = killed_run()._replace(total_steps=14)
+    report = audit(run)
+    assert report.status == "refuted"
+    assert report.findings == [
+        "the run goes on to step 21, its plan to 14; look at total_steps in config.json"
+    ]
+
+
+# --- odd evidence ---------------------------------------------------------------------------
+
+
+def test_a_ledger_of_another_run_is_refuted() -> None:
+    """Samples that the dataset does not have cannot have been trained."""
+    run = killed_run()._replace(num_samples=20, total_steps=9)
+    assert audit(run).status == "refuted"
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "[1, 2]", "7", "null", '"text"', "{}", '{"attempt": "x"}', "\x00\xff", "{" * 50,
+        '{"attempt":0,"epoch":0,"step":3,"rank":0,"world_size":2,"samples":[1.5]}',
+        '{"attempt":0,"epoch":0,"step":3,"rank":0,"world_size":2,"samples":null}',
+        '{"attempt":0,"epoch":0,"step":3,"rank":0,"world_size":0,"samples":[1]}',
+        '{"attempt":-1,"epoch":0,"step":3,"rank":0,"world_size":2,"samples":[1]}',
+        '{"attempt":0,"epoch":0,"step":0,"rank":0,"world_size":2,"samples":[1]}',
+        '{"attempt":0,"epoch":0,"step":3,"rank":0,"world_size":2,"samples":[99999999999999999999]}',
+        '{"attempt":0,"event":"checkpoint_saved","step":"x","time":"now"}',
+    ],
+)  # fmt: skip
+def test_foreign_lines_in_the_run_folder_do_not_change_the_verdict(
+    foreign: str, tmp_path: Path
+) -> None:
+    """Half-written lines and stray records are what a crash leaves behind."""
+    write_run(killed_run(), tmp_path)
+    for part in ("ledger", "logs"):
+        with open(tmp_path / part / "rank-0.jsonl", "a", encoding="latin-1") as file:
+            file.write(foreign + "\n")
+    assert audit_run(tmp_path).status == "proved"
+
+
+def test_an_absurd_rank_or_world_size_refutes_and_does_not_exhaust_memory() -> None:
+    """One wild number must not take the auditor down."""
+    run = killed_run()
+    find(run, step=4, rank=1, attempt=0)["world_size"] = 2**62
+    find(run, step=5, rank=1, attempt=0)["rank"] = 2**62
+    assert audit(run).status == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        (None, "FileNotFoundError"),
+        ("", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"identity": {"num_samples": 5}}', "KeyError"),
+        (
+            '{"identity":{"num_samples":0,"seed":1,"global_batch_size":4},"total_steps":3}',
+            "below 1",
+        ),
+    ],
+)
+def test_without_a_usable_config_there_is_no_evidence(
+    config: str | None, found: str, tmp_path: Path
+) -> None:
+    """The message names the file that was looked for, why it failed, and what to name instead."""
+    write_run(killed_run(), tmp_path)
+    (tmp_path / "config.json").unlink()
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    report = audit_run(tmp_path)
+    assert report.status == "no_evidence"
+    assert str(tmp_path / "config.json") in report.verdict and found in report.verdict
+    assert "--run-dir" in report.verdict
+
+
+def test_a_run_without_a_whole_step_is_no_evidence(tmp_path: Path) -> None:
+    """Nothing trained is not the same as everything trained once."""
+    run = killed_run()
+    write_run(run._replace(ledger=[]), tmp_path / "empty")
+    assert audit_run(tmp_path / "empty").status == "no_evidence"
+    half = script_run(50, 8, 3, [Attempt(2, 12)])
+    half.ledger[:] = [line for line in half.ledger if line["rank"] == 0]
+    report = audit_run(write_run(half, tmp_path / "half"))
+    assert report.status == "no_evidence" and "in flight at a kill: 12" in report.verdict
+
+
+def test_read_jsonl_skips_a_line_that_a_kill_cut(tmp_path: Path) -> None:
+    """The next attempt begins on a new line, so only the torn one is lost."""
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n{"a": 2\n{"a": 3}\n{"a"')
+    assert list(read_jsonl(tmp_path / "x.jsonl")) == [{"a": 1}, {"a": 3}]
+
+
+# --- the script -----------------------------------------------------------------------------
+
+
+def run_main(*arguments: object) -> int:
+    main: Callable[[list[str]], int] = runpy.run_path(str(SCRIPT))["main"]
+    return main([str(argument) for argument in arguments])
+
+
+def test_the_script_proves_a_run_from_any_folder(tmp_path: Path) -> None:
+    """The command of the README, as a person runs it."""
+    write_run(killed_run(), tmp_path / "run")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(SCRIPT), "run"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    *table, verdict = done.stdout.splitlines()
+    assert verdict == "proved: each sample due by step 21 of 21 was trained exactly once"
+    assert (
+        dict(line.split(maxsplit=1) for line in table if " " not in line[:10].strip())[
+            "duplicates"
+        ]
+        == "0"
+    )
+    assert "replayed steps    2" in table and "attempts          2" in table
+
+
+def test_the_script_refutes_with_exit_code_1_and_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pipeline stops on the code, a person reads the finding."""
+    run = killed_run()
+    find(run, step=4, rank=1, attempt=0)["samples"].pop()
+    assert run_main(write_run(run, tmp_path)) == 1
+    output = capsys.readouterr().out.splitlines()
+    assert output[-1] == "refuted: 1 wrong lines, 1 misses"
+    assert any(line.startswith("finding") and "step 4 rank 1" in line for line in output)
+
+
+def test_the_script_prints_one_json_object(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tools read the same numbers as people."""
+    assert run_main(write_run(killed_run(), tmp_path), "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["status"], report["steps"], report["replayed_steps"]) == ("proved", 21, 2)
+
+
+def test_the_script_exits_with_2_on_a_folder_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing error must not look like a refutation."""
+    assert run_main(tmp_path / "nowhere") == 2
+    output = capsys.readouterr().out
+    assert output.startswith("no evidence: ") and "nowhere" in output and "--run-dir" in output
+
+
+def test_the_script_draws_the_sample_map(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The picture is drawn for a refuted run as well: there it is needed most."""
+    run = killed_run()
+    find(run, step=4, rank=1, attempt=0)["samples"].pop()
+    write_run(run, tmp_path / "run")
+    assert run_main(tmp_path / "run", "--plot", tmp_path / "map.png") == 1
+    assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    assert run_main(tmp_path / "run", "--plot", tmp_path / "map.nonsense") == 2
+    assert "Name a file such as map.png" in capsys.readouterr().err

@@ -1,0 +1,961 @@
+"""Do the notebooks stay what their sources say, and can no edit get lost on the way?
+
+Every test has a small project of its own; trainer_core is not needed.
+"""
+
+from __future__ import annotations
+
+import ast
+import codeop
+import difflib
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import nbformat
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "sync_notebooks.py"
+
+
+def load_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sync_notebooks", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+sync = load_script()
+
+FILES = {
+    "pyproject.toml": """\
+[project]
+name = "sample"
+
+[project.urls]
+Repository = "https://github.com/owner/name"
+""",
+    "trainer_core/__init__.py": "",
+    "trainer_core/order.py": '''\
+"""In which order samples come."""
+
+from __future__ import annotations
+
+# %%
+def order_of(count: int) -> list[int]:
+    """Slots, backwards."""
+    # copy the range: "# copy" must not be taken for a shell command
+    return list(range(count))[::-1]
+
+
+# %%
+FIRST = order_of(3)[0]
+''',
+    "trainer_core/scale/__init__.py": "",
+    "trainer_core/scale/interfaces.py": '''\
+"""What may stay an interface."""
+
+from __future__ import annotations
+
+# %%
+from typing import Protocol
+
+
+class Store(Protocol):
+    """Somewhere to put bytes."""
+
+    def put(self, data: bytes) -> None:
+        """Write all of it."""
+''',
+    "trainer_core/config.py": '''\
+"""What is trained.
+
+Cell 1.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+# %% active="py"
+from trainer_core.order import order_of
+
+# %%
+LIMIT = 8
+
+
+# Frozen, because ranks share it.
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of a run."""
+
+    batch: int = 4  # samples
+
+    def __post_init__(self) -> None:
+        # A comment that belongs to the body.
+        if self.batch < 1:
+            raise ValueError(f"batch={self.batch}: at least 1")
+
+    @property
+    def order(self) -> list[int]:
+        """The order of the batch."""
+
+        # Why the order is asked for here.
+        return order_of(self.batch)
+
+    def doubled(self) -> Config:
+        return Config(batch=2 * self.batch)
+
+
+# %% [markdown]
+# Prose *inside* a module.
+
+# %%
+@functools.lru_cache(
+    maxsize=None,
+)
+def area(
+    width: int,
+    # the other side
+    height: int = 2,
+) -> int:  # in cells
+    """Width times height.
+
+    Returns: the area.
+    """
+
+    @functools.wraps(max)
+    def multiply(*sides: int) -> int:
+        return sides[0] * sides[1]
+
+    # Between two statements.
+    return multiply(width, height)
+
+
+AREA = area(3)
+''',
+    "notebooks/src/00_start_here.py": """\
+# %% [markdown]
+# # Start here
+""",
+    "notebooks/src/01_walkthrough.py": """\
+# variants: blank, hidden
+
+# %% [markdown]
+# # Walkthrough
+#
+# [Open {{notebook}} in Colab]({{colab}}), from {{repository}}.
+#
+# Second paragraph.
+
+# %% tags=["setup"]
+# %matplotlib inline
+# copy nothing, list nothing
+print("{{repository}}")
+
+# %% active="py"
+from trainer_core.config import *  # for the linter only
+
+# %% include="order" collapsed=true
+
+# %% include="config"
+
+# %% include="scale.interfaces"
+
+# %%
+demo = Config(batch=3)
+assert demo.order == [2, 1, 0]
+""",
+}
+MAIN = "notebooks/01_walkthrough.ipynb"
+BLANK = "notebooks/01_walkthrough_blank.ipynb"
+HIDDEN = "notebooks/01_walkthrough_hidden.ipynb"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def built(project: Path) -> Path:
+    sync.build(project)
+    return project
+
+
+def replace(root: Path, file: str, old: str, new: str) -> None:
+    """Change a text file, where the text to change must be there once."""
+    text = (root / file).read_text("utf-8")
+    assert text.count(old) == 1, (file, old)
+    (root / file).write_text(text.replace(old, new), "utf-8")
+
+
+def read(root: Path, file: str) -> Any:
+    return nbformat.read(root / file, 4)
+
+
+def cell_of(notebook: Any, origin: str) -> Any:
+    (found,) = [cell for cell in notebook.cells if cell.metadata.get("origin") == origin]
+    return found
+
+
+def edit(root: Path, file: str, origin: str, old: str, new: str) -> None:
+    """Do in a notebook's cell what a person would do in Jupyter, and save."""
+    notebook = read(root, file)
+    cell = cell_of(notebook, origin)
+    assert cell.source.count(old) == 1, (origin, old)
+    cell.source = cell.source.replace(old, new)
+    nbformat.write(notebook, root / file)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def line_changes(old: str, new: str) -> list[str]:
+    diff = difflib.unified_diff(old.splitlines(), new.splitlines(), n=0)
+    return [line for line in diff if line[0] in "+-" and line[:3] not in ("+++", "---")]
+
+
+def execute(notebook: Any) -> tuple[dict[str, Any], list[str]]:
+    """Run the cells as a kernel does: apart, with future imports remembered.
+
+    Returns the names, and the origins of cells that raised and were tagged as allowed to.
+    """
+    compiler, names, raised = codeop.Compile(), {"__name__": "__main__"}, []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            lines = [line for line in cell.source.split("\n") if not line.startswith("%")]
+            code = compiler("\n".join(lines) + "\n", cell.metadata.origin, "exec")
+            try:
+                exec(code, names)
+            except NotImplementedError:
+                if "raises-exception" not in cell.metadata.get("tags", []):
+                    raise
+                raised.append(cell.metadata.origin)
+    return names, raised
+
+
+class TestBuild:
+    def test_a_second_build_elsewhere_gives_the_same_bytes(
+        self, built: Path, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        """Bytes that vary make every commit touch every notebook."""
+        other = tmp_path_factory.mktemp("other") / "folder"
+        shutil.copytree(built, other)
+        for path in other.glob("notebooks/*.ipynb"):
+            path.unlink()
+        sync.build(other)
+        assert contents(other) == contents(built)
+        assert sync.build(built) == []
+
+    def test_jupyter_would_write_the_same_bytes(self, built: Path) -> None:
+        """Opening and saving a notebook in Jupyter must not show up as a change."""
+        for path in built.glob("notebooks/*.ipynb"):
+            notebook = nbformat.read(path, 4)
+            nbformat.validate(notebook)
+            assert nbformat.writes(notebook) + "\n" == path.read_text("utf-8")
+            assert len({cell.id for cell in notebook.cells}) == len(notebook.cells)
+            assert notebook.metadata.kernelspec.name == "python3"
+            assert not sync.has_outputs(path)
+
+    def test_the_cells_are_those_of_the_sources_in_order(self, built: Path) -> None:
+        """A cell that is lost or doubled makes the notebook other code than the package."""
+        origins = [cell.metadata.origin for cell in read(built, MAIN).cells]
+        assert origins == [
+            "notebooks/src/01_walkthrough.py#1",
+            "notebooks/src/01_walkthrough.py#2",
+            "trainer_core/order.py#0:collapsed",
+            "trainer_core/order.py#1:collapsed",
+            "trainer_core/order.py#2:collapsed",
+            "trainer_core/config.py#0",
+            "trainer_core/config.py#2",
+            "trainer_core/config.py#3",
+            "trainer_core/config.py#4",
+            "trainer_core/scale/interfaces.py#1",  # its future import was there already
+            "notebooks/src/01_walkthrough.py#7",
+        ]
+        assert [cell.cell_type for cell in read(built, MAIN).cells].count("markdown") == 2
+
+    def test_a_module_loses_its_docstring_and_nothing_else(self, built: Path) -> None:
+        """The imports beside a docstring are needed by the cells below."""
+        assert cell_of(read(built, MAIN), "trainer_core/config.py#0").source == (
+            "from __future__ import annotations\n\nimport functools\n"
+            "from dataclasses import dataclass"
+        )
+
+    def test_the_notebook_runs_from_top_to_bottom(self, built: Path) -> None:
+        """``doubled`` names its own class in an annotation, which needs the future import."""
+        names, _ = execute(read(built, MAIN))
+        assert names["AREA"] == 6
+        assert names["demo"].doubled().batch == 6
+
+    def test_a_collapsed_module_is_folded_in_both_jupyterlab_and_colab(
+        self, built: Path
+    ) -> None:
+        """What nobody types must not fill the screen."""
+        cell = cell_of(read(built, MAIN), "trainer_core/order.py#1:collapsed")
+        assert cell.source.startswith("#@title trainer_core/order.py, cell 1\ndef order_of(")
+        assert cell.metadata.jupyter == {"source_hidden": True}
+        assert cell.metadata.cellView == "form"
+        assert "hide-input" in cell.metadata.tags
+
+    def test_a_demo_can_be_folded_and_keeps_its_own_tags(self, project: Path) -> None:
+        """Tags such as raises-exception decide whether a notebook's run passes."""
+        file = "notebooks/src/01_walkthrough.py"
+        replace(project, file, 'tags=["setup"]', 'tags=["setup"] collapsed=true')
+        sync.build(project)
+        cell = cell_of(read(project, MAIN), f"{file}#2")
+        assert cell.metadata.tags == ["setup", "hide-input"]
+        assert cell.metadata.jupyter.source_hidden
+        assert "#@title" not in cell.source
+
+    def test_a_magic_is_switched_on_and_a_comment_stays_a_comment(self, built: Path) -> None:
+        """Jupytext itself would make a command of a comment that begins with "copy"."""
+        demo = cell_of(read(built, MAIN), "notebooks/src/01_walkthrough.py#2").source
+        assert demo.startswith("%matplotlib inline\n# copy nothing, list nothing\n")
+        module = cell_of(read(built, MAIN), "trainer_core/order.py#1:collapsed").source
+        assert "    # copy the range" in module
+
+    def test_an_edit_made_in_a_notebook_is_not_built_over(
+        self, built: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A learner who typed an hour into the blank must not lose it to a build."""
+        blank = "trainer_core/config.py#2:blank"
+        edit(built, BLANK, blank, "LIMIT = 8", "LIMIT = 9")
+        replace(built, "trainer_core/config.py", "AREA = area(3)", "AREA = area(4)")
+        before = contents(built)
+        assert sync.main(["build"], root=built) == 2
+        assert "Cell 7 of notebooks/01_walkthrough_blank.ipynb" in capsys.readouterr().err
+        assert contents(built) == before
+        assert sync.main(["build", "--overwrite"], root=built) == 0
+        assert "LIMIT = 8" in cell_of(read(built, BLANK), blank).source
+        assert "area(4)" in cell_of(read(built, MAIN), "trainer_core/config.py#4").source
+
+    def test_a_cell_added_in_a_notebook_is_not_built_over(self, built: Path) -> None:
+        """It has no origin to compare with, and is lost just the same."""
+        notebook = read(built, MAIN)
+        notebook.cells.append(nbformat.v4.new_code_cell("mine = 1"))
+        nbformat.write(notebook, built / MAIN)
+        with pytest.raises(sync.SyncError, match=r"Cell 12 of .* was edited there"):
+            sync.build(built)
+
+
+class TestCheck:
+    def test_it_passes_right_after_a_build(
+        self, built: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A check that always fails is switched off."""
+        assert sync.main(["check"], root=built) == 0
+        assert "All notebooks are what their sources say" in capsys.readouterr().out
+
+    def test_drift_of_a_module_fails_with_a_diff_for_each_notebook(
+        self, built: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A notebook that shows yesterday's code teaches yesterday's bug."""
+        replace(built, "trainer_core/config.py", "LIMIT = 8", "LIMIT = 9")
+        assert sync.main(["check"], root=built) == 1
+        out = capsys.readouterr().out
+        assert out.count("-LIMIT = 8\n+LIMIT = 9\n") == 4  # hidden has it in blank and solution
+        for name in (MAIN, BLANK, HIDDEN):
+            assert f"--- {name}" in out
+        assert "--- notebooks/00_start_here.ipynb" not in out
+
+    @pytest.mark.parametrize(
+        ("origin", "change"),
+        [
+            ("trainer_core/config.py#4", {"source": "pass"}),
+            ("trainer_core/config.py#4", {"cell_type": "raw"}),
+            ("trainer_core/config.py#3", {"metadata": {"origin": "elsewhere.py#1"}}),
+            ("trainer_core/config.py#4", {"metadata": {"tags": ["skip-execution"]}}),
+        ],
+    )
+    def test_a_changed_cell_is_found(
+        self, built: Path, origin: str, change: dict[str, Any]
+    ) -> None:
+        """Text, type, origin and tags each decide what runs, or where an edit goes."""
+        notebook = json.loads((built / MAIN).read_text("utf-8"))
+        (cell,) = [c for c in notebook["cells"] if c["metadata"]["origin"] == origin]
+        cell["metadata"] |= change.pop("metadata", {})
+        cell |= change
+        (built / MAIN).write_text(json.dumps(notebook), "utf-8")
+        assert len(sync.check(built)) == 1
+
+    def test_a_run_in_jupyter_is_no_drift(self, built: Path) -> None:
+        """Who ran the notebook must not have to clear it before the tests pass."""
+        notebook = read(built, MAIN)
+        cell = cell_of(notebook, "trainer_core/config.py#4")
+        cell.outputs = [nbformat.v4.new_output("stream", text="6\n")]
+        cell.execution_count = 5
+        cell.metadata["execution"] = {"iopub.status.busy": "2026-01-01"}
+        cell_of(notebook, "trainer_core/order.py#0:collapsed").metadata.pop("jupyter")
+        notebook.cells.append(nbformat.v4.new_code_cell(""))
+        notebook.metadata.language_info.version = "3.13"
+        nbformat.write(notebook, built / MAIN)
+        assert sync.check(built) == []
+        assert sync.has_outputs(built / MAIN)
+
+    def test_a_blank_that_no_longer_allows_errors_is_found(self, built: Path) -> None:
+        """Its demos raise, so running all notebooks would fail."""
+        notebook = read(built, BLANK)
+        del notebook.metadata["execution"]
+        nbformat.write(notebook, built / BLANK)
+        assert len(sync.check(built)) == 1
+
+    def test_a_missing_and_a_sourceless_notebook_are_named(self, built: Path) -> None:
+        """A renamed source leaves a notebook behind that nothing keeps true."""
+        shutil.move(built / HIDDEN, built / "notebooks/02_old.ipynb")
+        assert sync.check(built) == [
+            f"{HIDDEN} is missing.",
+            "notebooks/02_old.ipynb has no source in notebooks/src.",
+        ]
+
+
+class TestPush:
+    def test_an_edit_changes_one_line_of_the_module(self, built: Path) -> None:
+        """A push that also re-formats buries the edit in noise."""
+        before = contents(built)
+        edit(built, MAIN, "trainer_core/config.py#4", "# Between two", "# Right between two")
+        diff = sync.push(built, Path(MAIN))
+        old, new = before["trainer_core/config.py"].decode(), (built / "trainer_core/config.py")
+        assert line_changes(old, new.read_text("utf-8")) == [
+            "-    # Between two statements.",
+            "+    # Right between two statements.",
+        ]
+        assert "+    # Right between two statements." in diff
+        assert sorted(
+            name for name, content in contents(built).items() if content != before[name]
+        ) == [MAIN, "trainer_core/config.py"]
+
+    def test_after_a_push_a_build_brings_all_notebooks_up_to_date(self, built: Path) -> None:
+        """The variants come from the same cell."""
+        edit(built, MAIN, "trainer_core/config.py#2", "LIMIT = 8", "LIMIT = 9")
+        sync.push(built, Path(MAIN))
+        assert sync.check(built) != []
+        assert {path.name for path in sync.build(built)} == {
+            Path(BLANK).name,
+            Path(HIDDEN).name,
+        }
+        assert sync.check(built) == []
+
+    def test_outputs_stay_in_the_notebook(self, built: Path) -> None:
+        """A run may have taken minutes."""
+        notebook = read(built, MAIN)
+        cell = cell_of(notebook, "trainer_core/config.py#2")
+        cell.source += "\nWIDTH = 3\n"  # with the newline that an editor leaves
+        cell.outputs = [nbformat.v4.new_output("stream", text="kept\n")]
+        nbformat.write(notebook, built / MAIN)
+        sync.push(built, Path(MAIN))
+        assert cell_of(read(built, MAIN), "trainer_core/config.py#2").outputs == cell.outputs
+        text = (built / "trainer_core/config.py").read_text("utf-8")
+        assert line_changes(FILES["trainer_core/config.py"], text) == ["+WIDTH = 3"]
+
+    def test_two_pushes_in_a_row_both_arrive(self, built: Path) -> None:
+        """The first push changes the module; the second must not take that for a conflict."""
+        for old, new in (("LIMIT = 8", "LIMIT = 9"), ("LIMIT = 9", "LIMIT = 10")):
+            edit(built, MAIN, "trainer_core/config.py#2", old, new)
+            assert sync.push(built, Path("01_walkthrough"))
+        assert "LIMIT = 10\n" in (built / "trainer_core/config.py").read_text("utf-8")
+
+    def test_without_an_edit_nothing_is_written(self, built: Path) -> None:
+        """Running a push by mistake is harmless."""
+        before = contents(built)
+        assert sync.main(["push", "01_walkthrough.ipynb"], root=built) == 0
+        assert contents(built) == before
+
+    @pytest.mark.parametrize(
+        ("notebook", "origin", "old", "new", "file", "line"),
+        [
+            (MAIN, "trainer_core/config.py#0", "import functools", "import functools  # cache",
+             "trainer_core/config.py", "+import functools  # cache"),
+            (MAIN, "trainer_core/order.py#1:collapsed", "Slots, backwards", "Slots, reversed",
+             "trainer_core/order.py", '+    """Slots, reversed."""'),
+            (HIDDEN, "trainer_core/config.py#2:solution", "batch: int = 4", "batch: int = 5",
+             "trainer_core/config.py", "+    batch: int = 5  # samples"),
+            (MAIN, "trainer_core/config.py#3", "Prose", "Text",
+             "trainer_core/config.py", "+# Text *inside* a module."),
+            (BLANK, "notebooks/src/01_walkthrough.py#1", "Second", "Last",
+             "notebooks/src/01_walkthrough.py", "+# Last paragraph."),
+            (MAIN, "notebooks/src/01_walkthrough.py#2", "copy nothing", "copy all",
+             "notebooks/src/01_walkthrough.py", "+# copy all, list nothing"),
+            (MAIN, "notebooks/src/01_walkthrough.py#2", "%matplotlib inline", "%matplotlib agg",
+             "notebooks/src/01_walkthrough.py", "+# %matplotlib agg"),
+            # The cell has {{repository}} only, so a notebook's name in it is just a name.
+            (MAIN, "notebooks/src/01_walkthrough.py#2", "copy nothing", "01_walkthrough.ipynb",
+             "notebooks/src/01_walkthrough.py", "+# 01_walkthrough.ipynb, list nothing"),
+        ],
+        ids=["docstring", "title", "solution", "module-prose", "address", "comment", "magic",
+             "name"],
+    )  # fmt: skip
+    def test_what_deriving_added_or_took_away_is_undone(
+        self, built: Path, notebook: str, origin: str, old: str, new: str, file: str, line: str
+    ) -> None:
+        """A title, an address or a missing docstring in the source is damage."""
+        edit(built, notebook, origin, old, new)
+        sync.push(built, Path(notebook))
+        changes = line_changes(FILES[file], (built / file).read_text("utf-8"))
+        assert len(changes) == 2
+        assert changes[1] == line
+
+    def assert_refused(self, root: Path, notebook: str, message: str) -> None:
+        before = contents(root)
+        with pytest.raises(sync.SyncError, match=message):
+            sync.push(root, Path(notebook))
+        assert contents(root) == before
+
+    def test_a_cell_that_changed_in_both_places_is_refused(self, built: Path) -> None:
+        """The newer of two edits would silently win."""
+        edit(built, MAIN, "trainer_core/config.py#4", "AREA = area(3)", "AREA = area(4)")
+        replace(built, "trainer_core/config.py", "# Between two", "# In between two")
+        self.assert_refused(built, MAIN, "Cell 9 .* was edited, and its file changed as well")
+
+    def test_a_change_of_another_cell_of_the_module_is_no_conflict(self, built: Path) -> None:
+        """Working on a module and on its notebook at a time is normal."""
+        edit(built, MAIN, "trainer_core/config.py#4", "AREA = area(3)", "AREA = area(4)")
+        replace(built, "trainer_core/config.py", "LIMIT = 8", "LIMIT = 9")
+        sync.push(built, Path(MAIN))
+        text = (built / "trainer_core/config.py").read_text("utf-8")
+        assert "LIMIT = 9" in text
+        assert "AREA = area(4)" in text
+
+    @pytest.mark.parametrize("notebook", [BLANK, HIDDEN])
+    def test_a_blank_never_overwrites_its_module(self, built: Path, notebook: str) -> None:
+        """The module would lose its bodies."""
+        origin = "trainer_core/config.py#4:blank"
+        edit(built, notebook, origin, "raise NotImplementedError", "return 6  # ")
+        self.assert_refused(built, notebook, "is a blank, and a blank never overwrites")
+
+    def test_one_refused_edit_refuses_all(self, built: Path) -> None:
+        """Half a push leaves module and notebook in a state that nobody chose."""
+        edit(built, BLANK, "notebooks/src/01_walkthrough.py#1", "Second", "Last")
+        edit(built, BLANK, "trainer_core/config.py#4:blank", "AREA = area(3)", "AREA = area(4)")
+        self.assert_refused(built, BLANK, "blank never overwrites")
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (
+                lambda cells: cells.insert(2, nbformat.v4.new_code_cell("x = 1")),
+                "cell 3 is new",
+            ),
+            (lambda cells: cells.pop(6), "trainer_core/config.py#2 is gone"),
+            (lambda cells: cells.append(cells[6].copy()), "config.py#2 is there twice"),
+            (lambda cells: cells.insert(6, cells.pop(8)), "the order is another"),
+        ],
+    )
+    def test_cells_that_moved_are_refused(self, built: Path, change: Any, message: str) -> None:
+        """Text would land in the wrong cell."""
+        edit(built, MAIN, "trainer_core/config.py#4", "AREA = area(3)", "AREA = area(4)")
+        notebook = read(built, MAIN)
+        change(notebook.cells)
+        for number, cell in enumerate(notebook.cells):
+            cell.id = f"cell-{number}"
+        nbformat.write(notebook, built / MAIN)
+        self.assert_refused(built, MAIN, message)
+
+    @pytest.mark.parametrize(
+        ("new", "message"),
+        [
+            ("LIMIT = 8\n# %%\nSPLIT = 1", "would split a cell of trainer_core/config.py"),
+            ("LIMIT = = 8", r"trainer_core/config.py is not valid Python .*LIMIT = = 8"),
+        ],
+    )
+    def test_an_edit_that_breaks_the_file_is_refused(
+        self, built: Path, new: str, message: str
+    ) -> None:
+        """Every notebook and every test would fail at the import."""
+        edit(built, MAIN, "trainer_core/config.py#2", "LIMIT = 8", new)
+        self.assert_refused(built, MAIN, message)
+
+    def test_a_cell_of_another_type_is_refused(self, built: Path) -> None:
+        """Code that became prose would still be written as code."""
+        notebook = json.loads((built / MAIN).read_text("utf-8"))
+        notebook["cells"][6]["cell_type"] = "raw"
+        (built / MAIN).write_text(json.dumps(notebook), "utf-8")
+        self.assert_refused(built, MAIN, "Cell 7 .* became a cell of another type")
+
+    def test_an_edit_of_an_address_is_refused(self, built: Path) -> None:
+        """The source would get a fixed address, and a fork would have to change two places."""
+        origin = "notebooks/src/01_walkthrough.py#1"
+        edit(built, MAIN, origin, "https://github.com/owner/name.", "https://example.org.")
+        self.assert_refused(built, MAIN, "Cell 1 .* lost an address")
+
+    def test_a_cell_that_cannot_be_turned_back_is_refused(self, project: Path) -> None:
+        """The literal address would become a placeholder on the way back."""
+        file = "notebooks/src/01_walkthrough.py"
+        replace(project, file, "# Second", "# https://github.com/owner/name Second")
+        sync.build(project)
+        edit(project, MAIN, f"{file}#1", "Second", "Last")
+        self.assert_refused(project, MAIN, "could write in two ways")
+
+    def test_a_file_that_jupytext_would_rewrite_is_refused(self, project: Path) -> None:
+        """Line ends of another system would all change with the one edit."""
+        text = FILES["trainer_core/config.py"].replace("\n", "\r\n")
+        (project / "trainer_core/config.py").write_bytes(text.encode())
+        sync.build(project)
+        edit(project, MAIN, "trainer_core/config.py#2", "LIMIT = 8", "LIMIT = 9")
+        self.assert_refused(project, MAIN, "trainer_core/config.py would change elsewhere too")
+
+
+class TestVariants:
+    def test_a_blank_keeps_everything_but_the_bodies(self, built: Path) -> None:
+        """What is left is what a learner works from: signatures, docstrings, fields."""
+        notebook = read(built, BLANK)
+        assert (
+            cell_of(notebook, "trainer_core/config.py#2:blank").source
+            == '''\
+LIMIT = 8
+
+
+# Frozen, because ranks share it.
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Settings of a run."""
+
+    batch: int = 4  # samples
+
+    def __post_init__(self) -> None:
+        raise NotImplementedError("type this")
+
+    @property
+    def order(self) -> list[int]:
+        """The order of the batch."""
+        raise NotImplementedError("type this")
+
+    def doubled(self) -> Config:
+        raise NotImplementedError("type this")'''
+        )
+        assert (
+            cell_of(notebook, "trainer_core/config.py#4:blank").source
+            == '''\
+@functools.lru_cache(
+    maxsize=None,
+)
+def area(
+    width: int,
+    # the other side
+    height: int = 2,
+) -> int:  # in cells
+    """Width times height.
+
+    Returns: the area.
+    """
+    raise NotImplementedError("type this")
+
+
+AREA = area(3)'''
+        )
+
+    @pytest.mark.parametrize("directive", ['include="order" collapsed=true', 'include="order"'])
+    def test_support_modules_stay_whole_in_a_blank(self, project: Path, directive: str) -> None:
+        """Nobody types them, and the typed cells lean on them."""
+        file = "notebooks/src/01_walkthrough.py"
+        replace(project, file, 'include="order" collapsed=true', directive)
+        sync.build(project)
+        code = "\n".join(cell.source for cell in read(project, BLANK).cells)
+        assert "return list(range(count))[::-1]" in code
+
+    @pytest.mark.parametrize(
+        ("body", "emptied"),
+        [
+            ("def f(): return 1", 'def f(): raise NotImplementedError("type this")'),
+            ("def f():\n    '''Doc.'''", None),
+            ("def f():\n    ...", None),
+            ("def f(): pass", None),
+            ("class P(Protocol[T]):\n    def f(self):\n        return 1", None),
+            ("class P(typing.Protocol):\n    def f(self):\n        return 1", None),
+            ("class E(ProtocolError):\n    def f(self): return 1",
+             f"class E(ProtocolError):\n    def f(self): {sync.EMPTIED}"),
+            ("class A:\n  class B:\n    def f(self):\n      return 1\n  C = 3",
+             f"class A:\n  class B:\n    def f(self):\n      {sync.EMPTIED}\n  C = 3"),
+            ("async def f(x='\u00e4'): await x", f"async def f(x='\u00e4'): {sync.EMPTIED}"),
+            ("def f():\n    # why\n    x = '''\nend'''  # said\n\ng = 1",
+             'def f():\n    raise NotImplementedError("type this")\n\ng = 1'),
+            ("if True:\n    def f():\n        @wraps\n        def g(): pass\n        return g",
+             'if True:\n    def f():\n        raise NotImplementedError("type this")'),
+            ("size = 3\nkey = lambda x: x + 1", None),
+        ],
+    )  # fmt: skip
+    def test_each_form_of_a_body(self, body: str, emptied: str | None) -> None:
+        """A body left in gives the answer away; a broken blank cannot be started from."""
+        result = sync.empty_bodies(body)
+        assert result == (body if emptied is None else emptied)
+        ast.parse(result)
+
+    def test_every_cell_of_a_blank_compiles(self, built: Path) -> None:
+        """A blank is typed into, not repaired."""
+        for cell in read(built, BLANK).cells:
+            if cell.cell_type == "code" and "%" not in cell.source:
+                compile(cell.source, cell.metadata.origin, "exec")
+
+    def test_a_blank_may_fail_and_hidden_need_not(self, built: Path) -> None:
+        """A test run of all notebooks must pass over the blank, and judge the others."""
+        assert read(built, BLANK).metadata.execution == {"allow_errors": True}
+        assert "execution" not in read(built, HIDDEN).metadata
+        assert "execution" not in read(built, MAIN).metadata
+
+    def test_hidden_runs_with_the_solution_after_each_blank(self, built: Path) -> None:
+        """Run all must pass on the solutions, or a learner cannot go on past a hard cell."""
+        notebook = read(built, HIDDEN)
+        for blank, solution in zip(notebook.cells, notebook.cells[1:], strict=False):
+            if blank.metadata.origin.endswith(":blank"):
+                assert solution.metadata.origin == blank.metadata.origin.replace(
+                    ":blank", ":solution"
+                )
+                assert solution.source.startswith("#@title Solution\n")
+                assert solution.metadata.jupyter.source_hidden
+                assert solution.metadata.cellView == "form"
+        names, raised = execute(notebook)
+        assert names["AREA"] == 6
+        assert names["demo"].doubled().batch == 6
+        # Its own cell calls area(), so that the blank raises when it is run.
+        assert raised == ["trainer_core/config.py#4:blank"]
+
+    def test_an_unknown_variant_is_refused(self, project: Path) -> None:
+        """It would be silently not derived."""
+        replace(project, "notebooks/src/01_walkthrough.py", "blank, hidden", "blnk")
+        with pytest.raises(sync.SyncError, match=r"'blnk'.* The nearest is 'blank'"):
+            sync.compose(project)
+
+    def test_variants_named_too_late_are_refused(self, project: Path) -> None:
+        """They would be silently not derived."""
+        path = project / "notebooks/src/00_start_here.py"
+        path.write_text(path.read_text("utf-8") + "\n# %%\n# variants: blank\n", "utf-8")
+        with pytest.raises(
+            sync.SyncError, match=r"00_start_here\.py#1 holds '# variants: blank'"
+        ):
+            sync.compose(project)
+
+    def test_two_sources_of_one_notebook_are_refused(self, project: Path) -> None:
+        """The later would overwrite the earlier."""
+        (project / "notebooks/src/01_walkthrough_blank.py").write_text("# %%\nx = 1\n", "utf-8")
+        with pytest.raises(sync.SyncError, match=r"derives 01_walkthrough_blank\.ipynb"):
+            sync.compose(project)
+
+
+class TestDirectives:
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ('include="config"', 'include="confg"',
+             r"py#5 includes 'confg'; .* The nearest is 'config'"),
+            ('include="scale.interfaces"', 'include="interfaces"',
+             "The nearest is 'scale.interfaces'"),
+            ('include="config"', 'inclde="config"', "'inclde', .* The nearest is 'include'"),
+            ('include="config"', "include=config", "marked 'include=config', which nothing"),
+            ('include="scale.interfaces"', 'include="config"',
+             "includes 'config' and is not the first to"),
+            ('include="config"\n', 'include="config"\nx = 1\n', "holds text of its own"),
+            ('# %% include="order" collapsed=true\n', "",
+             r"'config', which imports from 'order'.*Put # %% include=\"order\" above"),
+        ],
+    )  # fmt: skip
+    def test_a_directive_that_cannot_be_meant_is_refused(
+        self, project: Path, old: str, new: str, message: str
+    ) -> None:
+        """The cells would be missing in the notebook, and nobody would be told."""
+        replace(project, "notebooks/src/01_walkthrough.py", old, new)
+        with pytest.raises(sync.SyncError, match=message):
+            sync.compose(project)
+
+    def test_a_demo_may_import_what_an_included_module_needs(self, project: Path) -> None:
+        """A notebook about one module need not hold all that the module leans on."""
+        file = "notebooks/src/01_walkthrough.py"
+        imported = "# %%\nfrom trainer_core.order import order_of\n"
+        replace(project, file, '# %% include="order" collapsed=true\n', imported)
+        assert "01_walkthrough.ipynb" in sync.compose(project)
+
+    @pytest.mark.parametrize(
+        "line",
+        ["from trainer_core.order import FIRST", "from .order import FIRST",
+         "from trainer_core import order", "import trainer_core.order"],
+    )  # fmt: skip
+    def test_an_import_of_the_package_needs_a_cell_of_its_own(
+        self, project: Path, line: str
+    ) -> None:
+        """In Colab there is no package, and elsewhere there would be two of each class."""
+        replace(project, "trainer_core/config.py", "LIMIT = 8", f"LIMIT = 8\n{line}")
+        with pytest.raises(
+            sync.SyncError, match=r"config.py#2 imports from trainer_core \(order"
+        ):
+            sync.compose(project)
+
+    @pytest.mark.parametrize(
+        ("text", "name"),
+        [
+            ("def area() -> int: ...", "area"),
+            ("class Config: ...", "Config"),
+            ("LIMIT: int = 1", "LIMIT"),
+            ("_a, (area, _b) = 1, (2, 3)", "area"),
+            ("from math import pi as area", "area"),
+            ("from builtins import dataclass", "dataclass"),
+        ],
+    )
+    def test_one_name_in_two_included_modules_is_refused(
+        self, project: Path, text: str, name: str
+    ) -> None:
+        """In one notebook the later hides the earlier, and the earlier's callers break."""
+        path = project / "trainer_core/scale/interfaces.py"
+        path.write_text(path.read_text("utf-8") + f"\n\n{text}\n", "utf-8")
+        both = "trainer_core/config.py and trainer_core/scale/interfaces.py both define"
+        with pytest.raises(sync.SyncError, match=f"{both} '{name}'"):
+            sync.compose(project)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["from dataclasses import dataclass", "import functools", "__all__ = ['Store']",
+         "OTHER = [area for area in ()]", "dataclass.note = 1"],
+    )  # fmt: skip
+    def test_names_that_mean_the_same_may_be_repeated(self, project: Path, text: str) -> None:
+        """Modules import the same things; refusing that would forbid modules."""
+        replace(project, "trainer_core/config.py", "LIMIT = 8", "LIMIT = 8\n__all__ = ['A']")
+        path = project / "trainer_core/scale/interfaces.py"
+        path.write_text(path.read_text("utf-8") + f"\n\n{text}\n", "utf-8")
+        assert "01_walkthrough.ipynb" in sync.compose(project)
+
+
+class TestAddresses:
+    def test_each_notebook_gets_its_own_address(self, built: Path) -> None:
+        """A badge that opens another notebook is worse than none."""
+        name = "01_walkthrough_hidden.ipynb"
+        source = read(built, HIDDEN).cells[0].source
+        colab = "https://colab.research.google.com/github/owner/name/blob/main/notebooks"
+        assert (
+            f"[Open {name} in Colab]({colab}/{name}), from https://github.com/owner" in source
+        )
+        assert "{{" not in source
+        assert 'print("https://github.com/owner/name")' in read(built, HIDDEN).cells[1].source
+
+    @pytest.mark.parametrize(
+        "line",
+        ['repository = "https://github.com/owner/name"',
+         'Repository = "https://github.com/owner/name.git"',
+         'Repository = "https://github.com/owner/name/"'],
+    )  # fmt: skip
+    def test_other_spellings_of_the_address_give_the_same_notebook(
+        self, built: Path, line: str
+    ) -> None:
+        """A fork changes one line, and writes it as its host shows it."""
+        old = 'Repository = "https://github.com/owner/name"'
+        replace(built, "pyproject.toml", old, line)
+        assert sync.check(built) == []
+
+    def test_a_fork_changes_one_line(self, built: Path) -> None:
+        """Badges of a fork that open the original's notebooks mislead."""
+        replace(built, "pyproject.toml", "owner/name", "fork/other")
+        sync.build(built)
+        for file in (MAIN, BLANK, HIDDEN):
+            text = (built / file).read_text("utf-8")
+            assert "owner/name" not in text
+            assert "github/fork/other/blob" in text
+
+    @pytest.mark.parametrize(
+        ("old", "new", "message"),
+        [
+            ("Repository", "Homepage", r"\[project.urls\] Repository in pyproject.toml is ''"),
+            (
+                "https://github.com/owner/name",
+                "https://example.org",
+                "is 'https://example.org'",
+            ),
+            ("[project.urls]", "[project.urls", "pyproject.toml is not valid TOML"),
+        ],
+    )
+    def test_an_address_that_cannot_be_used_is_refused(
+        self, project: Path, old: str, new: str, message: str
+    ) -> None:
+        """The badge would point nowhere."""
+        replace(project, "pyproject.toml", old, new)
+        with pytest.raises(sync.SyncError, match=message):
+            sync.compose(project)
+
+
+class TestCommandLine:
+    def test_the_script_finds_the_project_it_lies_in(self, project: Path) -> None:
+        """It is started from wherever a person or a hook happens to be."""
+        (project / "scripts").mkdir()
+        script = shutil.copy(SCRIPT, project / "scripts")
+        command = [sys.executable, str(script), "build"]
+        run = subprocess.run(
+            command,
+            cwd=project / "notebooks",
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (run.returncode, run.stderr) == (0, "")
+        assert f"wrote {HIDDEN}" in run.stdout
+        assert (project / HIDDEN).is_file()
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["push", "01_walkthru"], "No source derives 01_walkthru.ipynb. The nearest is"),
+            (["push", "notebooks/02_none.ipynb"], "No source derives 02_none.ipynb."),
+            (["push", "00_start_here"], "00_start_here.ipynb cannot be read as a notebook"),
+        ],
+    )
+    def test_a_wrong_notebook_is_one_message_and_exit_code_2(
+        self,
+        built: Path,
+        capsys: pytest.CaptureFixture[str],
+        arguments: list[str],
+        message: str,
+    ) -> None:
+        """A traceback says nothing about what to do."""
+        (built / "notebooks/00_start_here.ipynb").write_text("<<<<<<< ours\n", "utf-8")
+        assert sync.main(arguments, root=built) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert "Traceback" not in err
+
+    @pytest.mark.parametrize(
+        ("file", "text", "message"),
+        [
+            (
+                "trainer_core/config.py",
+                b"# %%\ndef f(:\n",
+                "trainer_core/config.py#0 is not valid",
+            ),
+            ("trainer_core/config.py", b"\xff\xfe", "config.py cannot be read as UTF-8"),
+            (
+                "notebooks/src/01_walkthrough.py",
+                b"# %%\n!ls\n",
+                "01_walkthrough.py#0 is not valid",
+            ),
+            ("pyproject.toml", None, "pyproject.toml cannot be read"),
+        ],
+    )
+    def test_a_broken_file_is_named(
+        self,
+        project: Path,
+        capsys: pytest.CaptureFixture[str],
+        file: str,
+        text: bytes | None,
+        message: str,
+    ) -> None:
+        """The file to mend is the one thing that its author needs to know."""
+        (project / file).unlink()
+        if text is not None:
+            (project / file).write_bytes(text)
+        assert sync.main(["check"], root=project) == 2
+        assert message in capsys.readouterr().err
+
+    def test_a_project_without_sources_is_an_error(self, tmp_path: Path) -> None:
+        """A check that finds nothing to check would pass for ever."""
+        with pytest.raises(sync.SyncError, match=r"holds no \.py file"):
+            sync.check(tmp_path)

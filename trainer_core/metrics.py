@@ -1,0 +1,176 @@
+"""Where a step's time goes, and how a rank says what happened.
+
+Cell 7. The question it answers: "the run is slow: is it the loader, the compute, the network,
+or the storage?"
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+# %%
+# "other" is the rest of the step: logging, the ledger, the loop itself.
+PHASES = "data_wait h2d forward backward grad_sync optimizer checkpoint other".split()
+Stamp = Any  # seconds on a CPU, a torch.cuda.Event on CUDA
+
+
+class StepTimers:
+    """Stamps at the borders of phases; they become milliseconds when nobody has to wait.
+
+    On a CPU a stamp is the clock. On CUDA it is an event on the stream: the host runs ahead of
+    the device, so its clock would bill the work to whoever waits next. Between two events lies
+    what the device did or waited for, so the phases add up to the step there as well.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.uses_events = device.type == "cuda"
+        self.marks: list[tuple[str, Stamp, Stamp]] = []
+        self.last_gradient: Stamp | None = None
+        self.unread: deque[tuple[int, Stamp, Stamp, list[tuple[str, Stamp, Stamp]]]] = deque()
+        self.origin_s, self.origin = time.time(), self.stamp()
+        self.step_start = self.origin
+
+    def stamp(self) -> Stamp:
+        """Now, as this device tells it. Does not wait for the device."""
+        if not self.uses_events:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between_ms(self, start: Stamp, end: Stamp) -> float:
+        """Milliseconds from one stamp to another."""
+        return float(start.elapsed_time(end) if self.uses_events else (end - start) * 1e3)
+
+    def watch_gradients(self, model: nn.Module) -> None:
+        """Remember when the last local gradient was ready; what follows is exposed sync."""
+
+        def ready(_: torch.Tensor) -> None:
+            self.last_gradient = self.stamp()
+
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(ready)
+
+    def end_step(self, step: int) -> None:
+        """Close the step; the next one begins here, so no time falls between two steps."""
+        now = self.stamp()
+        self.unread.append((step, self.step_start, now, self.marks))
+        self.step_start, self.marks = now, []
+
+    def read(self) -> Iterator[tuple[int, dict[str, float], list[dict[str, Any]]]]:
+        """Steps that the device has finished: step, milliseconds per phase, trace events."""
+        while self.unread and (not self.uses_events or self.unread[0][2].query()):
+            step, start, end, marks = self.unread.popleft()
+            spent = dict.fromkeys(PHASES, 0.0) | {"other": self.between_ms(start, end)}
+            events = []
+            for name, begin, finish in marks:
+                milliseconds = self.between_ms(begin, finish)
+                spent[name] += milliseconds
+                spent["other"] -= milliseconds
+                at_us = self.origin_s * 1e6 + self.between_ms(self.origin, begin) * 1e3
+                events.append({"name": name, "ts": at_us, "dur": milliseconds * 1e3})
+            yield step, spent, events
+
+
+@contextmanager
+def phase(timers: StepTimers, name: str) -> Iterator[None]:
+    """Bill the block to a phase of the current step. Blocks may repeat, but not nest."""
+    start = timers.stamp()
+    yield
+    end = timers.stamp()
+    if name == "backward" and timers.last_gradient is not None:
+        timers.marks.append(("grad_sync", timers.last_gradient, end))
+        end, timers.last_gradient = timers.last_gradient, None
+    timers.marks.append((name, start, end))
+
+
+def summarize_timers(steps: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """p50, p95 and max of each phase in milliseconds: a mean would hide the spikes."""
+    table = np.array([[step[name] for step in steps] for name in PHASES])
+    rows = np.percentile(table, (50, 95, 100), axis=1).T.round(4).tolist() if steps else []
+    return {
+        n: {"p50": a, "p95": b, "max": c} for n, (a, b, c) in zip(PHASES, rows, strict=False)
+    }
+
+
+# %%
+class Sink(Protocol):
+    """A place for a rank's events. An exporter for a vendor is one more of these."""
+
+    def emit(self, record: Mapping[str, Any]) -> None:
+        """Take one event: a flat mapping with at least time, event, rank, step."""
+
+    def close(self) -> None:
+        """Hand over what is buffered."""
+
+
+class JsonlSink:
+    """One JSON object a line, handed to the kernel at once: it survives SIGKILL."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = path.open("ab+", buffering=0)
+        # A kill may have cut the last line; the next one must not continue it.
+        if (size := self.file.seek(0, 2)) and os.pread(
+            self.file.fileno(), 1, size - 1
+        ) != b"\n":
+            self.file.write(b"\n")
+
+    def emit(self, record: Mapping[str, Any]) -> None:
+        """Append one line in one write, so that a kill cuts no line but the last."""
+        self.file.write(json.dumps(record).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+class ProgressLine:
+    """Rank 0's one line on stderr: how far, how fast, how long still."""
+
+    def emit(self, record: Mapping[str, Any]) -> None:
+        """Show train_progress; other events pass."""
+        if record["event"] == "train_progress":
+            minutes, seconds = divmod(round(record["seconds_left"]), 60)
+            print(
+                f"step {record['step']}/{record['total_steps']}  loss {record['loss'] or math.nan:.4f}  "
+                f"{record['samples_per_s']:.0f} samples/s  {minutes}:{seconds:02} left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def close(self) -> None:
+        """Nothing is buffered."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLog:
+    """The sinks of one rank, and what each of its events carries."""
+
+    sinks: Sequence[Sink]
+    common: Mapping[str, Any]
+
+
+def log_rank_event(log: RankLog, event: str, *, step: int, epoch: int, **fields: Any) -> None:
+    """Send one event to all sinks of this rank. A number that JSON lacks (NaN) becomes null."""
+    finite = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in fields.items()
+    }
+    record = {"time": time.time(), "event": event, **log.common, "step": step, "epoch": epoch}
+    for sink in log.sinks:
+        sink.emit(record | finite)

@@ -1,0 +1,128 @@
+"""In which order an epoch visits its samples, without storing the order.
+
+Leaned on by cell 2 (dataset and sampler).
+
+    n     samples in the dataset         slot   place in the epoch's order, 0..n-1
+"""
+
+from __future__ import annotations
+
+import hashlib
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+# %%
+UintArray = NDArray[np.uint64]
+
+# Work is done on pieces that stay in a core's second-level cache.
+PIECE = 16384
+# Below this a real shuffle (sort by a keyed hash) costs nothing, and a Feistel network on a
+# handful of values is visibly not uniform; from here on four rounds are enough (Luby, Rackoff).
+SHUFFLE_BELOW = 2048
+ROUNDS = 4
+
+
+def hash_words(*parts: object, count: int) -> UintArray:
+    """``count`` 64-bit words from a real hash of ``parts``.
+
+    The parts are joined with a separator, so that (seed 1, epoch 2) is not (seed 2, epoch 1).
+    """
+    text = "/".join(map(str, parts)).encode()
+    return np.frombuffer(hashlib.shake_256(text).digest(8 * count), dtype="<u8").astype(
+        np.uint64
+    )
+
+
+def _mix(values: UintArray, key: np.uint64) -> UintArray:
+    """Scramble 64-bit values (two multiply-xorshift rounds, as in MurmurHash3's finalizer)."""
+    mixed = values ^ key
+    mixed *= np.uint64(0xFF51AFD7ED558CCD)
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+    return mixed
+
+
+def _add_below(half: UintArray, noise: UintArray, side: np.uint64) -> UintArray:
+    """``half`` plus a number in 0..side-1 made of ``noise``, modulo ``side``; no division.
+
+    The noise's upper 32 bits are scaled to 0..side-1. One subtraction brings the sum back, and
+    the minimum chooses: where the sum was below ``side`` already, the subtraction wraps around
+    to a huge number. Needs ``half < side <= 2**32``; overwrites ``noise``.
+    """
+    noise >>= np.uint64(32)
+    noise *= side
+    noise >>= np.uint64(32)
+    noise += half
+    np.minimum(noise, noise - side, out=noise)
+    return noise
+
+
+# %%
+def grid_bijection(slots: UintArray, rows: int, columns: int, keys: UintArray) -> UintArray:
+    """Map 0..rows*columns-1 onto itself, keyed: a generalized Feistel network.
+
+    Each round adds to one coordinate of the grid a hash of the other. That can be undone, so
+    the whole is a bijection (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+    """
+    row = slots // np.uint64(columns)
+    column = slots - row * np.uint64(columns)
+    for even_key, odd_key in keys.reshape(-1, 2):
+        row = _add_below(row, _mix(column, even_key), np.uint64(rows))
+        column = _add_below(column, _mix(row, odd_key), np.uint64(columns))
+    row *= np.uint64(columns)
+    row += column
+    return row
+
+
+def feistel(slots: UintArray, num_samples: int, keys: UintArray) -> UintArray:
+    """Map slots to sample ids by a keyed bijection on 0..num_samples-1.
+
+    The grid has at least ``num_samples`` cells. A value that falls outside walks on along its
+    cycle until it is back inside, which keeps the map a bijection; the grid is too large by
+    less than ceil(sqrt(n)) cells, so few values walk.
+
+    Args:
+        slots: values in 0..num_samples-1.
+        keys: an even number of 64-bit words, one per round.
+    """
+    rows = isqrt(num_samples - 1) + 1 if num_samples > 1 else 1
+    columns = -(-num_samples // rows)
+    ids = np.empty_like(slots)
+    for start in range(0, slots.size, PIECE):
+        piece = slice(start, start + PIECE)
+        ids[piece] = grid_bijection(slots[piece], rows, columns, keys)
+    while (outside := np.flatnonzero(ids >= np.uint64(num_samples))).size:
+        ids[outside] = grid_bijection(ids[outside], rows, columns, keys)
+    return ids
+
+
+# %%
+class EpochOrder:
+    """The order of one epoch: a pure function of (num_samples, seed, epoch).
+
+    Any part of it is computed on its own, so seeking costs nothing and memory does not grow
+    with the dataset.
+
+    Raises:
+        ValueError: if ``num_samples`` is not in 1..2**63.
+    """
+
+    def __init__(self, num_samples: int, *, seed: int, epoch: int) -> None:
+        if not 1 <= num_samples <= 2**63:
+            raise ValueError(f"num_samples={num_samples}: an order has 1 to 2**63 samples.")
+        self.num_samples = num_samples
+        self._keys = hash_words("order", seed, epoch, count=ROUNDS)
+
+    def samples(self, first: int, last: int) -> NDArray[np.int64]:
+        """Sample ids at slots ``first`` to ``last - 1``; int64, shape (last - first,)."""
+        if not 0 <= first <= last <= self.num_samples:
+            raise ValueError(
+                f"slots {first}..{last}: this epoch's run from 0 to {self.num_samples}."
+            )
+        if self.num_samples < SHUFFLE_BELOW:
+            hashes = _mix(np.arange(self.num_samples, dtype=np.uint64), self._keys[0])
+            return np.argsort(_mix(hashes, self._keys[1]), kind="stable")[first:last]
+        slots = np.arange(first, last, dtype=np.uint64)
+        return feistel(slots, self.num_samples, self._keys).astype(np.int64)

@@ -1,0 +1,234 @@
+"""How a folder of files becomes a checkpoint: whole, verified, or not there at all.
+
+Leaned on by cell 6 (checkpoint). Names below RUN/checkpoints:
+
+    step-00000120            published: whole, or damaged later
+    tmp-...                  being written, or left behind by a kill
+    rejected-step-...        found damaged and set aside
+    old-step-...             on its way out
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.serialization import config as serialization_config
+
+# %% active="py"
+from trainer_core.settings import UserError
+
+# %%
+FORMAT = 1
+
+
+class DamagedCheckpoint(Exception):
+    """A published folder whose content is not what its manifest says."""
+
+
+def describe(path: Path) -> dict[str, Any]:
+    """Size in bytes and SHA-256 (hex) of a file, as the file system gives it back."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"size": file.tell(), "sha256": digest}
+
+
+def fsync_path(path: Path) -> None:
+    """Ask the disk to keep a file's content, or a folder's names, over a power loss."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def manifest_sha256(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of a manifest without its own hash, as canonical JSON."""
+    content = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+# %%
+def publish(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
+    """Turn the files in ``temporary`` into the checkpoint ``target``.
+
+    Order matters: contents first, then the manifest, which vouches for them, then one rename,
+    which is the publication, then the folder that holds the new name; each on disk before the
+    next.
+
+    Raises:
+        FileExistsError: if ``target`` exists; a checkpoint is never written into.
+    """
+    if target.exists():
+        raise FileExistsError(f"{target} exists; a published checkpoint is never rewritten")
+    paths = sorted(temporary.iterdir())
+    with ThreadPoolExecutor() as pool:
+        # Hashing reads the page cache while the disk is still writing.
+        syncing = pool.map(fsync_path, paths)
+        files = {path.name: describe(path) for path in paths}
+        list(syncing)
+    manifest = {"format": FORMAT, **facts, "files": files}
+    manifest["sha256"] = manifest_sha256(manifest)
+    (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    fsync_path(temporary / "manifest.json")
+    fsync_path(temporary)
+    temporary.rename(target)
+    fsync_path(target.parent)
+
+
+def verify(folder: Path) -> dict[str, Any]:
+    """The manifest of a published folder whose files all hold.
+
+    Raises:
+        DamagedCheckpoint: saying which file, what was found and what the manifest says.
+        UserError: if the format is newer than this code.
+    """
+    try:
+        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+        files, is_newer = manifest["files"], manifest["format"] > FORMAT
+        found = {name: describe(folder / name) for name in files}
+        found["manifest.json"], said = manifest_sha256(manifest), manifest["sha256"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpoint(f"{type(error).__name__}: {error}") from error
+    if is_newer:
+        raise UserError(
+            f"{folder}: format {manifest['format']}, this code reads up to {FORMAT}. Reading it "
+            "wrongly would be worse than stopping. Update trainer_core."
+        )
+    for name, what in {"manifest.json": said, **files}.items():
+        if found[name] != what:
+            raise DamagedCheckpoint(f"{name} is {found[name]}, the manifest says {what}")
+    return manifest
+
+
+# %%
+def published_steps(checkpoints: Path) -> dict[int, Path]:
+    """Published checkpoints by step, the newest first. Compared as numbers, not as text."""
+    folders = [path for path in checkpoints.glob("step-*") if path.name[5:].isdigit()]
+    return dict(sorted(((int(path.name[5:]), path) for path in folders), reverse=True))
+
+
+def set_aside(folder: Path) -> Path:
+    """Rename a damaged checkpoint so that it is neither chosen again nor lost."""
+    aside = folder.rename(folder.with_name(f"rejected-{folder.name}-{uuid.uuid4().hex[:8]}"))
+    fsync_path(folder.parent)
+    return aside
+
+
+def retain(checkpoints: Path, keep_last: int) -> None:
+    """Delete all but the newest checkpoints, once the newest has been read back.
+
+    Each goes by a rename before its files go, so a kill leaves no half of it under a name that
+    a restore would choose.
+
+    Raises:
+        DamagedCheckpoint: if the newest does not hold; nothing is deleted then.
+    """
+    folders = list(published_steps(checkpoints).values())
+    if len(folders) > keep_last:
+        verify(folders[0])
+    for folder in folders[keep_last:]:
+        folder.rename(folder.with_name(f"old-{folder.name}-{uuid.uuid4().hex[:8]}"))
+    remove_leftovers(checkpoints, "old-*")
+
+
+def remove_leftovers(checkpoints: Path, pattern: str) -> None:
+    """Delete folders that are being deleted (``old-*``) or were never finished (``tmp-*``)."""
+    for leftover in checkpoints.glob(pattern):
+        shutil.rmtree(leftover)
+
+
+# %%
+class HostSnapshot:
+    """Copies of tensors in buffers that are reused: the training may go on changing its own.
+
+    The first copy allocates, the later ones cost one memcpy. Of CUDA tensors the buffers are
+    pinned.
+    """
+
+    def __init__(self) -> None:
+        self.buffers: dict[str, Tensor] = {}
+
+    def copy(self, value: Any, path: str = "") -> Any:
+        """The same tree of dicts and lists, with every tensor copied to the host."""
+        if isinstance(value, dict):
+            return {key: self.copy(item, f"{path}/{key}") for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.copy(item, f"{path}/{index}") for index, item in enumerate(value)]
+        if not isinstance(value, Tensor):
+            return value
+        buffer = self.buffers.get(path)
+        if buffer is None or (buffer.shape, buffer.dtype) != (value.shape, value.dtype):
+            buffer = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+            self.buffers[path] = buffer
+        return buffer.copy_(value)
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one run, one at a time.
+
+    Args:
+        checkpoints: RUN/checkpoints.
+        keep_last: how many to keep.
+        is_async: return when the snapshot is taken, not when it is published.
+        report: called with the step and the seconds of each publication.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Path,
+        keep_last: int,
+        is_async: bool,
+        report: Callable[[int, float], None],
+    ) -> None:
+        self.checkpoints, self.keep_last, self.report = checkpoints, keep_last, report
+        self.snapshot = HostSnapshot() if is_async else None
+        self.pool = ThreadPoolExecutor(1)
+        self.in_flight: Future[None] | None = None
+
+    def save(self, state: Any, rng_states: list[Any], manifest: dict[str, Any]) -> None:
+        """Publish ``state`` as the checkpoint of ``manifest["step"]``, now or beside the training.
+
+        Raises:
+            Exception: what the save in flight has failed with, or this one if it is not async.
+        """
+        self.wait()
+        if self.snapshot is not None:
+            state = self.snapshot.copy(state)
+        self.in_flight = self.pool.submit(self._write, state, rng_states, manifest)
+        if self.snapshot is None:
+            self.wait()
+
+    def _write(self, state: Any, rng_states: list[Any], manifest: dict[str, Any]) -> None:
+        began = time.perf_counter()
+        temporary = self.checkpoints / f"tmp-{uuid.uuid4().hex}"
+        temporary.mkdir(parents=True)
+        # SHA-256 guards the content; the zip's own CRC would cost as much once more.
+        with serialization_config.patch("save.compute_crc32", False):
+            torch.save(state, temporary / "state.pt")
+        for rank, rng_state in enumerate(rng_states):
+            torch.save(rng_state, temporary / f"rng-rank-{rank}.pt")
+        publish(temporary, self.checkpoints / f"step-{manifest['step']:08d}", manifest)
+        retain(self.checkpoints, self.keep_last)
+        self.report(manifest["step"], time.perf_counter() - began)
+
+    def error(self) -> BaseException | None:
+        """What the save in flight has failed with, if it has ended."""
+        flight = self.in_flight
+        return flight.exception() if flight and flight.done() else None
+
+    def wait(self) -> None:
+        """Wait for the save in flight, and raise what it has failed with."""
+        flight, self.in_flight = self.in_flight, None
+        if flight is not None:
+            flight.result()

@@ -1,0 +1,57 @@
+"""Where the ranks of one attempt meet, apart from those of the attempts before.
+
+Leaned on by cell 4 (distributed).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from datetime import timedelta
+
+from torch.distributed import PrefixStore, Store, TCPStore
+
+
+# %%
+def attempt_store(rank: int, world_size: int, timeout: timedelta) -> Store:
+    """A view of the job's key-value store that no earlier attempt has written to.
+
+    torchrun's agent keeps one store over all restarts. A restarted rank would find the address
+    of a dead peer there and wait for it for ever (defect D24). TORCHELASTIC_RESTART_COUNT does
+    not tell attempts apart either: a change of membership restarts the ranks without counting.
+    So rank 0 draws a number that the store never gave before, and answers each peer under a
+    name that the peer has just made up. No old key can be taken for an answer.
+
+    Collective: every rank of the job.
+
+    Raises:
+        TimeoutError: on rank 0, naming the ranks that did not come.
+    """
+    is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = TCPStore(*address, is_master=is_host, timeout=timeout, wait_for_workers=False)
+    if rank > 0:
+        name = uuid.uuid4().hex
+        store.set(f"hello/{rank}", name)
+        attempt = int(store.get(f"number for {name}"))  # waits until rank 0 has answered
+        store.set(f"joined/{attempt}/{rank}", "")
+        return PrefixStore(f"attempt {attempt}", store)
+
+    attempt = store.add("attempts", 1)
+    missing = set(range(1, world_size))
+    deadline = time.monotonic() + timeout.total_seconds()
+    while missing:
+        for peer in sorted(missing):
+            # Maybe the greeting of a dead rank: answering it does no harm.
+            if store.check([f"hello/{peer}"]):
+                store.set(f"number for {store.get(f'hello/{peer}').decode()}", str(attempt))
+            if store.check([f"joined/{attempt}/{peer}"]):
+                missing.remove(peer)
+        if missing and time.monotonic() > deadline:
+            raise TimeoutError(
+                f"[rank 0/{world_size}] ranks {sorted(missing)} did not join within "
+                f"{timeout.total_seconds():.0f} s. Look at their logs and at --dist-timeout-s."
+            )
+        time.sleep(0.002)
+    return PrefixStore(f"attempt {attempt}", store)

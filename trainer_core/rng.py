@@ -1,0 +1,49 @@
+"""The random streams of a rank: seeded, recorded, continued.
+
+Leaned on by cell 4 (distributed) and cell 6 (checkpoint).
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+# %% active="py"
+from trainer_core.order import hash_words
+
+
+# %%
+def setup_seed(*parts: int | str) -> None:
+    """Seed python, numpy and torch from a hash of ``parts``.
+
+    With a rank among the parts each rank draws its own dropout; without, all draw the same
+    weights.
+    """
+    word = int(hash_words("rng", *parts, count=1)[0])
+    random.seed(word)
+    np.random.seed(word % 2**32)
+    torch.manual_seed(word % 2**63)
+
+
+def rng_state() -> dict[str, Any]:
+    """This rank's random states, in types that ``torch.load(weights_only=True)`` accepts."""
+    name, key, *rest = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(np.asarray(key).astype(np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+    }
+
+
+def set_rng_state(state: dict[str, Any]) -> None:
+    """Continue the random streams that ``rng_state`` has recorded."""
+    random.setstate(state["python"])
+    name, key, *rest = state["numpy"]
+    np.random.set_state((name, key.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] is not None and torch.cuda.is_initialized():
+        torch.cuda.set_rng_state(state["cuda"])

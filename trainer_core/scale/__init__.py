@@ -1,0 +1,1 @@
+"""The next step: each module beside the baseline that it replaces."""

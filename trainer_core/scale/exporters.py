@@ -1,0 +1,107 @@
+"""Sinks for TensorBoard and Prometheus, beside the JSON lines that every run writes.
+
+Both packages are extras; nothing here is imported unless ``--export`` asks for it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+# %% active="py"
+from trainer_core.metrics import Sink
+from trainer_core.settings import UserError
+
+
+# %%
+def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The measurements of a train_progress event: loss, lr, rates, and each phase's p50 in ms."""
+    for name in ("loss", "lr", "grad_norm", "samples_per_s", "skipped_steps"):
+        if record[name] is not None:
+            yield name, float(record[name])
+    for name, spent in record["phases"].items():
+        yield f"{name}_ms", float(spent["p50"])
+
+
+class TensorBoardSink:
+    """Scalars of this rank under RUN/tensorboard/rank-R; the files appear with the first event."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.writer: Any = None
+
+    def emit(self, record: Mapping[str, Any]) -> None:
+        """Write the numbers of a train_progress event; other events pass."""
+        if record["event"] == "train_progress":
+            if self.writer is None:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self.writer = SummaryWriter(str(self.folder / f"rank-{record['rank']}"))
+            for name, value in numbers(record):
+                self.writer.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        """Flush and close the event file."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+class PrometheusSink:
+    """Gauges of this rank, served on port 9400 + local rank."""
+
+    FIRST_PORT = 9400
+
+    def __init__(self) -> None:
+        self.gauges: dict[str, Any] = {}
+        self.server: Any = None
+
+    def emit(self, record: Mapping[str, Any]) -> None:
+        """Set the gauges from a train_progress event; other events pass."""
+        import prometheus_client
+
+        if record["event"] == "train_progress":
+            if self.server is None:
+                self.registry = prometheus_client.CollectorRegistry()
+                port = self.FIRST_PORT + record["local_rank"]
+                self.server, _ = prometheus_client.start_http_server(
+                    port, registry=self.registry
+                )
+            for name, value in [("step", float(record["step"])), *numbers(record)]:
+                if name not in self.gauges:
+                    self.gauges[name] = prometheus_client.Gauge(
+                        f"trainer_{name}", f"{name} of the last train_progress", ["rank"],
+                        registry=self.registry,
+                    )  # fmt: skip
+                self.gauges[name].labels(rank=record["rank"]).set(value)
+
+    def close(self) -> None:
+        """Stop serving."""
+        if self.server is not None:
+            self.server.shutdown()
+
+
+def build_exporters(names: Sequence[str], run_dir: Path) -> list[Sink]:
+    """The sinks that ``--export`` names. They write and serve nothing before the first event.
+
+    Raises:
+        UserError: for an unknown name or a package that is not installed.
+    """
+    packages = {"tensorboard": "tensorboard", "prometheus": "prometheus_client"}
+    sinks: list[Sink] = []
+    for name in names:
+        if name not in packages:
+            raise UserError(
+                f"--export {name}: no such exporter, so its numbers would be lost. Choose "
+                f"{' or '.join(packages)}."
+            )
+        if importlib.util.find_spec(packages[name]) is None:
+            raise UserError(
+                f"--export {name}: the package {packages[name]} is not installed, so its numbers "
+                f"would be lost. Run: pip install -c constraints.txt -e '.[{name}]'"
+            )
+        sinks.append(TensorBoardSink(run_dir / "tensorboard") if name == "tensorboard"
+                     else PrometheusSink())  # fmt: skip
+    return sinks

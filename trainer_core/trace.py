@@ -1,0 +1,39 @@
+"""A Chrome trace file that is valid after every write.
+
+Leaned on by cell 7 (metrics). The file opens in Perfetto and chrome://tracing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+# %%
+class TraceFile:
+    """Events of one rank, appended to those of earlier attempts.
+
+    Args:
+        path: the file; made on the first event.
+        rank: shown as the process.
+        attempt: kept with each event.
+    """
+
+    def __init__(self, path: Path, *, rank: int, attempt: int) -> None:
+        self.path, self.rank, self.attempt = path, rank, attempt
+
+    def append(self, step: int, events: Sequence[Mapping[str, Any]]) -> None:
+        """Write a step's events, each with ``name``, and ``ts`` and ``dur`` in microseconds."""
+        common = {"ph": "X", "pid": self.rank, "tid": 0}
+        common["args"] = {"step": step, "attempt": self.attempt}
+        text = ",\n".join(json.dumps({**event, **common}) for event in events)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab+") as file:
+            # Up to the end of the last whole event: what a kill has cut is dropped.
+            start = max(0, file.seek(0, 2) - 4096)
+            file.seek(start)
+            whole = file.read().rfind(b"}}") + 2
+            file.truncate(start + whole if whole > 1 else 0)
+            file.write((",\n" if whole > 1 else "[\n").encode() + text.encode() + b"\n]")

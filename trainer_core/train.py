@@ -1,0 +1,167 @@
+"""One optimizer step: accumulate, synchronize once, clip, step.
+
+Cell 5. The question it answers: "over which samples is this gradient the mean, and what does
+the host wait for?"
+
+    B  samples in a micro-batch    W  world size    S  samples in the step, over all ranks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+# %% active="py"
+from trainer_core.config import TrainConfig
+from trainer_core.data import MicroBatch
+from trainer_core.metrics import StepTimers, phase
+
+# %%
+AUTOCAST_DTYPE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(slots=True)
+class Trainer:
+    """What a step works on: the parts, and what it leaves behind on the device."""
+
+    cfg: TrainConfig
+    device: torch.device
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler | None
+    timers: StepTimers
+    # (loss summed over this rank's samples, gradient norm, 1 if the update was withheld)
+    unread: list[Tensor] = field(default_factory=list)
+    nonfinite_steps: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nonfinite_steps = torch.zeros((), device=self.device)
+
+
+def local_gradients_only(model: nn.Module) -> AbstractContextManager[None]:
+    """Backward passes inside add up on this rank; DDP does not all-reduce them."""
+    if isinstance(model, DistributedDataParallel):
+        return model.no_sync()
+    return nullcontext()
+
+
+# %%
+def train_step(
+    trainer: Trainer, micro_batches: Sequence[MicroBatch], samples_in_step: int, lr: float
+) -> Tensor:
+    """One optimizer step over the samples of all ranks; nothing in it waits for the device.
+
+    DDP averages over ranks. With the loss summed over samples and times W / S, that average is
+    the gradient of the mean over the step's S samples, however they are dealt: never a mean of
+    means.
+
+    Collective: every rank, also one without samples: its empty backward pass joins the sync.
+
+    Args:
+        micro_batches: this rank's samples; empty ones are skipped, but for the last.
+        samples_in_step: S, equal on all ranks.
+
+    Returns:
+        1.0 if the update was withheld because of a non-finite gradient, else 0.0; shape (), on
+        the device, equal on all ranks because it is decided after the sync.
+    """
+    cfg, timers, optimizer, scaler = (
+        trainer.cfg,
+        trainer.timers,
+        trainer.optimizer,
+        trainer.scaler,
+    )
+    loss_sum = torch.zeros((), device=trainer.device)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    optimizer.zero_grad(set_to_none=True)
+    *earlier, last = micro_batches
+    for batch in [b for b in earlier if len(b.samples)] + [last]:
+        with phase(timers, "h2d"):
+            inputs = batch.inputs.to(trainer.device, non_blocking=True)
+            targets = batch.targets.to(trainer.device, non_blocking=True)
+        with nullcontext() if batch is last else local_gradients_only(trainer.model):
+            with phase(timers, "forward"):
+                loss = summed_loss(trainer, inputs, targets)
+            with phase(timers, "backward"):
+                weighted = loss * (cfg.world_size / samples_in_step)
+                (scaler.scale(weighted) if scaler else weighted).backward()
+        loss_sum += loss.detach()
+    with phase(timers, "optimizer"):
+        grad_norm, withheld = update_weights(trainer)
+    trainer.unread.append(torch.stack((loss_sum, grad_norm, withheld)))
+    return withheld
+
+
+def summed_loss(trainer: Trainer, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy summed over samples (and averaged over a sample's tokens); shape ()."""
+    dtype = AUTOCAST_DTYPE[trainer.cfg.amp]
+    with torch.autocast(trainer.device.type, dtype, enabled=trainer.cfg.amp != "no"):
+        logits = trainer.model(inputs)  # (B, C) or (B, T, C)
+    # In float32 and outside autocast: a sum of many terms is the first thing bf16 gets wrong.
+    total = F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), reduction="sum")
+    return total / targets.shape[1:].numel()
+
+
+def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
+    """Clip by the global norm, then step unless a gradient is NaN or infinite.
+
+    The gradients are the same on all ranks after the sync, so all decide alike without a
+    further collective. The decision stays on the device: the fused optimizer reads it there.
+
+    Returns:
+        The norm before clipping and whether the update was withheld, each of shape ().
+    """
+    cfg, optimizer, scaler = trainer.cfg, trainer.optimizer, trainer.scaler
+    if scaler:
+        scaler.unscale_(optimizer)  # the norm must be that of the true gradients
+    max_norm = float("inf") if cfg.max_grad_norm is None else cfg.max_grad_norm
+    grad_norm = nn.utils.clip_grad_norm_(trainer.model.parameters(), max_norm)
+    withheld = torch.logical_not(torch.isfinite(grad_norm)).float()
+    if scaler:
+        scaler.step(optimizer)  # looks for itself; its scale halves after an overflow
+        scaler.update()
+        return grad_norm, withheld
+    trainer.nonfinite_steps += withheld
+    if cfg.on_nonfinite == "stop":
+        # No further update either, until the host reads the records and stops the run.
+        withheld = trainer.nonfinite_steps.clamp(max=1)
+    optimizer.found_inf = withheld  # type: ignore[attr-defined]
+    optimizer.step()
+    return grad_norm, withheld
+
+
+# %%
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What the host learns of a step: loss over the global batch, gradient norm, skipped."""
+
+    loss: float
+    grad_norm: float
+    skipped: bool
+
+
+def read_records(trainer: Trainer, samples_in_steps: Sequence[int]) -> list[StepRecord]:
+    """Records of the steps since the last call. The one place where the host waits.
+
+    Collective: every rank, after the same steps.
+    """
+    if not trainer.unread:
+        return []
+    table = torch.stack(trainer.unread)  # (steps, 3)
+    trainer.unread.clear()
+    losses = table[:, 0].clone()
+    if dist.is_initialized():
+        dist.all_reduce(losses)
+    table[:, 0] = losses
+    return [
+        StepRecord(loss / samples, norm, bool(skipped))
+        for (loss, norm, skipped), samples in zip(table.tolist(), samples_in_steps, strict=True)
+    ]
