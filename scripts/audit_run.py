@@ -23,7 +23,8 @@ def format_report(report: AuditReport) -> str:
     lines = []
     if report.status != "no_evidence":
         goodput = "unknown" if report.goodput is None else f"{100 * report.goodput:.1f} %"
-        times = f"useful {report.useful_s:.1f} s of {report.wall_s:.1f} s"
+        times = f"{report.useful_s:.1f} of {report.wall_s:.1f} s in useful steps; "
+        times += f"{report.between_attempts_s:.1f} s between attempts"
         table = {
             "epochs": f"{report.epochs}",
             "steps": f"{report.steps} of {report.total_steps}",
@@ -33,7 +34,7 @@ def format_report(report: AuditReport) -> str:
             "incomplete steps": f"{report.incomplete_steps}",
             "replayed steps": f"{report.replayed_steps}",
             "attempts": f"{report.attempts}",
-            "goodput": f"{goodput}  ({times}; {report.between_attempts_s:.1f} s between attempts)",
+            "goodput": f"{goodput} ({times})",
         }
         lines += [f"{name:18}{value}" for name, value in table.items()]
         lines += [f"note              {note}" for note in report.notes]

@@ -13,6 +13,7 @@ import difflib
 import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import Field, fields
 from pathlib import Path
@@ -60,7 +61,7 @@ def add_flag(parser: argparse.ArgumentParser, spec: Field[Any]) -> None:
             return None if optional and text == "none" else convert(text)
 
         value.__name__ = kind  # argparse names it in "invalid int value"
-        options |= {"type": value, "metavar": "|".join(rules["choices"]) or kind.upper()}
+        options |= {"type": value, "metavar": "|".join(rules.get("choices", ())) or kind.upper()}
     default = "" if spec.default is None else f" (default: {spec.default})"
     options["help"] = rules["help"].replace("%", "%%") + default
     parser.add_argument(flag_name(spec.name), **options)
@@ -91,6 +92,12 @@ def main(arguments: Sequence[str]) -> int:
         if is_main_rank:
             print(f"launch.py: {error}", file=sys.stderr)
         return 2
+    except Exception:
+        # A peer may be dead. The interpreter's own end would close the process group and wait
+        # for what that peer still owes; torchrun waits for this exit before it restarts.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
     if is_main_rank:
         print(json.dumps(result), flush=True)
     return 0

@@ -41,6 +41,7 @@ class LedgerLine(NamedTuple):
     samples: array[int]
     time: float  # unix seconds at the end of the step; 0.0 if not given
     step_s: float
+    is_skipped: bool  # the optimizer withheld the update; the samples count as trained
 
     def __str__(self) -> str:
         return f"step {self.step} rank {self.rank} attempt {self.attempt}"
@@ -82,7 +83,8 @@ def read_ledger(run_dir: Path | str) -> dict[int, Steps]:
             except (KeyError, TypeError, ValueError, OverflowError):
                 continue
             if min(attempt, epoch, rank, step - 1, world_size - 1) >= 0:
-                line = LedgerLine(attempt, epoch, step, rank, world_size, samples, time, step_s)
+                key, rest = (attempt, epoch, step, rank, world_size), (time, step_s)
+                line = LedgerLine(*key, samples, *rest, record.get("skipped") is True)
                 attempts.setdefault(attempt, {}).setdefault(step, []).append(line)
     for steps in attempts.values():
         for lines in steps.values():
@@ -222,23 +224,26 @@ def judge_attempts(
 
 def judge_step(
     found: Findings, epoch: int, step: int, planned: NDArray[np.int64], lines: list[LedgerLine]
-) -> None:
-    """Compare the lines of one step with its samples in the order."""
+) -> bool:
+    """Compare the lines of one step with the order's samples; True if they are the same."""
     world_size = world_size_of(lines)
     ranks = [line.rank for line in lines]
-    if len(ranks) != world_size or ranks != list(range(world_size)):
+    is_same = len(ranks) == world_size and ranks == list(range(world_size))
+    if not is_same:
         text = f"lines of ranks {name_few(ranks)}, but each of 0..{world_size - 1} writes one"
         found.add("incomplete_steps", f"epoch {epoch} step {step}: {text}; look into ledger/")
     for line in lines:
         has, due = line.samples.tolist(), planned[line.rank :: world_size].tolist()
         if (has, line.epoch, line.world_size) == (due, epoch, world_size):
             continue
+        is_same = False
         at = next((at for at, two in enumerate(zip_longest(has, due)) if two[0] != two[1]), 0)
         text = f"{name_few(has[at:])} in place of {name_few(due[at:])}"
         if has == due:
             text = f"says epoch {line.epoch}, world size {line.world_size}"
         look = f"look into ledger/rank-{line.rank}.jsonl"
         found.add("wrong_lines", f"epoch {epoch} {line}: {text}; {look}", (step, line.rank, at))
+    return is_same
 
 
 # %%
@@ -272,7 +277,8 @@ def judge_epoch(
     trained = np.append(trained, -1)  # no sample, for what is sorted after the last
     for step, planned in zip(steps, planned_batches(plan, epoch), strict=False):
         lines = lineage.get(step, [])
-        judge_step(found, epoch, step, planned, lines)
+        if judge_step(found, epoch, step, planned, lines):
+            continue
         is_missed = trained[np.searchsorted(trained[:-1], planned)] != planned
         for slot in np.flatnonzero(is_missed).tolist():
             at, rank = divmod(slot, world_size_of(lines))
@@ -359,6 +365,8 @@ def audit_run(run_dir: Path | str) -> AuditReport:
         notes.append(f"unfinished: step {end} of {total}; epoch {epochs}: {so_far}")
     if in_flight:
         notes.append(f"in flight at a kill, not judged: steps {name_few(in_flight)}")
+    if skipped := [step for step, lines in lineage.items() if lines[0].is_skipped]:
+        notes.append(f"trained, but the update was skipped: steps {name_few(skipped)}")
     tries = Counter(step for steps in ledger.values() for step in steps)
     return AuditReport(
         status="refuted" if found.counts else "proved",

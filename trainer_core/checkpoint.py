@@ -16,7 +16,8 @@ import torch.distributed as dist
 from torch import nn
 
 # %% active="py"
-from trainer_core.distributed import gather_objects
+from trainer_core.data import ResumeAwareDistributedSampler
+from trainer_core.distributed import all_ranks_together, gather_objects
 from trainer_core.publish import CheckpointWriter, DamagedCheckpoint, published_steps, verify
 from trainer_core.rng import rng_state, set_rng_state
 from trainer_core.settings import UserError
@@ -27,7 +28,7 @@ def build_checkpoint(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler | None,
-    sampler_state: Mapping[str, int],
+    sampler: ResumeAwareDistributedSampler,
     **facts: Any,
 ) -> dict[str, Any]:
     """The state of a run but for the random streams; the tensors in it are the live ones.
@@ -40,7 +41,7 @@ def build_checkpoint(
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
         "scaler": scaler.state_dict() if scaler else None,
-        "sampler": dict(sampler_state),
+        "sampler": sampler.state_dict(),
         **facts,
     }
 
@@ -54,11 +55,12 @@ def save_checkpoint(
     the proof that every rank has come this far.
 
     Raises:
-        Exception: on rank 0 only, what this save or the one in flight has failed with.
+        Exception: on every rank, if this save or the one in flight has failed on rank 0.
     """
     rng_states = gather_objects(rng_state())
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        writer.save(state, rng_states, manifest)
+    with all_ranks_together():
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            writer.save(state, rng_states, manifest)
 
 
 # %%
@@ -91,9 +93,10 @@ def restore_if_present(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler | None,
+    sampler: ResumeAwareDistributedSampler,
     device: torch.device,
 ) -> dict[str, Any] | None:
-    """Load a verified checkpoint into model, optimizer and scaler; None without one.
+    """Load a verified checkpoint into the parts; None without one.
 
     Every rank loads for itself, before DDP is made. Hyperparameters stay as configured: the
     optimizer's own loading would silently bring the old learning rate and decay back.
@@ -108,13 +111,14 @@ def restore_if_present(
     optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
     if scaler is not None and state["scaler"]:
         scaler.load_state_dict(state["scaler"])
+    sampler.load_state_dict(state["sampler"])
     return state
 
 
-def restore_rng(folder: Path, rank: int) -> None:
+def restore_rng(folder: Path | None, rank: int) -> None:
     """Continue this rank's random streams; a rank that the checkpoint lacks keeps its seed."""
-    path = folder / f"rng-rank-{rank}.pt"
-    if path.is_file():
+    path = folder / f"rng-rank-{rank}.pt" if folder else None
+    if path and path.is_file():
         set_rng_state(torch.load(path, weights_only=True))
 
 

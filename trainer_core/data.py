@@ -10,8 +10,6 @@ sample comes next?"
 
 from __future__ import annotations
 
-import ctypes
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,12 +26,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from trainer_core.config import TrainConfig
 from trainer_core.order import EpochOrder
 from trainer_core.settings import UserError
-from trainer_core.sources import (
-    InMemoryDataset,
-    SampleSource,
-    TokenDataset,
-    load_digits_dataset,
-)
+from trainer_core.sources import InMemoryDataset, SampleSource, TokenDataset, as_it_is
+from trainer_core.sources import die_with_the_rank, load_digits_dataset
 
 
 # %%
@@ -72,9 +66,6 @@ class StepSchedule:
 
 
 # %%
-PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
-
-
 class SampleKey(NamedTuple):
     """One visit to a sample: the epoch is part of it because augmentation depends on it."""
 
@@ -100,7 +91,7 @@ class ResumeAwareDistributedSampler(Sampler[list[SampleKey]]):
     BLOCK = 65536
 
     def __init__(
-        self, schedule: StepSchedule, cfg: TrainConfig, *, rank: int, world_size: int
+        self, schedule: StepSchedule, cfg: TrainConfig, rank: int, world_size: int
     ) -> None:
         self.schedule, self.seed, self.micro_batch_size = (
             schedule,
@@ -256,19 +247,3 @@ def build_dataloader(
         multiprocessing_context="fork" if cfg.num_workers and sys.platform == "linux" else None,
         worker_init_fn=die_with_the_rank,
     )
-
-
-def as_it_is(batch: MicroBatch) -> MicroBatch:
-    """The view has made the batch; a lambda would not travel to a spawned worker."""
-    return batch
-
-
-def die_with_the_rank(_: int) -> None:
-    """Have the kernel end this loader worker when its rank dies.
-
-    A worker has inherited the rank's sockets. While it lives on, the other ranks see an open
-    connection to a peer that is dead, and wait. Linux only; elsewhere torch's own watchdog
-    ends the worker within five seconds.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -119,7 +119,11 @@ def raise_together(error: Exception | None) -> None:
 
 @contextmanager
 def all_ranks_together() -> Iterator[None]:
-    """Run a block that may fail on some ranks only. Collective: every rank leaves it or none."""
+    """Run a block that may fail on some ranks only, and raise on all ranks if it has.
+
+    Collective: every rank. The block itself must hold no collective: one that has failed because
+    a peer died must not be followed by another.
+    """
     error = None
     try:
         yield

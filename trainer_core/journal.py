@@ -5,72 +5,122 @@ Leaned on by cell 8 (launch).
 
 from __future__ import annotations
 
+import math
+import os
+import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 # %% active="py"
-from trainer_core.config import TrainConfig
-from trainer_core.data import StepSchedule
+from trainer_core.checkpoint import validate_resume
+from trainer_core.data import MicroBatch, StepSchedule
 from trainer_core.distributed import RankInfo
-from trainer_core.metrics import JsonlSink, ProgressLine, RankLog, Sink, StepTimers
+from trainer_core.metrics import JsonlSink, RankLog, Sink, StepTimers
 from trainer_core.metrics import log_rank_event, summarize_timers
+from trainer_core.model import learning_rate_at
+from trainer_core.runfolder import Start
 from trainer_core.trace import TraceFile
+from trainer_core.train import StepRecord
 
 
 # %%
+def say(text: str) -> None:
+    """A line for the person at rank 0's terminal."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class ProgressLine:
+    """Rank 0's line on stderr: how far, how fast, how long still."""
+
+    def emit(self, record: Mapping[str, Any]) -> None:
+        """Show train_progress; other events pass."""
+        if record["event"] == "train_progress":
+            minutes, seconds = divmod(round(record["seconds_left"]), 60)
+            loss = math.nan if record["loss"] is None else record["loss"]
+            say(
+                f"step {record['step']}/{record['total_steps']}  loss {loss:.4f}  "
+                f"{record['samples_per_s']:.0f} samples/s  {minutes}:{seconds:02} left"
+            )
+
+    def close(self) -> None:
+        """Nothing is buffered."""
+
+
 class Journal:
     """One rank's files in the run folder.
 
     Args:
         schedule: tells the epoch of a step and its size.
-        position: completed steps when this attempt begins.
+        state: the restored checkpoint, if any; judged after the first steps.
     """
 
     def __init__(
         self,
-        cfg: TrainConfig,
+        start: Start,
         info: RankInfo,
         schedule: StepSchedule,
         sinks: Sequence[Sink],
-        *,
-        attempt: int,
-        run_id: str,
-        position: int,
+        state: Mapping[str, Any] | None,
     ) -> None:
-        run_dir, file = cfg.run_dir, f"rank-{info.rank}"
-        self.schedule, self.first_step, self.trace_steps = (
-            schedule,
-            position + 1,
-            cfg.trace_steps,
-        )
-        where = {"rank": info.rank, "local_rank": info.local_rank, "attempt": attempt}
+        self.start, self.schedule, self.state = start, schedule, state
+        self.position = state["step"] if state else 0
+        run_dir, name = start.cfg.run_dir, f"rank-{info.rank}"
+        who = {"rank": info.rank, "local_rank": info.local_rank, "attempt": start.attempt}
         shown = [ProgressLine()] if info.rank == 0 else []
-        everything = [JsonlSink(run_dir / "logs" / f"{file}.jsonl"), *shown, *sinks]
-        self.log = RankLog(everything, {**where, "run_id": run_id})
-        self.ledger = JsonlSink(run_dir / "ledger" / f"{file}.jsonl")
-        trace_path = run_dir / "traces" / f"{file}.json"
-        self.trace = TraceFile(trace_path, rank=info.rank, attempt=attempt)
-        self.ledger_common = {
-            "attempt": attempt,
-            "rank": info.rank,
-            "world_size": info.world_size,
-        }
+        files = [JsonlSink(run_dir / "logs" / f"{name}.jsonl"), *shown, *sinks]
+        self.log = RankLog(files, {**who, "run_id": start.record["run_id"]})
+        self.ledger = JsonlSink(run_dir / "ledger" / f"{name}.jsonl")
+        self.line = {"rank": info.rank, "world_size": info.world_size, "attempt": start.attempt}
+        trace_path = run_dir / "traces" / f"{name}.json"
+        self.trace = TraceFile(trace_path, rank=info.rank, attempt=start.attempt)
         # Ledger lines whose flag has not reached the host yet; on a CPU there are none.
         self.waiting: deque[tuple[Tensor, torch.cuda.Event | None, dict[str, Any]]] = deque()
+        self.losses: deque[float] = deque(state["losses"] if state else (), maxlen=20)
+        self.first_losses: list[float] = []  # of this attempt
+        self.window: list[StepRecord] = []  # since the last train_progress
         self.phases: list[dict[str, float]] = []
-        self.logged_step, self.logged_at = position, time.perf_counter()
+        self.lr, self.logged_step, self.logged_at = 0.0, self.position, time.perf_counter()
+        self.announce(info)
+
+    def announce(self, info: RankInfo) -> None:
+        """Log how this attempt begins."""
+        start, at = self.start, self.position
+        sizes = {"world_size": info.world_size, "total_steps": self.schedule.total_steps}
+        sizes |= {"global_batch_size": self.schedule.global_batch_size}
+        digest = start.record["digest"]
+        device, pid = str(info.device), os.getpid()
+        self.event("run_start", step=at, device=device, pid=pid, digest=digest, **sizes)
+        for folder, reason in start.damaged.items():
+            self.event("checkpoint_rejected", step=at, folder=folder.name, reason=reason)
+        if start.changes:
+            self.event("config_changed", step=at, changes=start.changes)
+        if start.checkpoint is not None:
+            self.event("checkpoint_restored", step=at, folder=start.checkpoint.name)
+        if info.rank == 0:
+            facts = {"attempt": start.attempt, "step": at, **sizes}
+            say(", ".join([str(start.cfg.run_dir), *(f"{k} {v}" for k, v in facts.items())]))
+            for folder, reason in start.damaged.items():
+                say(f"{folder.name} is damaged and set aside: {reason}")
+            for name, (old, new) in start.changes.items():
+                say(f"{name} was {old}, is {new}")
 
     def event(self, name: str, *, step: int, **fields: Any) -> None:
         """Log an event; its epoch is the one in which ``step`` was trained."""
         epoch = max(0, step - 1) // self.schedule.steps_per_epoch
         log_rank_event(self.log, name, step=step, epoch=epoch, **fields)
 
-    def trained(self, step: int, samples: list[int], withheld: Tensor, seconds: float) -> None:
+    def checkpoint_saved(self, step: int, seconds: float) -> None:
+        """Log a publication, maybe from the writer's thread."""
+        self.event("checkpoint_saved", step=step, seconds=round(seconds, 6))
+
+    def trained(
+        self, step: int, batches: Sequence[MicroBatch], withheld: Tensor, seconds: float
+    ) -> None:
         """Write the ledger's line of a step that the optimizer has taken.
 
         Whether it was skipped (``withheld`` is 1.0) is known on the device first. On CUDA the
@@ -81,9 +131,9 @@ class Journal:
             withheld = torch.empty((), pin_memory=True).copy_(withheld, non_blocking=True)
             arrived = torch.cuda.Event()
             arrived.record()
-        epoch = (step - 1) // self.schedule.steps_per_epoch
-        line = {"epoch": epoch, "step": step, **self.ledger_common, "samples": samples}
-        line |= {"time": time.time(), "step_s": round(seconds, 6)}
+        samples = [sample for batch in batches for sample in batch.samples.tolist()]
+        line = {"step": step, "epoch": (step - 1) // self.schedule.steps_per_epoch, **self.line}
+        line |= {"samples": samples, "time": time.time(), "step_s": round(seconds, 6)}
         self.waiting.append((withheld, arrived, line))
         self.flush_ledger(wait=False)
 
@@ -98,26 +148,45 @@ class Journal:
             self.ledger.emit(line | ({"skipped": True} if withheld.item() else {}))
             self.waiting.popleft()
 
-    def progress(self, step: int, timers: StepTimers, **fields: Any) -> None:
+    def read(self, step: int, lr: float, records: Sequence[StepRecord]) -> None:
+        """Take what the host has learnt of the last steps; after five, judge the resume."""
+        self.lr = lr
+        self.window += records
+        self.losses.extend(record.loss for record in records)
+        self.first_losses = (self.first_losses + [record.loss for record in records])[:5]
+        enough = len(self.first_losses) == 5 or step == self.schedule.total_steps
+        if self.state is not None and enough:
+            cfg = self.start.cfg
+            first_lr, scales = learning_rate_at(cfg, self.position + 1), cfg.amp == "fp16"
+            after = self.first_losses
+            checks = validate_resume(self.state, self.position, first_lr, scales, after)
+            ok = False not in checks.values()
+            self.event("resume_validated", step=step, ok=ok, checks=checks)
+            self.state = None
+
+    def progress(self, step: int, lr: float, timers: StepTimers) -> None:
         """One train_progress event over the steps since the last."""
         for past, spent, events in timers.read():
             self.phases.append(spent)
-            if past < self.first_step + self.trace_steps:
+            if past <= self.position + self.start.cfg.trace_steps:
                 self.trace.append(past, events)
-        seconds = time.perf_counter() - self.logged_at
-        num_steps = step - self.logged_step
-        slots = (self.schedule.slots(position) for position in range(self.logged_step, step))
+        seconds, steps = time.perf_counter() - self.logged_at, range(self.logged_step, step)
+        slots = (self.schedule.slots(position) for position in steps)
         num_samples = sum(last - first for _, first, last in slots)
+        total = self.schedule.total_steps
         self.event(
             "train_progress",
             step=step,
-            total_steps=self.schedule.total_steps,
+            total_steps=total,
+            loss=self.window[-1].loss,
+            lr=lr,
+            grad_norm=self.window[-1].grad_norm,
+            skipped_steps=sum(record.skipped for record in self.window),
             samples_per_s=round(num_samples / seconds, 1),
-            seconds_left=round((self.schedule.total_steps - step) * seconds / num_steps, 1),
+            seconds_left=round((total - step) * seconds / len(steps), 1),
             phases=summarize_timers(self.phases),
-            **fields,
         )
-        self.phases = []
+        self.phases, self.window = [], []
         self.logged_step, self.logged_at = step, time.perf_counter()
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -137,24 +136,6 @@ class JsonlSink:
     def close(self) -> None:
         """Close the file."""
         self.file.close()
-
-
-class ProgressLine:
-    """Rank 0's one line on stderr: how far, how fast, how long still."""
-
-    def emit(self, record: Mapping[str, Any]) -> None:
-        """Show train_progress; other events pass."""
-        if record["event"] == "train_progress":
-            minutes, seconds = divmod(round(record["seconds_left"]), 60)
-            print(
-                f"step {record['step']}/{record['total_steps']}  loss {record['loss'] or math.nan:.4f}  "
-                f"{record['samples_per_s']:.0f} samples/s  {minutes}:{seconds:02} left",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    def close(self) -> None:
-        """Nothing is buffered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What a run folder says about the run in it, and whether this start may go on with it.
 
-Leaned on by cell 8 (launch). All but ``write_run_record`` only read.
+Leaned on by cell 8 (launch). Only ``prepare_run_dir`` writes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 # %% active="py"
 from trainer_core.checkpoint import latest_checkpoint_path
 from trainer_core.config import TrainConfig
 from trainer_core.data import StepSchedule
-from trainer_core.publish import fsync_path, published_steps
+from trainer_core.distributed import all_ranks_together, gather_objects
+from trainer_core.publish import fsync_path, published_steps, remove_leftovers, set_aside
 from trainer_core.settings import UserError, flag_name
 from trainer_core.sources import SampleSource
 
@@ -150,30 +152,54 @@ def read_run_record(run_dir: Path) -> dict[str, Any]:
     return record
 
 
-def write_run_record(run_dir: Path, record: Mapping[str, Any]) -> None:
-    """Make the run's folders and write RUN/config.json, whole or not at all."""
-    (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-    temporary = run_dir / "config.json.tmp"
-    temporary.write_text(json.dumps({"format": 1, **record}, indent=1))
-    fsync_path(temporary)
-    temporary.replace(run_dir / "config.json")
-    fsync_path(run_dir)
+def prepare_run_dir(start: Start, rank: int) -> None:
+    """Rank 0 makes the folders, writes config.json whole or not at all, sets damage aside."""
+    if rank == 0:
+        run_dir, checkpoints = start.cfg.run_dir, start.cfg.run_dir / "checkpoints"
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        temporary = run_dir / "config.json.tmp"
+        temporary.write_text(json.dumps({"format": 1, **start.record}, indent=1))
+        fsync_path(temporary)
+        temporary.replace(run_dir / "config.json")
+        fsync_path(run_dir)
+        remove_leftovers(checkpoints, "tmp-*")
+        for folder in start.damaged:
+            set_aside(folder)
 
 
 def last_attempt(log: Path) -> int:
     """The attempt of the log's last whole line; attempts never fall. -1 without a line."""
-    if log.exists():
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - 2**20))
-            for line in reversed(file.read().splitlines()):
-                try:
-                    return int(json.loads(line)["attempt"])
-                except (ValueError, KeyError, TypeError):
-                    continue  # cut by a kill
+    for line in reversed(log.read_bytes().splitlines() if log.exists() else []):
+        try:
+            return int(json.loads(line)["attempt"])
+        except (ValueError, KeyError, TypeError):
+            continue  # cut by a kill
     return -1
 
 
-def run_view(run_dir: Path) -> list[str]:
-    """What this rank sees of the folder: equal on all ranks if the disk is shared."""
-    names = [path.name for path in published_steps(run_dir / "checkpoints").values()]
-    return ["config.json", *names] if (run_dir / "config.json").exists() else names
+# %%
+def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule) -> Start:
+    """Rank 0 reads and decides; the others follow if they see the same folder.
+
+    Collective: every rank.
+
+    Raises:
+        UserError: on every rank, what rank 0 has found, or that the views differ.
+    """
+    start: Start | None = None
+    with all_ranks_together():
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            start = decide_start(cfg, source, schedule)
+    agreed: Start = gather_objects(start)[0]
+    run_dir = agreed.cfg.run_dir
+    views = gather_objects(
+        [(run_dir / "config.json").exists(), *published_steps(run_dir / "checkpoints")]
+    )
+    for rank, view in enumerate(views):
+        if view != views[0]:
+            raise UserError(
+                f"{run_dir}: rank 0 sees [config.json, steps] {views[0]}, rank {rank} {view}. "
+                "From different checkpoints the ranks would train different weights. Put "
+                "--run-dir on a disk that all nodes share."
+            )
+    return agreed

@@ -7,8 +7,11 @@ Leaned on by cell 2 (dataset and sampler).
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -122,3 +125,21 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
             )
         rows = torch.from_numpy(windows)  # (B, T + 1)
         return rows[:, :-1], rows[:, 1:]
+
+
+# %%
+def as_it_is(batch: Any) -> Any:
+    """The view has made the batch; a lambda would not travel to a spawned worker."""
+    return batch
+
+
+def die_with_the_rank(_: int) -> None:
+    """Have the kernel end this loader worker when its rank dies.
+
+    A worker has inherited the rank's sockets. While it lives on, the other ranks see an open
+    connection to a peer that is dead, and wait. Linux only; elsewhere torch's own watchdog
+    ends the worker within five seconds.
+    """
+    if sys.platform == "linux":
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

@@ -8,6 +8,7 @@ the host wait for?"
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch
 from trainer_core.metrics import StepTimers, phase
+from trainer_core.settings import UserError
 
 # %%
 AUTOCAST_DTYPE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -37,8 +39,8 @@ class Trainer:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
     timers: StepTimers
-    # (loss summed over this rank's samples, gradient norm, 1 if the update was withheld)
-    unread: list[Tensor] = field(default_factory=list)
+    # samples in the step, and: loss summed over this rank's, gradient norm, 1 if withheld
+    unread: list[tuple[int, Tensor]] = field(default_factory=list)
     nonfinite_steps: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +98,7 @@ def train_step(
         loss_sum += loss.detach()
     with phase(timers, "optimizer"):
         grad_norm, withheld = update_weights(trainer)
-    trainer.unread.append(torch.stack((loss_sum, grad_norm, withheld)))
+    trainer.unread.append((samples_in_step, torch.stack((loss_sum, grad_norm, withheld))))
     return withheld
 
 
@@ -143,25 +145,40 @@ def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
 class StepRecord:
     """What the host learns of a step: loss over the global batch, gradient norm, skipped."""
 
+    step: int
     loss: float
     grad_norm: float
     skipped: bool
 
 
-def read_records(trainer: Trainer, samples_in_steps: Sequence[int]) -> list[StepRecord]:
-    """Records of the steps since the last call. The one place where the host waits.
+def read_records(trainer: Trainer, step: int) -> list[StepRecord]:
+    """Records of the steps since the last call, up to ``step``. Here the host waits.
 
     Collective: every rank, after the same steps.
+
+    Raises:
+        UserError: on every rank, if one of them is not finite and the run shall stop.
     """
-    if not trainer.unread:
-        return []
-    table = torch.stack(trainer.unread)  # (steps, 3)
+    sizes, rows = zip(*trainer.unread, strict=True)
     trainer.unread.clear()
-    losses = table[:, 0].clone()
+    table = torch.stack(rows)  # (steps, 3)
+    losses = table[:, 0].contiguous()
     if dist.is_initialized():
         dist.all_reduce(losses)
     table[:, 0] = losses
-    return [
-        StepRecord(loss / samples, norm, bool(skipped))
-        for (loss, norm, skipped), samples in zip(table.tolist(), samples_in_steps, strict=True)
+    records = [
+        StepRecord(past, loss_sum / size, norm, bool(withheld))
+        for past, size, (loss_sum, norm, withheld) in zip(
+            range(step - len(sizes) + 1, step + 1), sizes, table.tolist(), strict=True
+        )
     ]
+    for record in records:
+        # An infinite gradient is how the fp16 scaler learns its scale; only the loss tells there.
+        is_bad = not math.isfinite(record.loss) or (record.skipped and not trainer.scaler)
+        if is_bad and trainer.cfg.on_nonfinite == "stop":
+            raise UserError(
+                f"step {record.step}: loss {record.loss}, gradient norm {record.grad_norm}, and "
+                "both must be finite. The update was withheld, and no checkpoint holds it. Look "
+                "at the ledger's samples, lower --learning-rate, or use --on-nonfinite skip."
+            )
+    return records

@@ -10,16 +10,15 @@ import multiprocessing
 import os
 import pickle
 import signal
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
-from multiprocessing.connection import Connection, wait
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import torch.distributed as dist
+from torch.distributed import TCPStore
 
 # %% active="py"
 from trainer_core.settings import UserError
@@ -29,7 +28,7 @@ from trainer_core.settings import UserError
 class ByValue:
     """A callable that pickles by value, also if it is defined in a notebook."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[[], Any]) -> None:
         self.function = function
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -37,37 +36,32 @@ class ByValue:
 
         return pickle.loads, (cloudpickle.dumps(self.function),)
 
+    def __call__(self) -> Any:
+        return self.function()
 
-def worker_main(
-    job: Callable[[], Any], environment: dict[str, str], results: Connection
-) -> None:
+
+class WorkerResult(NamedTuple):
+    """How a rank ended: its value, or its traceback, or neither (-9 is a SIGKILL's code)."""
+
+    exitcode: int | None
+    value: Any = None
+    traceback: str | None = None
+
+
+def worker_main(job: Callable[[], Any], environment: dict[str, str], result: Path) -> None:
     """The life of one rank: torchrun's environment, the job, one answer."""
     os.environ.update(environment)
-    code = 0
     try:
-        results.send((job(), None))
+        code, answer = 0, (job(), None)
     except Exception as error:
-        results.send((None, "".join(traceback.format_exception(error))))
         code = 2 if isinstance(error, UserError) else 1
+        answer = (None, "".join(traceback.format_exception(error)))
+    result.write_bytes(pickle.dumps(answer))
     os._exit(code)
 
 
-@dataclass(slots=True)
-class WorkerResult:
-    """How a rank ended: its return value, or a traceback; -9 is the code of a SIGKILL."""
-
-    value: Any
-    traceback: str | None
-    exitcode: int | None
-
-
 class Workers:
-    """Running ranks. End them with ``wait`` or ``kill``.
-
-    Args:
-        job: called without arguments on each rank; what it returns must pickle.
-        world_size: number of ranks.
-    """
+    """Ranks that run ``job``, a callable without arguments; end them with ``wait``."""
 
     def __init__(self, job: Callable[[], Any], world_size: int) -> None:
         # Not fork: a forked child of a process that has computed can hang in its first matmul.
@@ -75,63 +69,40 @@ class Workers:
         # Imported once in the server, not once per rank; dynamo by the first optimizer.
         context.set_forkserver_preload(["torch", "torch._dynamo", "trainer_core.launch"])
         # This process plays torchrun's agent: it keeps the store in which the ranks meet.
-        self.store = dist.TCPStore(
-            "127.0.0.1",
-            0,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=60),
-        )
-        self.processes, self.pipes = [], []
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.results = Path(tempfile.mkdtemp(prefix="workers-"))
+        self.processes = []
         for rank in range(world_size):
-            environment = {
-                "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size,
-                "LOCAL_WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": self.store.port, "TORCHELASTIC_USE_AGENT_STORE": True,
-                "OMP_NUM_THREADS": 1,
-            }  # fmt: skip
-            texts = {name: str(value) for name, value in environment.items()}
-            receiver, sender = context.Pipe(duplex=False)
-            target = ByValue(partial(worker_main, job, texts))
-            process = context.Process(target=target, args=(sender,), daemon=False)
-            process.start()
-            sender.close()
-            self.processes.append(process)
-            self.pipes.append(receiver)
+            facts = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1}
+            facts |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+            facts |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.store.port}
+            facts |= {"TORCHELASTIC_USE_AGENT_STORE": True}
+            environment = {name: str(fact) for name, fact in facts.items()}
+            main = partial(worker_main, job, environment, self.results / str(rank))
+            self.processes.append(context.Process(target=ByValue(main)))
+            self.processes[-1].start()
 
     def kill(self, rank: int) -> None:
         """SIGKILL one rank: no handler runs, nothing is flushed."""
-        pid = self.processes[rank].pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        os.kill(self.processes[rank].pid or 0, signal.SIGKILL)
 
     def wait(self, timeout_s: float = 300.0) -> list[WorkerResult]:
-        """Wait for all ranks; kill the rest five seconds after one has failed.
+        """Wait for all ranks. When one dies, gloo's closed connections end the others.
 
         Raises:
-            TimeoutError: if ranks are still running after ``timeout_s``; they are killed.
+            TimeoutError: if ranks still run after ``timeout_s``; they are killed.
         """
-        deadline, failed = time.monotonic() + timeout_s, False
-        try:
-            while running := [p for p in self.processes if p.exitcode is None]:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    if failed:
-                        break
-                    raise TimeoutError(f"{len(running)} rank(s) still run after {timeout_s} s")
-                wait([p.sentinel for p in running], timeout=left)
-                if not failed and any(p.exitcode not in (0, None) for p in self.processes):
-                    failed, deadline = True, min(deadline, time.monotonic() + 5)
-        finally:
-            for process in self.processes:
-                process.kill()
-                process.join()
-        return [self._result(rank) for rank in range(len(self.processes))]
-
-    def _result(self, rank: int) -> WorkerResult:
-        exitcode = self.processes[rank].exitcode
-        try:
-            value, text = self.pipes[rank].recv()
-        except EOFError:
-            return WorkerResult(None, None, exitcode)
-        return WorkerResult(value, text, exitcode)
+        deadline = time.monotonic() + timeout_s
+        for process in self.processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+        late = [process for process in self.processes if process.exitcode is None]
+        for process in late:
+            process.kill()
+            process.join()
+        if late:
+            raise TimeoutError(f"{len(late)} rank(s) still ran after {timeout_s} s; killed")
+        files = [self.results / str(rank) for rank in range(len(self.processes))]
+        answers = [pickle.loads(f.read_bytes()) if f.exists() else () for f in files]
+        return [
+            WorkerResult(p.exitcode, *a) for p, a in zip(self.processes, answers, strict=True)
+        ]

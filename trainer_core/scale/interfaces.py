@@ -1,0 +1,186 @@
+"""What stays an interface in an interview, each with a stand-in that runs on one machine.
+
+The question it answers: "what would you not build here, and where would it plug in?"
+
+    Bootstrap      who this process is in the job     a list of hosts
+    ObjectStore    where checkpoints outlive a node   a folder
+    Scheduler      who starts the job again           this process
+
+The fourth, a vendor's metrics, is ``metrics.Sink``.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+
+# %%
+class World(NamedTuple):
+    """A process's place in the job, in torchrun's terms."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    host: str  # where rank 0 listens; equal on all ranks
+    port: int
+
+    def environment(self) -> dict[str, str]:
+        """The variables that ``maybe_init_dist`` reads, whoever started the process."""
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        places = (*names, "MASTER_ADDR", "MASTER_PORT")
+        return dict(zip(places, map(str, self), strict=True))
+
+
+class Bootstrap(Protocol):
+    """Whoever started this process: torchrun, a cluster's launcher, MPI."""
+
+    def world(self) -> World:
+        """This process's place. No two processes have the same rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostListBootstrap:
+    """Count ranks through a list of hosts; all of them hold the same list, equally ordered."""
+
+    hosts: Sequence[str]
+    ranks_per_host: int
+    host_index: int
+    local_rank: int
+    port: int = 29500
+
+    def world(self) -> World:
+        """This process's place: all of the first host's ranks come first."""
+        rank = self.host_index * self.ranks_per_host + self.local_rank
+        world_size = len(self.hosts) * self.ranks_per_host
+        where = self.hosts[0], self.port
+        return World(rank, self.local_rank, world_size, self.ranks_per_host, *where)
+
+
+# %%
+class ObjectStore(Protocol):
+    """Objects are written whole and never changed. There are no folders, and no rename."""
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        """Store the object unless the key is taken; whether this call has stored it."""
+
+    def get(self, key: str) -> bytes:
+        """The object's content."""
+
+    def keys(self, prefix: str) -> list[str]:
+        """All keys that begin with ``prefix``, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class FolderStore:
+    """An object store in a folder of this machine."""
+
+    root: Path
+
+    def put_if_absent(self, key: str, content: bytes) -> bool:
+        """Store the object unless the key is taken; whether this call has stored it."""
+        path = self.root / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.root / f".tmp-{uuid.uuid4().hex}"
+        temporary.write_bytes(content)
+        try:
+            os.link(temporary, path)  # fails if the name exists, and shows the object whole
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        return True
+
+    def get(self, key: str) -> bytes:
+        """The object's content."""
+        return (self.root / key).read_bytes()
+
+    def keys(self, prefix: str) -> list[str]:
+        """All keys that begin with ``prefix``, sorted."""
+        files = (path for path in self.root.rglob("*") if path.is_file())
+        keys = (path.relative_to(self.root).as_posix() for path in files)
+        return sorted(key for key in keys if key.startswith(prefix))
+
+
+def upload_checkpoint(store: ObjectStore, folder: Path) -> bool:
+    """Publish a checkpoint without a rename: the pointer to it is the last object written.
+
+    Each upload has a name of its own, so what a killed one has left is never mixed in.
+
+    Returns:
+        Whether this upload is the published one; False if another came first.
+    """
+    upload = f"uploads/{folder.name}-{uuid.uuid4().hex[:8]}"
+    for path in sorted(folder.iterdir()):
+        store.put_if_absent(f"{upload}/{path.name}", path.read_bytes())
+    return store.put_if_absent(f"published/{folder.name}", upload.encode())
+
+
+def download_newest(store: ObjectStore, checkpoints: Path) -> Path | None:
+    """Copy the newest published checkpoint into a folder; None if there is none.
+
+    The caller verifies it, as it does any checkpoint.
+    """
+    pointers = store.keys("published/step-")
+    if not pointers:
+        return None
+    newest = max(pointers, key=lambda key: int(key.rpartition("-")[2]))
+    folder = checkpoints / newest.removeprefix("published/")
+    folder.mkdir(parents=True)
+    for key in store.keys(store.get(newest).decode() + "/"):
+        (folder / key.rpartition("/")[2]).write_bytes(store.get(key))
+    return folder
+
+
+# %%
+class Scheduler(Protocol):
+    """Whoever has the machines: starts a job, and starts it again when asked."""
+
+    def submit(self, job: Callable[[], int]) -> str:
+        """Start a job, which ends with an exit code; returns its id."""
+
+    def requeue(self, job_id: str) -> None:
+        """Start the same job again."""
+
+    def exit_code(self, job_id: str) -> int | None:
+        """How the job's latest start has ended; None while it runs."""
+
+
+class LocalScheduler:
+    """Runs each job in this process, to its end, when it is submitted."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, Callable[[], int]] = {}
+        self.exit_codes: dict[str, int] = {}
+
+    def submit(self, job: Callable[[], int]) -> str:
+        """Run the job; returns its id."""
+        job_id = f"job-{len(self.jobs)}"
+        self.jobs[job_id] = job
+        self.requeue(job_id)
+        return job_id
+
+    def requeue(self, job_id: str) -> None:
+        """Run the same job again."""
+        self.exit_codes[job_id] = self.jobs[job_id]()
+
+    def exit_code(self, job_id: str) -> int | None:
+        """How the job's latest run has ended."""
+        return self.exit_codes[job_id]
+
+
+def restart_while_useful(scheduler: Scheduler, job_id: str, max_restarts: int) -> int:
+    """Restart an ended job up to ``max_restarts`` times; returns the restarts that were made.
+
+    Exit code 2 says that a person has to mend something: a restart would only fail again.
+    """
+    restarts = 0
+    while scheduler.exit_code(job_id) not in (0, 2, None) and restarts < max_restarts:
+        scheduler.requeue(job_id)
+        restarts += 1
+    return restarts
