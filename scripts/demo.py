@@ -52,7 +52,7 @@ def finish(job: subprocess.Popen[str], run_dir: Path) -> dict[str, Any]:
 
 
 def kill_rank(job: subprocess.Popen[str], run_dir: Path, rank: int, after_step: int) -> int:
-    """SIGKILL ``rank`` when its ledger shows ``after_step``; the last step that it had trained."""
+    """SIGKILL ``rank`` when its ledger shows ``after_step``; its last trained step."""
     ledger, log = (run_dir / kind / f"rank-{rank}.jsonl" for kind in ("ledger", "logs"))
     while job.poll() is None:
         last = max((line["step"] for line in read_jsonl(ledger)), default=0)
@@ -67,7 +67,9 @@ def kill_rank(job: subprocess.Popen[str], run_dir: Path, rank: int, after_step: 
 def main() -> None:
     """Run the demonstration and print what it shows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "runs", help="folder for the two runs")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "runs", help="folder for the two runs"
+    )
     out = parser.parse_args().out / time.strftime("demo-%Y%m%d-%H%M%S")
     out.mkdir(parents=True)
     straight, killed = out / "straight", out / "killed"
@@ -76,7 +78,9 @@ def main() -> None:
     undisturbed = finish(start_torchrun(straight), straight)
     print(f"   step {undisturbed['step']}, loss {undisturbed['loss']:.4f}")
 
-    print(f"2. The same again; rank 1 gets a SIGKILL after step {KILL_AFTER_STEP} ...", flush=True)
+    print(
+        f"2. The same again; rank 1 gets a SIGKILL after step {KILL_AFTER_STEP} ...", flush=True
+    )
     job = start_torchrun(killed)
     last = kill_rank(job, killed, rank=1, after_step=KILL_AFTER_STEP)
     at = time.perf_counter()
@@ -84,7 +88,9 @@ def main() -> None:
     resumed = finish(job, killed)
     events = read_jsonl(killed / "logs" / "rank-0.jsonl")
     restored = next(e for e in events if e["event"] == "checkpoint_restored")
-    print(f"   restored {restored['folder']}, done {time.perf_counter() - at:.1f} s after the kill")
+    print(
+        f"   restored {restored['folder']}, done {time.perf_counter() - at:.1f} s after the kill"
+    )
 
     print("3. The audit of the ledgers:")
     report = audit_run(killed)

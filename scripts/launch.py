@@ -61,7 +61,10 @@ def add_flag(parser: argparse.ArgumentParser, spec: Field[Any]) -> None:
             return None if optional and text == "none" else convert(text)
 
         value.__name__ = kind  # argparse names it in "invalid int value"
-        options |= {"type": value, "metavar": "|".join(rules.get("choices", ())) or kind.upper()}
+        options |= {
+            "type": value,
+            "metavar": "|".join(rules.get("choices", ())) or kind.upper(),
+        }
     default = "" if spec.default is None else f" (default: {spec.default})"
     options["help"] = rules["help"].replace("%", "%%") + default
     parser.add_argument(flag_name(spec.name), **options)
@@ -92,6 +95,10 @@ def main(arguments: Sequence[str]) -> int:
         if is_main_rank:
             print(f"launch.py: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"launch.py: [rank {os.environ.get('RANK', 0)}] {error}. Mend that and start again: "
+              "the last checkpoint is whole.", file=sys.stderr, flush=True)  # fmt: skip
+        os._exit(2)
     except Exception:
         # A peer may be dead. The interpreter's own end would close the process group and wait
         # for what that peer still owes; torchrun waits for this exit before it restarts.

@@ -232,7 +232,7 @@ MUTATIONS: list[tuple[Callable[[Run, Line], None], str, dict[str, int]]] = [
     (claim_another_world_size, r"lines of ranks", {"misses": 0, "incomplete_steps": 1}),
     (
         name_a_foreign_sample,
-        r"attempt \d: {foreign}, .* in place of {sample}, ",
+        r"attempt \d: trained {foreign}, .* in place of {sample}, ",
         {"wrong_lines": 1, "misses": 1},
     ),
 ]

@@ -180,7 +180,7 @@ class TestDealing:
     def test_blocks_of_the_order_do_not_show(self, batch: int) -> None:
         """A step across the end of a cached block would get another block's samples."""
         schedule = StepSchedule(140_001, batch, 2)
-        sampler = sampler_of(schedule, micro=batch)
+        sampler = sampler_of(schedule, micro=batch, rank=3, world_size=16)
         steps = schedule.total_steps
         near = {65_536 * block // batch + shift for block in range(5) for shift in (-1, 0, 1)}
         near |= {schedule.steps_per_epoch + shift for shift in (-2, -1, 0, 1)} | {steps - 1}
@@ -189,7 +189,7 @@ class TestDealing:
             epoch, first, last = schedule.slots(position)
             expected = EpochOrder(140_001, seed=5, epoch=epoch).samples(first, last)
             found = [key.sample for key in flat(sampler.micro_batches(position))]
-            assert found == expected.tolist(), position
+            assert found == expected[3::16].tolist(), position
 
 
 class TestPosition:

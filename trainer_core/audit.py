@@ -238,7 +238,7 @@ def judge_step(
             continue
         is_same = False
         at = next((at for at, two in enumerate(zip_longest(has, due)) if two[0] != two[1]), 0)
-        text = f"{name_few(has[at:])} in place of {name_few(due[at:])}"
+        text = f"trained {name_few(has[at:])} in place of {name_few(due[at:])}"
         if has == due:
             text = f"says epoch {line.epoch}, world size {line.world_size}"
         look = f"look into ledger/rank-{line.rank}.jsonl"

@@ -6,44 +6,30 @@ how do you know that it is whole?"
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 # %% active="py"
-from trainer_core.data import ResumeAwareDistributedSampler
-from trainer_core.distributed import all_ranks_together, gather_objects
 from trainer_core.publish import CheckpointWriter, DamagedCheckpoint, published_steps, verify
-from trainer_core.rng import rng_state, set_rng_state
+from trainer_core.rng import rng_state
 from trainer_core.settings import UserError
+from trainer_core.together import all_ranks_together, gather_objects
 
 
 # %%
-def build_checkpoint(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler | None,
-    sampler: ResumeAwareDistributedSampler,
-    **facts: Any,
-) -> dict[str, Any]:
+def build_checkpoint(parts: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
     """The state of a run but for the random streams; the tensors in it are the live ones.
 
     Args:
-        model: unwrapped, so that the names do not depend on DDP.
+        parts: model (unwrapped, so that names do not depend on DDP), optimizer, scaler (None
+            without fp16) and sampler: whatever has a ``state_dict``.
         facts: step, epoch, learning_rate, losses (of the last steps).
     """
-    return {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "scaler": scaler.state_dict() if scaler else None,
-        "sampler": sampler.state_dict(),
-        **facts,
-    }
+    return {name: part and part.state_dict() for name, part in parts.items()} | facts
 
 
 def save_checkpoint(
@@ -89,14 +75,9 @@ def latest_checkpoint_path(
 
 
 def restore_if_present(
-    folder: Path | None,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler | None,
-    sampler: ResumeAwareDistributedSampler,
-    device: torch.device,
+    folder: Path | None, parts: Mapping[str, Any], device: torch.device
 ) -> dict[str, Any] | None:
-    """Load a verified checkpoint into the parts; None without one.
+    """Load a verified checkpoint into ``parts``; None without one.
 
     Every rank loads for itself, before DDP is made. Hyperparameters stay as configured: the
     optimizer's own loading would silently bring the old learning rate and decay back.
@@ -106,49 +87,9 @@ def restore_if_present(
     state: dict[str, Any] = torch.load(
         folder / "state.pt", map_location=device, weights_only=True
     )
-    model.load_state_dict(state["model"])
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
-    if scaler is not None and state["scaler"]:
-        scaler.load_state_dict(state["scaler"])
-    sampler.load_state_dict(state["sampler"])
+    state["optimizer"]["param_groups"] = parts["optimizer"].state_dict()["param_groups"]
+    for name, part in parts.items():
+        # A scaler may be new (autocast changed to fp16) or gone; both are in config_changed.
+        if part is not None and state[name] is not None:
+            part.load_state_dict(state[name])
     return state
-
-
-def restore_rng(folder: Path | None, rank: int) -> None:
-    """Continue this rank's random streams; a rank that the checkpoint lacks keeps its seed."""
-    path = folder / f"rng-rank-{rank}.pt" if folder else None
-    if path and path.is_file():
-        set_rng_state(torch.load(path, weights_only=True))
-
-
-# %%
-def validate_resume(
-    state: Mapping[str, Any],
-    position: int,
-    learning_rate: float,
-    needs_scaler: bool,
-    next_losses: Sequence[float],
-) -> dict[str, bool | None]:
-    """What a resume must keep continuous; None where there is too little to judge by.
-
-    Args:
-        state: the restored checkpoint.
-        position: completed steps when the training went on.
-        learning_rate: of the first step after the resume.
-        next_losses: over the global batch, of the first steps after the resume.
-    """
-    before, lr_before = state["losses"], state["learning_rate"]
-    loss_continuous = None
-    if len(before) > 2 and next_losses:
-        jump = statistics.fmean(next_losses) - statistics.fmean(before)
-        loss_continuous = abs(jump) <= max(4 * statistics.stdev(before), 0.1 * max(before))
-    return {
-        "step_monotone": state["step"] == position,
-        "sampler_position_continuous": state["sampler"]["position"] == position,
-        # A step of the schedule changes it by a little, a lost schedule by much.
-        "learning_rate_continuous": abs(learning_rate - lr_before) <= 0.5 * lr_before,
-        "optimizer_state_present": len(state["optimizer"]["state"]) > 0,
-        "scaler_state_present": bool(state["scaler"]) if needs_scaler else None,
-        "loss_continuous": loss_continuous,
-    }

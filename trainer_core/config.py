@@ -12,7 +12,6 @@ import hashlib
 import json
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
 
 # %% active="py"
 from trainer_core.settings import UserError, check_setting, setting
@@ -29,9 +28,7 @@ class TrainConfig:
 
     # identity: a resume that changes one of these is refused
     data: str = setting("identity", "toy", "toy | digits | tokens:PATH, a file of uint16")
-    dataset_size: int | None = setting(
-        "identity", None, "samples; default: 20000 or all", low=1
-    )
+    dataset_size: int | None = setting("identity", None, "samples (20000 of toy)", low=1)
     seed: int = setting("identity", 17, "decides weights, data order and dropout", low=0)
     input_dim: int = setting("identity", 32, "features of a toy sample", low=1)
     hidden_dim: int = setting("identity", 64, "width of the network", low=1)
@@ -41,41 +38,33 @@ class TrainConfig:
     vocab_size: int = setting("identity", 256, "token ids lie below it", low=2, high=65536)
     # how the global batch is cut: micro_batch_size is what fits in a device's memory
     micro_batch_size: int = setting("batch_cut", 16, "samples in one forward pass", low=1)
-    grad_accum_steps: int = setting(
-        "batch_cut",
-        1,
-        "forward passes per step; a pinned global batch decides it itself",
-        low=1,
-    )
+    grad_accum_steps: int = setting("batch_cut", 1, "micro-batches per step", low=1)
     pinned_global_batch_size: int | None = setting(
-        "batch_cut", None, "keep this global batch at any world size", low=1
+        "batch_cut", None, "at any world size", low=1
     )
     world_size: int = setting("batch_cut", 1, "number of ranks; torchrun sets it", low=1)
     # training: a resume may change these; that is reported
     max_epochs: int = setting("training", 3, "passes over the data", low=1)
     learning_rate: float = setting("training", 1e-3, "peak learning rate", low=0.0)
     min_lr_fraction: float = setting(
-        "training", 0.1, "learning rate from the horizon on, of the peak", low=0.0, high=1.0
+        "training", 0.1, "of the peak, at the end", low=0.0, high=1.0
     )
     warmup_steps: int = setting("training", 0, "steps of linear warm-up", low=0)
-    decay_steps: int | None = setting(
-        "training", None, "horizon of the cosine; default: the steps first planned", low=1
-    )
+    # the cosine's horizon; by default the steps planned at the first start, then fixed
+    decay_steps: int | None = setting("training", None, "horizon; default: the plan", low=1)
     weight_decay: float = setting("training", 0.01, "AdamW's decay of matrices", low=0.0)
     max_grad_norm: float | None = setting("training", 1.0, "clip to it, or none", low=1e-12)
     dropout: float = setting("training", 0.0, "dropout probability", low=0.0, high=0.99)
     input_noise: float = setting("training", 0.0, "deviation of noise on inputs", low=0.0)
     amp: str = setting("training", "no", "autocast", choices=("no", "bf16", "fp16"))
     on_nonfinite: str = setting(
-        "training", "stop", "what a NaN or infinite gradient does", choices=("stop", "skip")
+        "training", "stop", "on a NaN gradient", choices=("stop", "skip")
     )
     # operation: leaves the training as it is
     run_dir: Path = setting("operation", Path("runs/default"), "the run's folder")
     device: str = setting("operation", "auto", "where", choices=("auto", "cpu", "cuda"))
     num_workers: int = setting("operation", 0, "loader processes per rank", low=0)
-    checkpoint_every_steps: int = setting(
-        "operation", 200, "steps between checkpoints; epoch ends are saved too", low=1
-    )
+    checkpoint_every_steps: int = setting("operation", 200, "and at epoch ends", low=1)
     keep_last: int = setting("operation", 3, "checkpoints to keep", low=1)
     async_checkpoint: bool = setting("operation", False, "write checkpoints beside training")
     log_every: int = setting("operation", 20, "steps between train_progress events", low=1)
@@ -87,22 +76,21 @@ class TrainConfig:
         for spec in fields(self):
             check_setting(spec.name, getattr(self, spec.name), str(spec.type), spec.metadata)
         kind, _, path = self.data.partition(":")
-        is_tokens = kind == "tokens"
-        if kind not in ("toy", "digits", "tokens") or is_tokens != bool(path):
+        if kind not in ("toy", "digits", "tokens") or (kind == "tokens") != bool(path):
             raise UserError(
                 f"--data {self.data}: not a dataset, so there is nothing to train on. Choose "
                 "toy, digits, or tokens:PATH with the path of a file of uint16 tokens."
             )
-        if is_tokens and (self.hidden_dim % self.num_heads or self.input_noise):
+        if kind == "tokens" and (self.hidden_dim % self.num_heads or self.input_noise):
             raise UserError(
                 f"--hidden-dim {self.hidden_dim} --num-heads {self.num_heads} --input-noise "
-                f"{self.input_noise}: for tokens, heads share the width evenly and ids carry no "
-                "noise. Choose a width that the heads divide, and no noise."
+                f"{self.input_noise}: heads share the width evenly, token ids carry no noise. "
+                "Choose a width that the heads divide, and leave the noise at 0."
             )
         if self.warmup_steps >= (self.decay_steps or float("inf")):
             raise UserError(
-                f"--warmup-steps {self.warmup_steps}: the horizon of {self.decay_steps} steps "
-                "(--decay-steps) includes the warm-up, so nothing is left to decay over. Lower it."
+                f"--warmup-steps {self.warmup_steps}: the horizon, {self.decay_steps} steps, "
+                "includes the warm-up; nothing is left to decay over. Lower it."
             )
 
     @property

@@ -158,8 +158,8 @@ class ToyClassificationDataset(InMemoryDataset):
     def __init__(self, num_samples: int, input_dim: int, num_classes: int = 8) -> None:
         if num_samples * input_dim > 2**31:
             raise UserError(
-                f"--dataset-size {num_samples} --input-dim {input_dim}: toy data is held in memory, "
-                "2**31 numbers (8 GiB) at most. Lower one, or use tokens:PATH."
+                f"--dataset-size {num_samples} --input-dim {input_dim}: toy data is held in "
+                "memory, 2**31 numbers (8 GiB) at most. Lower one, or use tokens:PATH."
             )
         generator = torch.Generator().manual_seed(1234)
         teacher = torch.randn(input_dim, num_classes, generator=generator)
@@ -219,9 +219,9 @@ class TrainingView(Dataset[MicroBatch]):
         indices = [key.sample for key in keys]
         inputs, targets = self.source.batch(indices)
         if self.input_noise:
-            shape = inputs.shape[1:]
             for row, key in enumerate(keys):
-                noise = np.random.default_rng((self.seed, *key)).standard_normal(shape)
+                generator = np.random.default_rng((self.seed, *key))
+                noise = generator.standard_normal(inputs.shape[1:])
                 inputs[row] += self.input_noise * torch.from_numpy(noise)
         return MicroBatch(torch.tensor(indices, dtype=torch.int64), inputs, targets)
 

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,8 +23,7 @@ from trainer_core.settings import UserError
 
 
 # %%
-@dataclass(frozen=True, slots=True)
-class RankInfo:
+class RankInfo(NamedTuple):
     """One process of the job: its global index, its index on the node, the group's size."""
 
     rank: int
@@ -37,7 +33,7 @@ class RankInfo:
 
 
 def maybe_init_dist(cfg: TrainConfig) -> RankInfo:
-    """Read torchrun's environment, take the device, then join the process group if there is one.
+    """Read torchrun's environment, take the device, then join the process group.
 
     Collective: every rank of the job, first thing. A single process makes no group.
 
@@ -49,8 +45,8 @@ def maybe_init_dist(cfg: TrainConfig) -> RankInfo:
     world_size = int(env.get("WORLD_SIZE", 1))
     if cfg.world_size not in (1, world_size):
         raise UserError(
-            f"world_size={cfg.world_size}, but {world_size} rank(s) run. The launcher starts them. "
-            f"Use torchrun --nproc-per-node {cfg.world_size}, or Workers in a notebook."
+            f"world_size={cfg.world_size}, but {world_size} rank(s) run: the launcher starts "
+            f"them. Use torchrun --nproc-per-node {cfg.world_size}, or Workers in a notebook."
         )
     num_gpus = torch.cuda.device_count() if cfg.device != "cpu" else 0
     if cfg.device == "cuda" or num_gpus:
@@ -83,71 +79,6 @@ def cleanup_dist() -> None:
     gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-# %%
-def gather_objects(value: Any) -> list[Any]:
-    """Every rank's value, in rank order. Collective: every rank."""
-    if not dist.is_initialized():
-        return [value]
-    values = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
-
-
-def raise_together(error: Exception | None) -> None:
-    """Raise on every rank if any rank brings an error; a rank that raises alone is a hang.
-
-    Collective: every rank, also those without an error.
-
-    Raises:
-        The rank's own error, or UserError (RuntimeError if no user can mend it) with the text
-        of the first rank that has one.
-    """
-    reports = gather_objects(
-        error and (isinstance(error, UserError), str(error) or repr(error))
-    )
-    if error is not None:
-        raise error
-    for rank, report in enumerate(reports):
-        if report is not None:
-            mendable, text = report
-            raise (UserError if mendable else RuntimeError)(
-                f"[rank {rank}/{len(reports)}] {text}"
-            )
-
-
-@contextmanager
-def all_ranks_together() -> Iterator[None]:
-    """Run a block that may fail on some ranks only, and raise on all ranks if it has.
-
-    Collective: every rank. The block itself must hold no collective: one that has failed because
-    a peer died must not be followed by another.
-    """
-    error = None
-    try:
-        yield
-    except Exception as caught:  # re-raised below, here and on the other ranks
-        error = caught
-    raise_together(error)
-
-
-def any_rank(*claims: bool) -> Callable[[], list[bool]]:
-    """Ask whether each claim holds on any rank; the answer is fetched by calling the result.
-
-    Collective: every rank asks, then every rank fetches, in the same order. In between, the
-    votes travel beside the computation. They lie on the CPU, so no device is waited for.
-    """
-    if not dist.is_initialized():
-        return lambda: list(claims)
-    votes = torch.tensor(claims, dtype=torch.uint8)
-    work = dist.all_reduce(votes, op=dist.ReduceOp.MAX, async_op=True)
-
-    def answer() -> list[bool]:
-        work.wait()
-        return [bool(vote) for vote in votes.tolist()]
-
-    return answer
 
 
 # %%

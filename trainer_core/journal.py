@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import sys
 import time
 from collections import deque
@@ -17,14 +18,13 @@ import torch
 from torch import Tensor
 
 # %% active="py"
-from trainer_core.checkpoint import validate_resume
 from trainer_core.data import MicroBatch, StepSchedule
 from trainer_core.distributed import RankInfo
-from trainer_core.metrics import JsonlSink, RankLog, Sink, StepTimers
+from trainer_core.jsonfiles import JsonlSink, TraceFile
+from trainer_core.metrics import RankLog, Sink, StepTimers
 from trainer_core.metrics import log_rank_event, summarize_timers
 from trainer_core.model import learning_rate_at
 from trainer_core.runfolder import Start
-from trainer_core.trace import TraceFile
 from trainer_core.train import StepRecord
 
 
@@ -72,7 +72,7 @@ class Journal:
         run_dir, name = start.cfg.run_dir, f"rank-{info.rank}"
         who = {"rank": info.rank, "local_rank": info.local_rank, "attempt": start.attempt}
         shown = [ProgressLine()] if info.rank == 0 else []
-        files = [JsonlSink(run_dir / "logs" / f"{name}.jsonl"), *shown, *sinks]
+        files: list[Sink] = [JsonlSink(run_dir / "logs" / f"{name}.jsonl"), *shown, *sinks]
         self.log = RankLog(files, {**who, "run_id": start.record["run_id"]})
         self.ledger = JsonlSink(run_dir / "ledger" / f"{name}.jsonl")
         self.line = {"rank": info.rank, "world_size": info.world_size, "attempt": start.attempt}
@@ -132,7 +132,11 @@ class Journal:
             arrived = torch.cuda.Event()
             arrived.record()
         samples = [sample for batch in batches for sample in batch.samples.tolist()]
-        line = {"step": step, "epoch": (step - 1) // self.schedule.steps_per_epoch, **self.line}
+        line: dict[str, Any] = {
+            "step": step,
+            "epoch": (step - 1) // self.schedule.steps_per_epoch,
+            **self.line,
+        }
         line |= {"samples": samples, "time": time.time(), "step_s": round(seconds, 6)}
         self.waiting.append((withheld, arrived, line))
         self.flush_ledger(wait=False)
@@ -194,3 +198,35 @@ class Journal:
         self.flush_ledger()
         for sink in (*self.log.sinks, self.ledger):
             sink.close()
+
+
+# %%
+def validate_resume(
+    state: Mapping[str, Any],
+    position: int,
+    learning_rate: float,
+    needs_scaler: bool,
+    next_losses: Sequence[float],
+) -> dict[str, bool | None]:
+    """What a resume must keep continuous; None where there is too little to judge by.
+
+    Args:
+        state: the restored checkpoint.
+        position: completed steps when the training went on.
+        learning_rate: of the first step after the resume.
+        next_losses: over the global batch, of the first steps after the resume.
+    """
+    before, lr_before = state["losses"], state["learning_rate"]
+    loss_continuous = None
+    if len(before) > 2 and next_losses:
+        jump = statistics.fmean(next_losses) - statistics.fmean(before)
+        loss_continuous = abs(jump) <= max(4 * statistics.stdev(before), 0.1 * max(before))
+    return {
+        "step_monotone": state["step"] == position,
+        "sampler_position_continuous": state["sampler"]["position"] == position,
+        # A step of the schedule changes it by a little, a lost schedule by much.
+        "learning_rate_continuous": abs(learning_rate - lr_before) <= 0.5 * lr_before,
+        "optimizer_state_present": len(state["optimizer"]["state"]) > 0,
+        "scaler_state_present": bool(state["scaler"]) if needs_scaler else None,
+        "loss_continuous": loss_continuous,
+    }

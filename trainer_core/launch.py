@@ -15,21 +15,20 @@ from dataclasses import replace
 from typing import Any
 
 # %% active="py"
-from trainer_core.checkpoint import build_checkpoint, restore_if_present, restore_rng
-from trainer_core.checkpoint import save_checkpoint
+from trainer_core.checkpoint import build_checkpoint, restore_if_present, save_checkpoint
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler, TrainingView
 from trainer_core.data import build_dataloader, build_dataset, plan_steps
-from trainer_core.distributed import RankInfo, all_ranks_together, any_rank, cleanup_dist
-from trainer_core.distributed import maybe_init_dist, raise_together, unwrap, wrap_model
+from trainer_core.distributed import RankInfo, cleanup_dist, maybe_init_dist, wrap_model
 from trainer_core.journal import Journal, say
 from trainer_core.metrics import Sink, StepTimers, phase
 from trainer_core.model import build_model, build_optimizer, build_scaler, learning_rate_at
 from trainer_core.model import weights_sha256
 from trainer_core.publish import CheckpointWriter
-from trainer_core.rng import setup_seed
-from trainer_core.runfolder import Start, agree_on_start, prepare_run_dir
+from trainer_core.rng import restore_rng, setup_seed
+from trainer_core.runfolder import agree_on_start, prepare_run_dir
 from trainer_core.settings import UserError
+from trainer_core.together import all_ranks_together, any_rank, raise_together
 from trainer_core.train import Trainer, read_records, train_step
 
 
@@ -64,8 +63,7 @@ def stop_on_sigterm() -> Iterator[threading.Event]:
     """An event that SIGTERM sets; the loop looks at it between two steps."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread may take signals
-        return
+        return (yield stop)  # only the main thread may take signals
     before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         yield stop
@@ -95,8 +93,9 @@ def train_run(
     model = build_model(cfg, nothing.inputs.shape[-1], source.num_classes).to(device)
     optimizer, scaler = build_optimizer(cfg, model), build_scaler(cfg, device)
     sampler = ResumeAwareDistributedSampler(schedule, cfg, info.rank, info.world_size)
+    parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "sampler": sampler}
     with all_ranks_together():
-        state = restore_if_present(start.checkpoint, model, optimizer, scaler, sampler, device)
+        state = restore_if_present(start.checkpoint, parts, device)
     status, loss = "done", state["losses"][-1] if state else None
     if sampler.position < schedule.total_steps:
         timers = StepTimers(device)
@@ -105,11 +104,12 @@ def train_run(
             timers.watch_gradients(model)
         setup_seed(cfg.seed, "rank", info.rank, sampler.position)
         restore_rng(start.checkpoint, info.rank)
-        prepare_run_dir(start, info.rank)
-        journal = Journal(start, info, schedule, sinks, state)
+        with all_ranks_together():
+            prepare_run_dir(start, info.rank)
+            journal = Journal(start, info, schedule, sinks, state)
         trainer = Trainer(cfg, device, wrapped, optimizer, scaler, timers)
         batches = iter(build_dataloader(view, sampler, cfg, device))
-        status = train_loop(trainer, sampler, batches, nothing, journal, start, stop)
+        status = train_loop(trainer, parts, batches, nothing, journal, stop)
         loss = journal.losses[-1]
     elif info.rank == 0:
         say(f"{cfg.run_dir}: finished at step {sampler.position} already; nothing is changed")
@@ -126,11 +126,10 @@ def train_run(
 # %%
 def train_loop(
     trainer: Trainer,
-    sampler: ResumeAwareDistributedSampler,
+    parts: dict[str, Any],
     batches: Iterator[MicroBatch],
     nothing: MicroBatch,
     journal: Journal,
-    start: Start,
     stop: threading.Event,
 ) -> str:
     """Train to the end of the plan ("done") or to a SIGTERM on any rank ("preempted").
@@ -140,7 +139,8 @@ def train_loop(
 
     Collective: every rank.
     """
-    cfg, schedule, timers = trainer.cfg, sampler.schedule, trainer.timers
+    cfg, timers, sampler = trainer.cfg, trainer.timers, parts["sampler"]
+    schedule = sampler.schedule
     writer = CheckpointWriter(
         cfg.run_dir / "checkpoints",
         cfg.keep_last,
@@ -170,7 +170,7 @@ def train_loop(
             journal.read(step, lr, read_records(trainer, step))
         if saves:
             with phase(timers, "checkpoint"):
-                save(trainer, sampler, journal, writer, start)
+                save(parts, journal, writer)
         timers.end_step(step)
         if logs:
             journal.progress(step, lr, timers)
@@ -195,19 +195,12 @@ def next_step(
         return [nothing], error
 
 
-def save(
-    trainer: Trainer,
-    sampler: ResumeAwareDistributedSampler,
-    journal: Journal,
-    writer: CheckpointWriter,
-    start: Start,
-) -> None:
+def save(parts: dict[str, Any], journal: Journal, writer: CheckpointWriter) -> None:
     """Save the state after the last committed step. Collective: every rank."""
     journal.flush_ledger()
-    step = sampler.position
-    when = {"step": step, "epoch": step // sampler.schedule.steps_per_epoch}
-    facts = {**when, "learning_rate": journal.lr, "losses": list(journal.losses)}
-    model = unwrap(trainer.model)
-    state = build_checkpoint(model, trainer.optimizer, trainer.scaler, sampler, **facts)
-    manifest = {**start.record, **when, "time": time.time(), "world_size": start.cfg.world_size}
-    save_checkpoint(writer, state, manifest)
+    step, record = parts["sampler"].position, journal.start.record
+    when = {"step": step, "epoch": step // journal.schedule.steps_per_epoch}
+    facts = {"learning_rate": journal.lr, "losses": list(journal.losses)}
+    state = build_checkpoint(parts, **when, **facts)
+    now = {"time": time.time(), "world_size": journal.start.cfg.world_size}
+    save_checkpoint(writer, state, {**record, **when, **now})

@@ -6,16 +6,12 @@ or the storage?"
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -117,29 +113,7 @@ class Sink(Protocol):
         """Hand over what is buffered."""
 
 
-class JsonlSink:
-    """One JSON object a line, handed to the kernel at once: it survives SIGKILL."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = path.open("ab+", buffering=0)
-        # A kill may have cut the last line; the next one must not continue it.
-        if (size := self.file.seek(0, 2)) and os.pread(
-            self.file.fileno(), 1, size - 1
-        ) != b"\n":
-            self.file.write(b"\n")
-
-    def emit(self, record: Mapping[str, Any]) -> None:
-        """Append one line in one write, so that a kill cuts no line but the last."""
-        self.file.write(json.dumps(record).encode() + b"\n")
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-
-
-@dataclass(frozen=True, slots=True)
-class RankLog:
+class RankLog(NamedTuple):
     """The sinks of one rank, and what each of its events carries."""
 
     sinks: Sequence[Sink]

@@ -96,14 +96,14 @@ def verify(folder: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
         files, is_newer = manifest["files"], manifest["format"] > FORMAT
-        found = {name: describe(folder / name) for name in files}
+        found: dict[str, Any] = {name: describe(folder / name) for name in files}
         found["manifest.json"], said = manifest_sha256(manifest), manifest["sha256"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedCheckpoint(f"{type(error).__name__}: {error}") from error
     if is_newer:
         raise UserError(
-            f"{folder}: format {manifest['format']}, this code reads up to {FORMAT}. Reading it "
-            "wrongly would be worse than stopping. Update trainer_core."
+            f"{folder}: format {manifest['format']}, but this code reads up to {FORMAT}. "
+            "To read it wrongly would be worse than to stop. Update trainer_core."
         )
     for name, what in {"manifest.json": said, **files}.items():
         if found[name] != what:
@@ -197,7 +197,7 @@ class CheckpointWriter:
         self.in_flight: Future[None] | None = None
 
     def save(self, state: Any, rng_states: list[Any], manifest: dict[str, Any]) -> None:
-        """Publish ``state`` as the checkpoint of ``manifest["step"]``, now or beside the training.
+        """Publish ``state`` as the step that ``manifest`` names, now or beside the training.
 
         Raises:
             Exception: what the save in flight has failed with, or this one if it is not async.
@@ -214,7 +214,7 @@ class CheckpointWriter:
         temporary = self.checkpoints / f"tmp-{uuid.uuid4().hex}"
         temporary.mkdir(parents=True)
         # SHA-256 guards the content; the zip's own CRC would cost as much once more.
-        with serialization_config.patch("save.compute_crc32", False):
+        with serialization_config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
             torch.save(state, temporary / "state.pt")
         for rank, rng_state in enumerate(rng_states):
             torch.save(rng_state, temporary / f"rng-rank-{rank}.pt")

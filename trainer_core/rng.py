@@ -6,6 +6,7 @@ Leaned on by cell 4 (distributed) and cell 6 (checkpoint).
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,3 +48,10 @@ def set_rng_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+def restore_rng(folder: Path | None, rank: int) -> None:
+    """Continue the streams saved in a checkpoint; a rank that it lacks keeps its seed."""
+    path = folder / f"rng-rank-{rank}.pt" if folder else None
+    if path and path.is_file():
+        set_rng_state(torch.load(path, weights_only=True))

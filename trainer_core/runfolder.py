@@ -20,10 +20,10 @@ import torch.distributed as dist
 from trainer_core.checkpoint import latest_checkpoint_path
 from trainer_core.config import TrainConfig
 from trainer_core.data import StepSchedule
-from trainer_core.distributed import all_ranks_together, gather_objects
 from trainer_core.publish import fsync_path, published_steps, remove_leftovers, set_aside
 from trainer_core.settings import UserError, flag_name
 from trainer_core.sources import SampleSource
+from trainer_core.together import all_ranks_together, gather_objects
 
 
 # %%
@@ -123,7 +123,7 @@ def choose_run_dir(cfg: TrainConfig) -> Path:
     run_dir = newest = cfg.run_dir
     if run_dir.exists() and not run_dir.is_dir():
         raise UserError(
-            f"--run-dir {run_dir}: a file, but a run keeps its checkpoints and logs in a folder. "
+            f"--run-dir {run_dir}: a file, but a run keeps checkpoints and logs in a folder. "
             "Name a folder, or a path that does not exist yet."
         )
     number = 1
@@ -146,8 +146,8 @@ def read_run_record(run_dir: Path) -> dict[str, Any]:
         record["identity"]["model"], record["config"].keys(), record["run_id"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path}: not written by this trainer ({type(error).__name__}: {error}). The folder "
-            "is something else's, and nothing in it is overwritten. Use another --run-dir."
+            f"{path}: not written by this trainer ({type(error).__name__}: {error}). What "
+            "another program keeps there is not overwritten. Use another --run-dir."
         ) from error
     return record
 

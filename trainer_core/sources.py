@@ -120,8 +120,8 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         windows = self.tokens[starts + np.arange(self.seq_len + 1)].astype(np.int64)
         if windows.size and windows.max() >= self.num_classes:
             raise UserError(
-                f"--data tokens:{self.path}: token {windows.max()}, but ids lie below --vocab-size "
-                f"{self.num_classes}: the model has no row for it. Raise --vocab-size."
+                f"--data tokens:{self.path}: token {windows.max()}, but ids lie below "
+                f"--vocab-size {self.num_classes}: the model has no row for it. Raise it."
             )
         rows = torch.from_numpy(windows)  # (B, T + 1)
         return rows[:, :-1], rows[:, 1:]

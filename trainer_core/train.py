@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -41,10 +42,7 @@ class Trainer:
     timers: StepTimers
     # samples in the step, and: loss summed over this rank's, gradient norm, 1 if withheld
     unread: list[tuple[int, Tensor]] = field(default_factory=list)
-    nonfinite_steps: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.nonfinite_steps = torch.zeros((), device=self.device)
+    nonfinite_steps: Tensor | int = 0
 
 
 def local_gradients_only(model: nn.Module) -> AbstractContextManager[None]:
@@ -131,7 +129,7 @@ def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
         scaler.step(optimizer)  # looks for itself; its scale halves after an overflow
         scaler.update()
         return grad_norm, withheld
-    trainer.nonfinite_steps += withheld
+    trainer.nonfinite_steps = trainer.nonfinite_steps + withheld
     if cfg.on_nonfinite == "stop":
         # No further update either, until the host reads the records and stops the run.
         withheld = trainer.nonfinite_steps.clamp(max=1)
@@ -141,8 +139,7 @@ def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
 
 
 # %%
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(NamedTuple):
     """What the host learns of a step: loss over the global batch, gradient norm, skipped."""
 
     step: int
@@ -173,12 +170,12 @@ def read_records(trainer: Trainer, step: int) -> list[StepRecord]:
         )
     ]
     for record in records:
-        # An infinite gradient is how the fp16 scaler learns its scale; only the loss tells there.
+        # An infinite gradient is how the fp16 scaler learns its scale: the loss tells there.
         is_bad = not math.isfinite(record.loss) or (record.skipped and not trainer.scaler)
         if is_bad and trainer.cfg.on_nonfinite == "stop":
             raise UserError(
-                f"step {record.step}: loss {record.loss}, gradient norm {record.grad_norm}, and "
-                "both must be finite. The update was withheld, and no checkpoint holds it. Look "
-                "at the ledger's samples, lower --learning-rate, or use --on-nonfinite skip."
+                f"step {record.step}: loss {record.loss}, gradient norm {record.grad_norm}. "
+                "Both must be finite. The update was withheld, and no checkpoint holds it. Look "
+                "at its samples, lower --learning-rate, or use --on-nonfinite skip."
             )
     return records

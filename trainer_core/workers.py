@@ -45,14 +45,14 @@ class WorkerResult(NamedTuple):
 
     exitcode: int | None
     value: Any = None
-    traceback: str | None = None
+    traceback: str = ""
 
 
 def worker_main(job: Callable[[], Any], environment: dict[str, str], result: Path) -> None:
     """The life of one rank: torchrun's environment, the job, one answer."""
     os.environ.update(environment)
     try:
-        code, answer = 0, (job(), None)
+        code, answer = 0, (job(), "")
     except Exception as error:
         code = 2 if isinstance(error, UserError) else 1
         answer = (None, "".join(traceback.format_exception(error)))
@@ -73,7 +73,7 @@ class Workers:
         self.results = Path(tempfile.mkdtemp(prefix="workers-"))
         self.processes = []
         for rank in range(world_size):
-            facts = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1}
+            facts: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1}
             facts |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
             facts |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.store.port}
             facts |= {"TORCHELASTIC_USE_AGENT_STORE": True}

@@ -6,7 +6,6 @@ Both packages are extras; nothing here is imported unless ``--export`` asks for 
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from trainer_core.settings import UserError
 
 # %%
 def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The measurements of a train_progress event: loss, lr, rates, and each phase's p50 in ms."""
+    """What a train_progress event measures: loss, lr, rates, and each phase's p50 in ms."""
     for name in ("loss", "lr", "grad_norm", "samples_per_s", "skipped_steps"):
         if record[name] is not None:
             yield name, float(record[name])
@@ -27,7 +26,7 @@ def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 class TensorBoardSink:
-    """Scalars of this rank under RUN/tensorboard/rank-R; the files appear with the first event."""
+    """Scalars of this rank under RUN/tensorboard/rank-R, from the first event on."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -99,7 +98,7 @@ def build_exporters(names: Sequence[str], run_dir: Path) -> list[Sink]:
             )
         if importlib.util.find_spec(packages[name]) is None:
             raise UserError(
-                f"--export {name}: the package {packages[name]} is not installed, so its numbers "
+                f"--export {name}: the package {packages[name]} is not installed; its numbers "
                 f"would be lost. Run: pip install -c constraints.txt -e '.[{name}]'"
             )
         sinks.append(TensorBoardSink(run_dir / "tensorboard") if name == "tensorboard"

@@ -1,19 +1,41 @@
-"""A Chrome trace file that is valid after every write.
+"""Files of JSON that a kill cannot spoil: one object a line, and a Chrome trace.
 
-Leaned on by cell 7 (metrics). The file opens in Perfetto and chrome://tracing.
+Leaned on by cell 7 (metrics). The trace opens in Perfetto and chrome://tracing.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 
 # %%
+class JsonlSink:
+    """One JSON object a line, handed to the kernel at once: it survives SIGKILL."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = path.open("ab+", buffering=0)
+        # A kill may have cut the last line; the next one must not continue it.
+        if (size := self.file.seek(0, 2)) and os.pread(
+            self.file.fileno(), 1, size - 1
+        ) != b"\n":
+            self.file.write(b"\n")
+
+    def emit(self, record: Mapping[str, Any]) -> None:
+        """Append one line in one write, so that a kill cuts no line but the last."""
+        self.file.write(json.dumps(record).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
 class TraceFile:
-    """Events of one rank, appended to those of earlier attempts.
+    """A Chrome trace of one rank that is valid after every write, also over several attempts.
 
     Args:
         path: the file; made on the first event.

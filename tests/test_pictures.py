@@ -1,0 +1,255 @@
+"""The pictures: each shows what is in the run folder, and can be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from trainer_core.order import EpochOrder
+from trainer_core.pictures import (
+    VERMILLION, loss_curves, phase_bars, rank_timeline, read_trace_events, sample_map,
+)  # fmt: skip
+
+Record = dict[str, Any]
+PHASES_MS = {
+    "data_wait": 0.8, "h2d": 0.1, "forward": 2.1, "backward": 3.9, "grad_sync": 1.2,
+    "optimizer": 0.9, "checkpoint": 0.0, "other": 0.3,
+}  # fmt: skip
+
+
+def append(path: Path, record: Record) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def write_run(
+    folder: Path, *, n: int = 480, batch: int = 32, epochs: int = 3,
+    attempts: tuple[tuple[int, int, int], ...] = ((2, 1, 27), (2, 21, 45)),
+    skip: tuple[int, int] = (0, 0),
+) -> Path:  # fmt: skip
+    """An attempt is (world size, first step, last step); ``skip``, a (step, rank), is lost."""
+    per_epoch = -(-n // batch)
+    folder.mkdir(parents=True)
+    identity = {"num_samples": n, "seed": 3, "global_batch_size": batch}
+    config = {"identity": identity, "total_steps": epochs * per_epoch}
+    (folder / "config.json").write_text(json.dumps(config))
+    now = 1000.0
+    for attempt, (world_size, first, last) in enumerate(attempts):
+        for step in range(first, last + 1):
+            epoch, at = divmod(step - 1, per_epoch)
+            order = EpochOrder(n, seed=3, epoch=epoch)
+            planned = order.samples(at * batch, min((at + 1) * batch, n)).tolist()
+            now += 0.012
+            for rank in range(world_size):
+                write_step(folder, attempt, epoch, step, rank, world_size, now)
+                line = {"samples": planned[rank::world_size], "time": now, "step_s": 0.01}
+                key = {"attempt": attempt, "epoch": epoch, "step": step, "rank": rank}
+                if (step, rank) != skip:
+                    record = {**key, "world_size": world_size, **line}
+                    append(folder / "ledger" / f"rank-{rank}.jsonl", record)
+    for path in folder.glob("traces/*.json"):  # as a kill leaves it: an open array, a cut event
+        path.write_text("[\n" + path.read_text().replace("}\n", "},\n") + '{"name": "back')
+    return folder
+
+
+def write_step(
+    folder: Path, attempt: int, epoch: int, step: int, rank: int, world_size: int, now: float
+) -> None:
+    """The progress record and the trace of a step; rank 1 loads slowly, rank 0 waits for it."""
+    slow = {"data_wait": 3.0, "grad_sync": -1.0} if rank == 1 else {"grad_sync": 1.0}
+    times = {name: ms + slow.get(name, 0.0) for name, ms in PHASES_MS.items()}
+    phases = {name: {"p50": ms, "p95": 1.6 * ms, "max": 3 * ms} for name, ms in times.items()}
+    common = {
+        "rank": rank,
+        "local_rank": rank,
+        "attempt": attempt,
+        "step": step,
+        "epoch": epoch,
+    }
+    loss = 2.3 * float(np.exp(-step / 18)) + 0.12 * float(np.sin(step * 1.7)) + 0.2
+    record = {"event": "train_progress", "loss": loss, "phases": phases, "time": now}
+    append(folder / "logs" / f"rank-{rank}.jsonl", common | record)
+    at_us = now * 1e6
+    for name, ms in times.items():
+        event = {"name": name, "ph": "X", "ts": at_us, "dur": ms * 1e3, "pid": rank, "tid": 0}
+        event["args"] = {"step": step, "attempt": attempt}
+        append(folder / "traces" / f"rank-{rank}.json", event)
+        at_us += ms * 1e3
+
+
+def texts_of(figure: Figure) -> str:
+    """All text in a figure, as a reader sees it."""
+    figure.canvas.draw()
+    return "\n".join(text.get_text() for text in figure.findobj(Text) if isinstance(text, Text))
+
+
+def has_ink_of(figure: Figure, colour: str) -> bool:
+    """Whether any pixel of the drawn figure has the colour."""
+    figure.canvas.draw()
+    pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]  # type: ignore[attr-defined]
+    wanted = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    return bool((pixels == wanted).all(axis=-1).any())
+
+
+def num_cells(figure: Figure) -> int:
+    """Boxes in all collections of the sample map."""
+    collections = figure.axes[0].collections
+    return sum(len(x.get_paths()) for x in collections if type(x).__name__ == "PolyCollection")
+
+
+def test_the_sample_map_has_one_cell_per_training_of_a_sample(tmp_path: Path) -> None:
+    """A cell too few hides a training, one too many invents it."""
+    run = write_run(tmp_path / "run")
+    figure = sample_map(run)
+    assert num_cells(figure) == 45 * 32 + 7 * 32  # the lineage, and the work that was lost
+    text = texts_of(figure)
+    assert "proved: each sample due by step 45 of 45" in text
+    assert "attempt 0 was killed at step 27:\nthis work was lost, and done again" in text
+    for words in ("rank 0", "rank 1", "attempt 1", "epoch 2", "optimizer step", "missed: 0"):
+        assert words in text
+    assert has_ink_of(figure, VERMILLION)
+
+
+def test_the_sample_map_of_a_straight_run_shows_no_lost_work(tmp_path: Path) -> None:
+    """Vermillion is the colour of loss; a run without any must have none of it."""
+    figure = sample_map(write_run(tmp_path / "run", attempts=((2, 1, 45),)))
+    assert num_cells(figure) == 45 * 32
+    assert not has_ink_of(figure, VERMILLION)
+
+
+def test_the_sample_map_marks_what_was_missed(tmp_path: Path) -> None:
+    """A hole alone is easily overlooked; a cross and its count are not."""
+    figure = sample_map(write_run(tmp_path / "run", skip=(5, 1)))
+    assert "refuted" in texts_of(figure)
+    assert "missed: 16" in texts_of(figure)
+    crosses = [x for x in figure.axes[0].collections if x.get_label() == "missed: 16"]
+    offsets = np.asarray(crosses[0].get_offsets())
+    assert set(offsets[:, 0]) == {5.0}
+    assert offsets[:, 1].min() > 0.5  # in the upper half, where rank 1's share is
+
+
+def test_the_sample_map_names_the_ranks_of_both_world_sizes(tmp_path: Path) -> None:
+    """After an elastic restart the left labels are wrong for the right end."""
+    figure = sample_map(write_run(tmp_path / "run", attempts=((2, 1, 27), (3, 21, 45))))
+    assert texts_of(figure).count("rank 0") == 2
+    assert texts_of(figure).count("rank 2") == 1
+
+
+def test_the_sample_map_of_a_long_run_says_which_steps_it_draws(tmp_path: Path) -> None:
+    """A thinned picture that does not say so claims more than it shows."""
+    attempts = ((2, 1, 800), (2, 751, 1500))
+    run = write_run(tmp_path / "run", n=8000, batch=16, attempts=attempts, skip=(1402, 0))
+    figure = sample_map(run)
+    assert num_cells(figure) < 2000
+    assert "Drawn: every 3th step, all findings." in texts_of(figure)
+    assert "missed: 8" in texts_of(figure)
+
+
+def test_a_folder_without_evidence_has_no_picture(tmp_path: Path) -> None:
+    """An empty picture looks like a run in which nothing happened."""
+    with pytest.raises(ValueError, match=r"config\.json cannot be used"):
+        sample_map(tmp_path)
+    for draw in (phase_bars, rank_timeline):
+        with pytest.raises(ValueError, match="nothing to draw"):
+            draw(tmp_path)
+    with pytest.raises(ValueError, match=r"no train_progress in logs/rank-0\.jsonl"):
+        loss_curves({"run": tmp_path})
+
+
+def test_loss_curves_tell_how_far_two_runs_differ(tmp_path: Path) -> None:
+    """Two lines that seem to cover each other may differ in the sixth digit."""
+    straight = write_run(tmp_path / "straight", attempts=((2, 1, 45),))
+    resumed = write_run(tmp_path / "resumed")
+    figure = loss_curves({"straight": straight, "resumed": resumed})
+    text = texts_of(figure)
+    assert "largest difference at 45 shared steps: 0 (every logged digit agrees)" in text
+    assert "restart: resumed, attempt 1" in text
+    labels = [line.get_label() for line in figure.axes[0].get_lines()]
+    assert labels[:2] == ["straight", "resumed, attempt 0"]
+    append(straight / "logs" / "rank-0.jsonl", {
+        "event": "train_progress", "rank": 0, "attempt": 0, "step": 45, "loss": 9.0,
+    })  # fmt: skip
+    assert "every logged digit agrees" not in texts_of(
+        loss_curves({"a": straight, "b": resumed})
+    )
+
+
+def test_a_loss_that_was_not_finite_leaves_a_gap(tmp_path: Path) -> None:
+    """JSON has no NaN; a null must neither crash the picture nor become zero."""
+    run = write_run(tmp_path / "run", attempts=((1, 1, 5),))
+    record = {"event": "train_progress", "rank": 0, "attempt": 0, "step": 6, "loss": None}
+    append(run / "logs" / "rank-0.jsonl", record)
+    (line,) = loss_curves({"run": run}).axes[0].get_lines()
+    assert np.isnan(line.get_ydata()[-1])  # type: ignore[index]
+
+
+def test_phase_bars_add_up_to_the_phases_of_each_rank(tmp_path: Path) -> None:
+    """The slow rank must be visible as the one that does not wait for the others."""
+    figure = phase_bars(write_run(tmp_path / "run"))
+    text = texts_of(figure)
+    total = sum(PHASES_MS.values())
+    assert f"p50 {total + 1.0:.3g} ms" in text  # rank 0 waits in grad_sync
+    assert f"p50 {total + 2.0:.3g} ms" in text  # rank 1 loads slowly
+    assert "p95" in text
+    for words in ("data_wait", "grad_sync", "rank 1", "milliseconds per step"):
+        assert words in text
+
+
+def test_phase_bars_leave_out_ranks_that_the_newest_attempt_does_not_have(
+    tmp_path: Path,
+) -> None:
+    """A rank that is gone keeps its last record in the logs."""
+    text = texts_of(phase_bars(write_run(tmp_path / "run", attempts=((3, 1, 9), (2, 5, 12)))))
+    assert "rank 1" in text
+    assert "rank 2" not in text
+
+
+def test_the_timeline_shows_the_last_steps_of_the_attempt_that_counts(tmp_path: Path) -> None:
+    """A step that was trained twice has two traces; the first one is lost work."""
+    run = write_run(tmp_path / "run", attempts=((2, 1, 9), (2, 5, 8)))
+    text = texts_of(rank_timeline(run, first_step=7, num_steps=2))
+    assert "What each rank did in steps 7 to 8" in text
+    assert text.count("step 7") >= 2
+    figure = rank_timeline(run, first_step=7, num_steps=1)
+    bars = [patch.get_x() for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+    assert len(bars) == 2 * len(PHASES_MS)
+    assert max(bars) < 20.0  # milliseconds: no bar of the other attempt, seconds earlier
+    with pytest.raises(ValueError, match="no step 70 to 71 in traces/"):
+        rank_timeline(run, first_step=70, num_steps=2)
+
+
+def test_a_trace_that_a_kill_cut_is_read_up_to_the_cut(tmp_path: Path) -> None:
+    """The bracket at the end is the first thing that a kill costs."""
+    event = {"name": "h2d", "ph": "X", "ts": 1, "dur": 2, "pid": 0, "tid": 0}
+    event |= {"args": {"step": 1, "attempt": 0}}
+    text = json.dumps(event)
+    path = tmp_path / "rank-0.json"
+    for content in (
+        f"[{text}]",
+        f"[{text},",
+        f"[\n{text},\n{text[:-30]}",
+        f"[{text},{text[:20]}",
+    ):
+        path.write_text(content)
+        assert read_trace_events(path) == [event]
+
+
+def test_every_picture_is_1000_pixels_wide_and_no_open_pyplot_figure(tmp_path: Path) -> None:
+    """A figure that stays open is shown a second time by a notebook, and leaks."""
+    from matplotlib import pyplot
+
+    run = write_run(tmp_path / "run")
+    for figure in (
+        sample_map(run), loss_curves({"run": run}), phase_bars(run), rank_timeline(run),
+    ):  # fmt: skip
+        assert isinstance(figure, Figure)
+        figure.canvas.draw()
+        assert figure.canvas.get_width_height()[0] == 1000
+    assert pyplot.get_fignums() == []

@@ -1,0 +1,86 @@
+"""How all ranks stay of one mind: they share facts, raise together and vote.
+
+Leaned on by cell 4 (distributed) and all that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# %% active="py"
+from trainer_core.settings import UserError
+
+
+# %%
+def gather_objects(value: Any) -> list[Any]:
+    """Every rank's value, in rank order. Collective: every rank."""
+    if not dist.is_initialized():
+        return [value]
+    values = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def raise_together(error: BaseException | None) -> None:
+    """Raise on every rank if any rank brings an error; a rank that raises alone is a hang.
+
+    Collective: every rank, also those without an error.
+
+    Raises:
+        The rank's own error (an OSError as UserError), or UserError (RuntimeError if no user
+        can mend it) with the text of the first rank that has one.
+    """
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+        error = UserError(
+            f"{error}: the run cannot go on without this file or folder. Check the path, its "
+            "permissions and the free space, and start again: the last checkpoint is whole."
+        )
+    reports = gather_objects(
+        error and (isinstance(error, UserError), str(error) or repr(error))
+    )
+    if error is not None:
+        raise error
+    for rank, report in enumerate(reports):
+        if report is not None:
+            mendable, text = report
+            raise (UserError if mendable else RuntimeError)(
+                f"[rank {rank}/{len(reports)}] {text}"
+            )
+
+
+@contextmanager
+def all_ranks_together() -> Iterator[None]:
+    """Run a block that may fail on some ranks only, and raise on all ranks if it has.
+
+    Collective: every rank. The block itself must hold no collective: after one that has failed
+    because a peer died, another would wait for it.
+    """
+    error = None
+    try:
+        yield
+    except Exception as caught:  # re-raised below, here and on the other ranks
+        error = caught
+    raise_together(error)
+
+
+def any_rank(*claims: bool) -> Callable[[], list[bool]]:
+    """Ask whether each claim holds on any rank; the answer is fetched by calling the result.
+
+    Collective: every rank asks, then every rank fetches, in the same order. In between, the
+    votes travel beside the computation. They lie on the CPU, so no device is waited for.
+    """
+    if not dist.is_initialized():
+        return lambda: list(claims)
+    votes = torch.tensor(claims, dtype=torch.uint8)
+    work = dist.all_reduce(votes, op=dist.ReduceOp.MAX, async_op=True)
+
+    def answer() -> list[bool]:
+        work.wait()
+        return [bool(vote) for vote in votes.tolist()]
+
+    return answer
