@@ -55,7 +55,8 @@ def kill_rank(job: subprocess.Popen[str], run_dir: Path, rank: int, after_step: 
     """SIGKILL ``rank`` when its ledger shows ``after_step``; its last trained step."""
     ledger, log = (run_dir / kind / f"rank-{rank}.jsonl" for kind in ("ledger", "logs"))
     while job.poll() is None:
-        last = max((line["step"] for line in read_jsonl(ledger)), default=0)
+        lines = list(read_jsonl(ledger)) if ledger.exists() else []
+        last = lines[-1]["step"] if lines else 0
         if last >= after_step:
             pid = next(line["pid"] for line in read_jsonl(log) if line["event"] == "run_start")
             os.kill(pid, signal.SIGKILL)

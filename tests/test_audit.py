@@ -278,7 +278,7 @@ def test_steps_in_flight_at_a_kill_are_reported_and_not_judged() -> None:
     """A kill between two ranks' writes is no lost sample: the step is trained again."""
     report = audit(script_run(50, 8, 3, [Attempt(3, 12, saved=10, in_flight=2)]))
     assert (report.status, report.steps, report.in_flight_steps) == ("proved", 12, [13])
-    assert any("in flight at a kill, not judged: steps 13" in note for note in report.notes)
+    assert any("in flight, not judged: steps 13" in note for note in report.notes)
 
 
 def test_an_attempt_that_was_killed_in_its_first_step_leaves_the_earlier_lineage() -> None:
@@ -497,7 +497,7 @@ def test_a_run_without_a_whole_step_is_no_evidence(tmp_path: Path) -> None:
     half.ledger[:] = [line for line in half.ledger if line["rank"] == 0]
     report = audit_run(write_run(half, tmp_path / "half"))
     assert report.status == "no_evidence"
-    assert "in flight at a kill: 12" in report.verdict
+    assert "in flight: 12" in report.verdict
 
 
 def test_read_jsonl_skips_a_line_that_a_kill_cut(tmp_path: Path) -> None:

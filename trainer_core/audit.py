@@ -168,7 +168,7 @@ def surviving_lineage(ledger: dict[int, Steps], logs: RunLogs) -> tuple[Steps, i
         end -= 1
     if end < 1:
         raise ValueError(
-            f"ledger/rank-*.jsonl has no step that every rank wrote down (in flight at a kill: "
+            f"ledger/rank-*.jsonl has no surviving step that every rank wrote down (in flight: "
             f"{len(in_flight)}). An audit judges such steps. Train first; if the run did, look "
             "for a rank's file that is missing."
         )
@@ -364,7 +364,7 @@ def audit_run(run_dir: Path | str) -> AuditReport:
     if end < total:
         notes.append(f"unfinished: step {end} of {total}; epoch {epochs}: {so_far}")
     if in_flight:
-        notes.append(f"in flight at a kill, not judged: steps {name_few(in_flight)}")
+        notes.append(f"in flight, not judged: steps {name_few(in_flight)}")
     if skipped := [step for step, lines in lineage.items() if lines[0].is_skipped]:
         notes.append(f"trained, but the update was skipped: steps {name_few(skipped)}")
     tries = Counter(step for steps in ledger.values() for step in steps)

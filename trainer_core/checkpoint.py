@@ -29,7 +29,9 @@ def build_checkpoint(parts: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
             without fp16) and sampler: whatever has a ``state_dict``.
         facts: step, epoch, learning_rate, losses (of the last steps).
     """
-    return {name: part and part.state_dict() for name, part in parts.items()} | facts
+    # Not ``part and ...``: a sampler at the end of the plan has length 0.
+    states = {n: None if part is None else part.state_dict() for n, part in parts.items()}
+    return states | facts
 
 
 def save_checkpoint(

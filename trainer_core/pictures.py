@@ -154,11 +154,14 @@ def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) ->
         cross: Style = {"s": 150, "edgecolors": "white", "clip_on": False, "zorder": 5}
         frame.axes.scatter(right, middle, color=VERMILLION, marker="X", **cross)
         style: Style = {"color": VERMILLION, "fontweight": "bold"}
-        if len(lost_steps) > 1:
+        if len(lost_steps) > 1:  # no room for more
             frame.note(f"attempt {attempt}", left, top, (0, 3), **style)
             continue
-        text = f"attempt {attempt} was killed at step {last}:\nthis work was lost"
-        text += ", and done again" if last <= frame.end else ""
+        text = (
+            f"attempt {attempt} was killed at step {last}:\nthis work was lost, and done again"
+        )
+        if last > frame.end:
+            text = f"attempt {attempt} up to step {last}:\nlost, or still in flight"
         if last < 0.6 * frame.last:
             frame.note(text, right, middle, (14, 0), va="center", **style)
         else:
@@ -219,8 +222,8 @@ def sample_map(run_dir: Path | str) -> Figure:
     last = min(plan.total_steps, max(end, *(max(steps) for steps in ledger.values())))
     width = -(-last // COLUMNS_TO_DRAW)
     has_cells = last * plan.global_batch_size <= CELLS_TO_DRAW
-    how = "A column is an optimizer step, its colour the rank"
-    how += ", a cell a sample: the same shade, the same sample." if has_cells else "."
+    how = "A column is an optimizer step; the colour is the rank"
+    how += ", a cell is a sample, its shade the sample's id." if has_cells else "."
     how += f" Drawn: every {width}th step, all findings." if width > 1 else ""
     subtitle = f"{report.status}: {report.verdict}\n{how}"
     figure, axes = new_figure(5.5, "Which rank trained which sample", subtitle)
@@ -350,7 +353,7 @@ def phase_bars(run_dir: Path | str) -> Figure:
                 left += times[key]
             where: Style = {"textcoords": "offset points", "va": "center", "fontsize": 9}
             axes.annotate(f"{key} {left:.3g} ms", (left, y), (5, 0), **where)
-    axes.margins(x=0.1)
+    axes.margins(x=0.12)
     axes.set_xlabel("milliseconds per step, phases added up")
     return finish_phases(
         figure, axes, newest, {x for r in newest.values() for x in r["phases"]}

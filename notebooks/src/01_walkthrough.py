@@ -19,7 +19,7 @@
 # | 1 config | 4 | a dozen fields, `global_batch_size`, `digest` | the bounds and their messages |
 # | 2 data | 9 | `slots`, `micro_batches`, `__iter__`, `commit` | the bijection, the datasets |
 # | 3 model | 4 | `TinyNet`, the two groups, `learning_rate_at` | the decoder |
-# | 4 distributed | 7 | `maybe_init_dist`, `raise_together`, `cleanup_dist` | the store, GPUs |
+# | 4 distributed | 7 | `maybe_init_dist`, `wrap_model`, `cleanup_dist` | raising together, the store |
 # | 5 train | 9 | all of `train_step`, `update_weights` | reading the records |
 # | 6 checkpoint | 8 | `build_checkpoint`, the choice of the latest, restoring | publishing |
 # | 7 metrics | 4 | `phase`, one JSON line | CUDA events, the trace file |
@@ -29,11 +29,12 @@
 # cells lean on and nobody types in an interview.
 #
 # **How to use it.** First read and run it from top to bottom; that is an evening. Then open
-# `01_walkthrough_blank.ipynb`, where the bodies of the eight cells are gone, and type them with
-# a clock beside you. `01_walkthrough_hidden.ipynb` has the same blanks with the answer folded
-# below each. The text before each cell gives what to say while typing: why it is so, what it
-# costs, and which number would show that the choice was wrong. That last part is the one that
-# is rarely rehearsed.
+# `01_walkthrough_hidden.ipynb`, where every body in the eight cells is empty and the answer is
+# folded below each cell, and last `01_walkthrough_blank.ipynb`, where nothing is below. Type what
+# the table calls typed, with a clock beside you, and copy the rest from its module.
+#
+# The text before each cell gives what to say while typing: why it is so, what it costs, and
+# which number would show that the choice was wrong. Rehearse the last one most.
 #
 # The source is at [{{repository}}]({{repository}}). Nothing here imports it: every definition is
 # in a cell.
@@ -313,10 +314,10 @@ assert small_gradient.half() == 0 != small_gradient.bfloat16()
 # the group, in that order. What may fail on one rank only is agreed by all before anyone acts.
 #
 # **Say while typing**
-# - Why: "Identity comes from the environment, because torchrun sets it there. The device comes
+# - Why: "Identity comes from the environment, where the launcher puts it. The device comes
 #   before the group, so that no communicator is made on the wrong one."
-# - Why: "DDP first: every rank has the whole model, one all-reduce a step, and failures that I
-#   can read. I go to sharding when the replicated state does not fit, not before."
+# - Why: "DDP first: every rank has the whole model, gradients are averaged once a step, and its
+#   failures I can read. I go to sharding when the replicated state does not fit, not before."
 # - Why: "An error on one rank is made an error on all. A rank that leaves the path alone lets
 #   the others wait in their next collective."
 # - What it costs: "A small gather at each place that may fail on one rank, at the start and at
@@ -324,9 +325,9 @@ assert small_gradient.half() == 0 != small_gradient.bfloat16()
 # - What would show that it is wrong: "Ranks that are alive while no step is made. Or the time
 #   from a kill to the first new step, if the restarted ranks meet the addresses of dead ones."
 #
-# **Minutes:** 7. **Typed:** `maybe_init_dist`, `raise_together`, `cleanup_dist`. **Only said:**
-# the store that keeps attempts apart, the checks on the number of GPUs, the empty backward pass
-# after wrapping; its reason is in the docstring.
+# **Minutes:** 7. **Typed:** `maybe_init_dist`, `wrap_model`, `cleanup_dist`. **Only said:** the
+# store that keeps attempts apart, the checks on the number of GPUs, and `raise_together`, which
+# stands unfolded above the cell because everything after it uses it.
 #
 # **A weak version** asks for nccl on a machine without a GPU; joins the group and only then
 # takes its device; seeds all ranks alike, so that all draw the same dropout; lets each rank look
@@ -716,14 +717,15 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 base = TrainConfig(
     run_dir=root / "one",
     data="toy",
-    dataset_size=1500 if FAST else 3000,
-    max_epochs=2 if FAST else 4,
+    dataset_size=1000,
+    max_epochs=3 if FAST else 5,
     pinned_global_batch_size=32,
     learning_rate=3e-3,
     warmup_steps=10,
     dropout=0.1,
     input_noise=0.1,
-    checkpoint_every_steps=30,
+    checkpoint_every_steps=20,
+    log_every=10,
     device="cpu",
 )
 alone = run(base)
@@ -772,7 +774,7 @@ print("exit codes", [end.exitcode for end in ends])
 print("rank 0:", ends[0].traceback.splitlines()[-1][:110])
 print("published:", [path.name for path in published_steps(killed.run_dir / "checkpoints").values()])
 assert ends[1].exitcode == -9
-shutil.copytree(killed.run_dir, root / "three");  # for the last run below
+copy = shutil.copytree(killed.run_dir, root / "three")  # for three ranks, below
 
 # %% [markdown]
 # Start the same command again. The weights at the end are those of the run that nobody killed.
@@ -810,8 +812,8 @@ for line in (killed.run_dir / "logs/rank-0.jsonl").read_text().splitlines():
 # global batch is pinned, only the shares change, and again each sample is trained exactly once.
 
 # %%
-on_three = on_ranks(partial(run, replace(killed, run_dir=root / "three")), 3)
-assert audit_run(root / "three").status == "proved"
+on_three = on_ranks(partial(run, replace(killed, run_dir=copy)), 3)
+assert audit_run(copy).status == "proved"
 print("loss on 2 ranks", resumed[0]["loss"], "| after a kill and on with 3", on_three[0]["loss"])
 
 # %% [markdown]
@@ -915,7 +917,7 @@ class MemorySink:
 
 
 sink = MemorySink()
-run(replace(base, run_dir=root / "exported", max_epochs=1, dataset_size=640), sinks=[sink])
+run(replace(base, run_dir=root / "exported", max_epochs=1), sinks=[sink])
 print([record["event"] for record in sink.records])
 assert sink.records[-1]["event"] == "run_end"
 
@@ -955,8 +957,8 @@ assert sink.records[-1]["event"] == "run_end"
 #
 # ## What to rehearse next
 #
-# - `01_walkthrough_blank.ipynb` with a clock: 50 minutes for the eight cells. The small cells
-#   after each say whether it does what it claims.
+# - `01_walkthrough_hidden.ipynb`, then `01_walkthrough_blank.ipynb`, with a clock: 50 minutes for
+#   the eight cells. The small cells after each say whether it does what it claims.
 # - Then break one thing in this notebook and predict which cell fails before you run it: move
 #   `commit` before `train_step`; drop the weight W / S; let `__iter__` move the position; seed
 #   all ranks alike; hand the loader no generator; restore after wrapping.

@@ -1,0 +1,1 @@
+"""The coach: reads what ranks wrote down, and says what is wrong with it."""

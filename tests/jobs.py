@@ -1,0 +1,101 @@
+"""Jobs for real ranks, with a kill at an exact place; and how tests start them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainer_core.config import TrainConfig
+from trainer_core.workers import WorkerResult, Workers
+
+# 203 samples divide by nothing, so each epoch ends with a smaller step.
+SMALL = {
+    "dataset_size": 203,
+    "input_dim": 8,
+    "hidden_dim": 16,
+    "micro_batch_size": 4,
+    "grad_accum_steps": 2,
+    "max_epochs": 2,
+    "checkpoint_every_steps": 3,
+    "log_every": 1,
+    "dist_timeout_s": 60.0,
+}
+
+
+def small(run_dir: Path, **changes: Any) -> TrainConfig:
+    """A run of a second or so."""
+    return TrainConfig(**{**SMALL, "run_dir": run_dir, **changes})
+
+
+def die() -> None:
+    """End this process as a power cut would: no handler, no flush."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(
+    cfg: TrainConfig, prepare: Callable[[], None] | None = None
+) -> dict[str, Any]:
+    """What each rank runs; ``prepare`` may break something in this process first."""
+    import trainer_core.launch
+
+    sys.stderr = open(os.devnull, "w")
+    if prepare is not None:
+        prepare()
+    return trainer_core.launch.run(cfg)
+
+
+def this_rank() -> int:
+    """The rank of the process that asks."""
+    return int(os.environ["RANK"])
+
+
+def kill_after_commit(rank: int, step: int) -> None:
+    """Die when the optimizer has taken ``step``, before the ledger and the checkpoint."""
+    from trainer_core.data import ResumeAwareDistributedSampler as Sampler
+
+    commit = Sampler.commit
+
+    def commit_and_die(self: Sampler) -> None:
+        commit(self)
+        if this_rank() == rank and self.position == step:
+            die()
+
+    Sampler.commit = commit_and_die  # type: ignore[method-assign]
+
+
+def kill_after_save(rank: int, step: int) -> None:
+    """Die when the save of ``step`` has returned; if it is async, it may be in flight."""
+    import trainer_core.launch as launch
+
+    save = launch.save
+
+    def save_and_die(parts: Any, journal: Any, writer: Any) -> None:
+        save(parts, journal, writer)
+        if this_rank() == rank and parts["sampler"].position == step:
+            die()
+
+    launch.save = save_and_die
+
+
+def run_ranks(
+    cfg: TrainConfig,
+    world_size: int,
+    prepare: Callable[[], None] | None = None,
+    timeout_s: float = 60.0,
+) -> list[WorkerResult]:
+    """Train on ``world_size`` ranks and say how each ended."""
+    return Workers(partial(train, cfg, prepare), world_size).wait(timeout_s)
+
+
+def finish(cfg: TrainConfig, world_size: int) -> dict[str, Any]:
+    """Train to the end on all ranks, which must agree on the weights; rank 0's summary."""
+    results = run_ranks(cfg, world_size)
+    assert [result.exitcode for result in results] == [0] * world_size, results[0].traceback
+    assert len({result.value["weights_sha256"] for result in results}) == 1
+    summary: dict[str, Any] = results[0].value
+    return summary

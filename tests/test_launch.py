@@ -1,0 +1,231 @@
+"""scripts/launch.py, alone and under torchrun: exit codes, messages, restarts, preemption."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rehearsal.audit import audit_run, read_jsonl
+
+ROOT = Path(__file__).parents[1]
+SCRIPT = ROOT / "scripts" / "launch.py"
+FLAGS = "--dataset-size 203 --input-dim 8 --hidden-dim 16 --micro-batch-size 4 --max-epochs 1"
+
+
+@pytest.fixture(scope="module")
+def launch() -> ModuleType:
+    """The script as a module, so that most cases need no process."""
+    spec = importlib.util.spec_from_file_location("launch_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def torchrun(run_dir: Path, world_size: int, *flags: str, restarts: int = 0) -> Any:
+    """Start torchrun with small sizes; its output goes to a file beside the run."""
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone",
+        f"--nproc-per-node={world_size}", f"--max-restarts={restarts}", str(SCRIPT),
+        "--run-dir", str(run_dir), *FLAGS.split(), *flags,
+    ]  # fmt: skip
+    with run_dir.with_suffix(".err").open("w") as errors:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        )
+
+
+def wait_for_step(run_dir: Path, rank: int, step: int, attempt: int = 0) -> int:
+    """Wait until the rank's ledger shows the step in this attempt or a later one; its pid."""
+    ledger, log = (run_dir / kind / f"rank-{rank}.jsonl" for kind in ("ledger", "logs"))
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        lines = list(read_jsonl(ledger)) if ledger.exists() else []
+        if lines and lines[-1]["step"] >= step and lines[-1]["attempt"] >= attempt:
+            starts = [line for line in read_jsonl(log) if line["event"] == "run_start"]
+            return int(starts[-1]["pid"])
+        time.sleep(0.01)
+    raise AssertionError(f"rank {rank} did not reach step {step} within 60 s")
+
+
+class TestFlags:
+    def test_the_last_line_of_stdout_is_the_summary(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A script that starts runs reads this line."""
+        assert launch.main(["--run-dir", str(tmp_path / "run"), *FLAGS.split()]) == 0
+        summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert list(summary) == ["status", "step", "epoch", "loss", "weights_sha256", "run_dir"]
+        assert (summary["status"], summary["step"], summary["epoch"]) == ("done", 51, 1)
+
+    def test_each_field_has_a_flag_with_a_help_text(
+        self, launch: ModuleType, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A setting without a flag cannot be set by whoever runs the job."""
+        with pytest.raises(SystemExit) as exit_:
+            launch.main(["--help"])
+        assert exit_.value.code == 0
+        text = capsys.readouterr().out
+        for flag in (
+            "--data --dataset-size --max-epochs --micro-batch-size --grad-accum-steps "
+            "--pinned-global-batch-size --num-workers --learning-rate --seed --dropout --amp "
+            "--checkpoint-every-steps --keep-last --async-checkpoint --log-every --device "
+            "--start-over --run-dir"
+        ).split():
+            assert re.search(rf"^  {flag}[ ,\n]", text, re.MULTILINE), flag
+        assert "--world-size" not in text, "the world size is torchrun's to say"
+
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            ("--micro-batchsize 4", "nearest is --micro-batch-size"),
+            ("--world-size 4", "no such flag"),
+            ("--amp fp8", "one of no, bf16, fp16"),
+            ("--micro-batch-size 0", "at least 1"),
+            ("--micro-batch-size four", "invalid int value: 'four'"),
+            ("--learning-rate nan", "at least 0.0 and finite"),
+            ("--data imagenet", "Choose toy, digits, or tokens:PATH"),
+            ("--data tokens:/nowhere/tokens.bin", "no such file"),
+            ("--data digits --dataset-size 1798", "1797 or less"),
+            ("--dataset-size 0", "at least 1"),
+            ("--dataset-size 1000000000000", "held in memory"),
+            ("--device cuda", "GPU"),
+            ("--export nowhere", "tensorboard or prometheus"),
+            ("--warmup-steps 60", "nothing is left to decay over"),
+        ],
+    )
+    def test_a_mistake_ends_with_2_and_a_short_message(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        flags: str, message: str,
+    ) -> None:  # fmt: skip
+        """A traceback says where the program was, not what the user can mend."""
+        if flags == "--device cuda" and __import__("torch").cuda.is_available():
+            pytest.skip("a GPU is visible, so --device cuda is no mistake here")
+        run_dir = tmp_path / "run"
+        assert launch.main(["--run-dir", str(run_dir), *FLAGS.split(), *flags.split()]) == 2
+        printed = capsys.readouterr()
+        assert message in printed.err
+        assert "Traceback" not in printed.err
+        assert len(printed.err) < 500
+        assert printed.out == ""
+        assert not run_dir.exists(), "a refused start writes nothing"
+
+    def test_a_token_file_of_odd_length_is_refused(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Half a token shifts every token behind it."""
+        path = tmp_path / "tokens.bin"
+        path.write_bytes(bytes(1001))
+        assert launch.main(["--run-dir", str(tmp_path / "run"), "--data", f"tokens:{path}"]) == 2
+        assert "1001 bytes" in capsys.readouterr().err
+
+    def test_tokens_train_and_resume(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The decoder is part of the same trainer, not a demo beside it."""
+        path = tmp_path / "tokens.bin"
+        np.tile(np.arange(50, dtype="<u2"), 100).tofile(path)
+        flags = f"--data tokens:{path} --seq-len 16 --vocab-size 64 --hidden-dim 16 --dropout 0.1"
+        flags = ["--run-dir", str(tmp_path / "run"), *flags.split()]
+        assert launch.main([*flags, "--max-epochs", "1"]) == 0
+        assert launch.main([*flags, "--max-epochs", "2"]) == 0
+        summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert summary["epoch"] == 2
+        assert audit_run(tmp_path / "run").status == "proved"
+
+    @pytest.mark.parametrize("content", [b"{}", b"not json", b'{"config": 1}'])
+    def test_a_folder_of_something_else_is_left_alone(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        content: bytes,
+    ) -> None:  # fmt: skip
+        """What a person keeps in a folder of that name would be overwritten."""
+        (tmp_path / "config.json").write_bytes(content)
+        assert launch.main(["--run-dir", str(tmp_path), *FLAGS.split()]) == 2
+        assert "not written by this trainer" in capsys.readouterr().err
+        assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+        assert (tmp_path / "config.json").read_bytes() == content
+
+    def test_a_run_dir_that_is_a_file_is_refused(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The message of mkdir does not say what to do."""
+        (tmp_path / "file").write_text("mine")
+        assert launch.main(["--run-dir", str(tmp_path / "file"), *FLAGS.split()]) == 2
+        assert "Name a folder" in capsys.readouterr().err
+
+    def test_a_newer_format_is_refused_and_not_set_aside(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A checkpoint of a newer version is good; this version just cannot read it."""
+        from trainer_core.publish import manifest_sha256
+
+        run_dir = tmp_path / "run"
+        assert launch.main(["--run-dir", str(run_dir), *FLAGS.split()]) == 0
+        path = run_dir / "checkpoints" / "step-00000051" / "manifest.json"
+        manifest = {**json.loads(path.read_text()), "format": 99}
+        path.write_text(json.dumps({**manifest, "sha256": manifest_sha256(manifest)}))
+        assert launch.main(["--run-dir", str(run_dir), *FLAGS.split()]) == 2
+        assert "format 99" in capsys.readouterr().err
+        assert path.exists()
+
+
+@pytest.mark.ranks
+class TestTorchrun:
+    def test_every_launch_ends_with_0(self, tmp_path: Path) -> None:
+        """Ranks that abort while tearing down fail a job that has done its work (D27)."""
+        for launch in range(2):
+            job = torchrun(tmp_path / str(launch), 4)
+            output, _ = job.communicate(timeout=120)
+            assert job.returncode == 0, (tmp_path / f"{launch}.err").read_text()
+            assert json.loads(output.splitlines()[-1])["status"] == "done"
+
+    def test_a_rank_killed_three_times_is_restarted_three_times(self, tmp_path: Path) -> None:
+        """Restarted ranks that read keys of the dead attempt wait for ever (D24)."""
+        run_dir = tmp_path / "run"
+        flags = ("--max-epochs", "12", "--checkpoint-every-steps", "10")
+        job = torchrun(run_dir, 2, *flags, restarts=3)
+        for attempt, step in enumerate((15, 40, 65)):
+            pid = wait_for_step(run_dir, attempt % 2, step, attempt)
+            os.kill(pid, signal.SIGKILL)
+        output, _ = job.communicate(timeout=120)
+        assert job.returncode == 0, run_dir.with_suffix(".err").read_text()
+        assert json.loads(output.splitlines()[-1])["step"] == 12 * 26
+        report = audit_run(run_dir)
+        assert (report.status, report.attempts) == ("proved", 4)
+
+    def test_sigterm_to_torchrun_saves_the_step(self, tmp_path: Path) -> None:
+        """A scheduler that takes the node back sends SIGTERM and does not wait long (D17)."""
+        run_dir = tmp_path / "run"
+        flags = ("--max-epochs", "500", "--checkpoint-every-steps", "1000000")
+        job = torchrun(run_dir, 2, *flags)
+        wait_for_step(run_dir, 1, 30)
+        job.terminate()
+        job.communicate(timeout=60)
+        last = list(read_jsonl(run_dir / "logs" / "rank-0.jsonl"))[-1]
+        assert last["event"] == "preempted"
+        assert (run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
+
+    def test_a_mistake_is_said_once_and_ends_all_ranks(self, tmp_path: Path) -> None:
+        """Four ranks that print the same paragraph hide it."""
+        run_dir = tmp_path / "run"
+        job = torchrun(run_dir, 2, "--data", "tokens:/nowhere/tokens.bin")
+        job.communicate(timeout=60)
+        assert job.returncode == 1  # torchrun's own; the ranks ended with 2
+        text = run_dir.with_suffix(".err").read_text()
+        assert text.count("no such file") == 1
+        assert re.search(r"exitcode\s*: 2", text)
+        assert not re.search(r"launch\.py\", line", text), "torchrun's own traceback is enough"

@@ -1,0 +1,251 @@
+"""Killed and resumed: bit for bit the same weights, each sample exactly once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jobs import finish, kill_after_commit, kill_after_save, run_ranks, small
+
+from rehearsal.audit import audit_run, read_jsonl
+
+pytestmark = pytest.mark.ranks
+
+
+def steps_per_epoch(world_size: int) -> int:
+    """Of ``small``: 203 samples in global batches of 8 per rank."""
+    return -(-203 // (8 * world_size))
+
+
+def events(run_dir: Path, name: str, rank: int = 0) -> list[dict[str, Any]]:
+    lines = read_jsonl(run_dir / "logs" / f"rank-{rank}.jsonl")
+    return [line for line in lines if line["event"] == name]
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """The summary of the run that nobody disturbs, by world size."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return {w: finish(small(folder / str(w), dropout=0.2), w) for w in (1, 2, 3, 4)}
+
+
+# Each world size meets each number of loader workers, both kinds of save, each place of the kill.
+KILLS = [
+    (world_size, workers, is_async, ("mid-epoch", "epoch-end", "last")[(world_size + i) % 3])
+    for world_size in (1, 2, 3, 4)
+    for i, (workers, is_async) in enumerate([(0, False), (1, True), (2, False), (4, True)])
+]
+
+
+class TestBitExactResume:
+    @pytest.mark.parametrize(("world_size", "workers", "is_async", "place"), KILLS)
+    def test_killed_and_resumed_equals_undisturbed(
+        self,
+        tmp_path: Path,
+        undisturbed: dict[int, dict[str, Any]],
+        world_size: int,
+        workers: int,
+        is_async: bool,
+        place: str,
+    ) -> None:
+        """A resume that differs in one bit has lost a piece of state (D4b, D5, D13b, D28)."""
+        per_epoch, rank = steps_per_epoch(world_size), world_size - 1
+        prepare = {
+            "mid-epoch": partial(kill_after_commit, rank, per_epoch + 4),
+            "epoch-end": partial(kill_after_save, rank, per_epoch),
+            "last": partial(kill_after_commit, rank, 2 * per_epoch - 1),
+        }[place]
+        cfg = small(tmp_path, dropout=0.2, num_workers=workers, async_checkpoint=is_async)
+        killed = run_ranks(cfg, world_size, prepare)
+        assert killed[rank].exitcode == -9
+        resumed = finish(cfg, world_size)
+        assert resumed["weights_sha256"] == undisturbed[world_size]["weights_sha256"]
+        assert resumed["step"] == 2 * per_epoch
+        report = audit_run(tmp_path)
+        assert report.status == "proved", report.findings
+        validated = events(tmp_path, "resume_validated")
+        # Killed before the first checkpoint or after the last there is nothing to validate.
+        if events(tmp_path, "checkpoint_restored"):
+            assert [event["ok"] for event in validated] == [True], validated
+
+    def test_two_kills_in_one_epoch(
+        self, tmp_path: Path, undisturbed: dict[int, dict[str, Any]]
+    ) -> None:
+        """A second resume that counts from the first one's start skips what lies between."""
+        cfg = small(tmp_path, dropout=0.2, num_workers=2)
+        for step in (5, 10):
+            run_ranks(cfg, 2, partial(kill_after_commit, 0, step))
+        assert finish(cfg, 2)["weights_sha256"] == undisturbed[2]["weights_sha256"]
+        report = audit_run(tmp_path)
+        assert (report.status, report.attempts) == ("proved", 3)
+
+    def test_the_last_checkpoint_of_a_finished_run_resumes_to_nothing(
+        self, tmp_path: Path
+    ) -> None:
+        """A restart that trains or writes after the end changes a finished run (D22)."""
+        first = finish(small(tmp_path), 2)
+        before = contents(tmp_path)
+        assert finish(small(tmp_path), 2) == first
+        assert contents(tmp_path) == before
+
+
+class TestChangedWorldSize:
+    def test_two_three_one_ranks_train_each_sample_once(self, tmp_path: Path) -> None:
+        """Another world size deals the rest of the epoch anew: nothing twice, nothing lost (D9)."""
+        pinned = {"pinned_global_batch_size": 32, "micro_batch_size": 5}
+        straight = finish(small(tmp_path / "straight", **pinned), 2)
+        cfg = small(tmp_path / "chain", **pinned)
+        run_ranks(cfg, 2, partial(kill_after_commit, 1, 5))
+        run_ranks(cfg, 3, partial(kill_after_commit, 2, 9))
+        end = finish(cfg, 1)
+        assert end["step"] == straight["step"]
+        report = audit_run(tmp_path / "chain")
+        assert report.status == "proved", report.findings
+        states = [
+            torch.load(
+                tmp_path / name / "checkpoints" / f"step-{end['step']:08d}" / "state.pt",
+                weights_only=True,
+            )["model"]
+            for name in ("straight", "chain")
+        ]
+        for name, weights in states[0].items():
+            # Another world size sums in another order; only the last bits may differ.
+            torch.testing.assert_close(states[1][name], weights, rtol=1e-4, atol=1e-5)
+
+    def test_an_unpinned_batch_is_refused_and_the_flag_named(self, tmp_path: Path) -> None:
+        """Another global batch has other steps: the position would mean other samples."""
+        run_ranks(small(tmp_path), 2, partial(kill_after_commit, 1, 5))
+        before = contents(tmp_path)
+        results = run_ranks(small(tmp_path), 3)
+        assert [result.exitcode for result in results] == [2, 2, 2]
+        for result in results:
+            assert "--pinned-global-batch-size 16" in result.traceback
+        assert contents(tmp_path) == before
+
+    def test_a_rank_without_samples_joins_the_sync(self, tmp_path: Path) -> None:
+        """A rank that stays away from the last, small step leaves the others waiting."""
+        cfg = small(tmp_path, dataset_size=9, pinned_global_batch_size=4)
+        assert finish(cfg, 3)["step"] == 6
+        assert audit_run(tmp_path).status == "proved"
+
+    def test_two_ranks_give_the_gradient_of_one(self, tmp_path: Path) -> None:
+        """A mean of means weighs the samples of the smaller share more."""
+        cfg = small(tmp_path / "1", pinned_global_batch_size=7, dataset_size=31)
+        one = finish(cfg, 1)
+        two = finish(small(tmp_path / "2", pinned_global_batch_size=7, dataset_size=31), 2)
+        assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
+
+
+class TestDamage:
+    def spoil(self, folder: Path) -> None:
+        path = folder / "state.pt"
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+    def test_a_flipped_bit_falls_back_to_the_checkpoint_before(
+        self, tmp_path: Path, undisturbed: dict[int, dict[str, Any]]
+    ) -> None:
+        """torch.load takes a flipped bit as it is: the run would go on with wrong weights."""
+        cfg = small(tmp_path, dropout=0.2)
+        run_ranks(cfg, 2, partial(kill_after_commit, 1, 8))
+        self.spoil(tmp_path / "checkpoints" / "step-00000006")
+        assert finish(cfg, 2)["weights_sha256"] == undisturbed[2]["weights_sha256"]
+        rejected = events(tmp_path, "checkpoint_rejected")
+        assert [event["folder"] for event in rejected] == ["step-00000006"]
+        assert "state.pt" in rejected[0]["reason"]
+        assert events(tmp_path, "checkpoint_restored")[0]["folder"] == "step-00000003"
+        assert list((tmp_path / "checkpoints").glob("rejected-step-00000006-*"))
+        assert audit_run(tmp_path).status == "proved"
+
+    def test_with_no_whole_checkpoint_the_run_is_refused_and_nothing_is_written(
+        self, tmp_path: Path
+    ) -> None:
+        """To begin again without a word throws away what was trained."""
+        run_ranks(small(tmp_path), 2, partial(kill_after_commit, 1, 8))
+        for folder in (tmp_path / "checkpoints").glob("step-*"):
+            self.spoil(folder)
+        before = contents(tmp_path)
+        results = run_ranks(small(tmp_path), 2)
+        assert [result.exitcode for result in results] == [2, 2]
+        assert all("--start-over" in result.traceback for result in results)
+        assert contents(tmp_path) == before
+        over = finish(small(tmp_path, start_over=True), 2)
+        assert over["run_dir"] == f"{tmp_path}-2"
+        assert contents(tmp_path) == before
+        shutil.rmtree(over["run_dir"])
+
+    def test_ranks_that_see_different_checkpoints_all_refuse(self, tmp_path: Path) -> None:
+        """Each rank with a latest of its own trains its own weights, and nobody notices (D18)."""
+        run_ranks(small(tmp_path), 2, partial(kill_after_commit, 1, 8))
+        results = run_ranks(small(tmp_path), 2, partial(hide_checkpoints, 1))
+        assert [result.exitcode for result in results] == [2, 2]
+        assert all("disk that all nodes share" in result.traceback for result in results)
+
+
+def hide_checkpoints(rank: int) -> None:
+    """Show ``rank`` an empty folder."""
+    import os
+
+    import trainer_core.runfolder as runfolder
+
+    if int(os.environ["RANK"]) == rank:
+        runfolder.published_steps = lambda _: {}
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one rank that was killed after step 8."""
+    folder = tmp_path_factory.mktemp("started")
+    run_ranks(small(folder), 1, partial(kill_after_commit, 0, 8))
+    return folder
+
+
+class TestChangedSettings:
+    @pytest.mark.parametrize(
+        ("field", "value", "named"),
+        [
+            ("seed", 18, "--seed 17"),
+            ("dataset_size", 204, "--dataset-size 203"),
+            ("micro_batch_size", 5, "--pinned-global-batch-size 8"),
+            ("hidden_dim", 32, "--hidden-dim 16"),
+            ("num_layers", 3, "--num-layers 2"),
+            ("data", "digits", "--data toy"),
+            ("input_dim", 9, "fingerprint"),
+        ],
+    )
+    def test_what_makes_the_run_is_refused_by_name(
+        self, started: Path, field: str, value: Any, named: str
+    ) -> None:
+        """Accepted in silence, it would replay or skip samples (D8)."""
+        from trainer_core.launch import run
+        from trainer_core.settings import UserError
+
+        with pytest.raises(UserError, match=named):
+            run(small(started, **{field: value}))
+
+    def test_a_new_learning_rate_takes_effect_and_is_reported(self, tmp_path: Path) -> None:
+        """The optimizer's saved state would silently bring the old one back (D8)."""
+        run_ranks(small(tmp_path), 1, partial(kill_after_commit, 0, 8))
+        finish(small(tmp_path, learning_rate=5e-4, weight_decay=0.1, max_epochs=3), 1)
+        changed = events(tmp_path, "config_changed")[0]["changes"]
+        assert changed["learning_rate"] == [1e-3, 5e-4]
+        assert changed["weight_decay"] == [0.01, 0.1]
+        assert changed["max_epochs"] == [2, 3]
+        assert "decay_steps" not in changed
+        progress = events(tmp_path, "train_progress")
+        rates = {line["step"]: line["lr"] for line in progress if line["attempt"] == 1}
+        # The horizon stays that of the first plan; beyond it the rate is the floor.
+        assert rates[52] == pytest.approx(5e-5)
+        assert rates[60] == pytest.approx(5e-5)
+        assert json.loads((tmp_path / "config.json").read_text())["config"]["decay_steps"] == 52

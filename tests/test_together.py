@@ -1,0 +1,178 @@
+"""What happens on one rank is known to all: they stop, skip or save in the same step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jobs import finish, kill_after_commit, run_ranks, small, this_rank, train
+
+from rehearsal.audit import audit_run, read_jsonl
+from trainer_core.workers import Workers
+
+pytestmark = pytest.mark.ranks
+
+
+def lines(run_dir: Path, kind: str, rank: int) -> list[dict[str, Any]]:
+    return list(read_jsonl(run_dir / kind / f"rank-{rank}.jsonl"))
+
+
+def break_the_loader(rank: int, at_call: int) -> None:
+    """Make one rank's dataset raise on one of its reads."""
+    from trainer_core.data import ToyClassificationDataset
+
+    batch, calls = ToyClassificationDataset.batch, []
+
+    def breaking(self: Any, indices: Any) -> Any:
+        calls.append(1)
+        if this_rank() == rank and len(calls) == at_call:
+            raise RuntimeError("bad sector")
+        return batch(self, indices)
+
+    ToyClassificationDataset.batch = breaking
+
+
+def break_the_save(at_step: int) -> None:
+    """Make the write of one checkpoint fail, as a full disk does."""
+    import trainer_core.publish as publish
+
+    original = publish.publish
+
+    def failing(temporary: Path, target: Path, facts: Any) -> None:
+        if facts["step"] == at_step:
+            raise OSError(28, "No space left on device", str(target))
+        original(temporary, target, facts)
+
+    publish.publish = failing
+
+
+def poison(rank: int, at_step: int) -> None:
+    """Put a NaN into one rank's inputs of one step."""
+    import trainer_core.launch as launch
+
+    original, steps = launch.next_step, []
+
+    def poisoned(*arguments: Any) -> Any:
+        batches, error = original(*arguments)
+        steps.append(1)
+        if this_rank() == rank and len(steps) == at_step:
+            batches[0].inputs[0, 0] = float("nan")
+        return batches, error
+
+    launch.next_step = poisoned
+
+
+class TestOneRankFails:
+    def test_a_loader_error_on_one_rank_is_raised_on_all(self, tmp_path: Path) -> None:
+        """A rank that raises alone leaves the others in the all-reduce, until the timeout."""
+        began = time.monotonic()
+        # Two reads a step and one for the empty batch: the sixth is in step 3.
+        results = run_ranks(small(tmp_path), 3, partial(break_the_loader, 1, 6))
+        assert time.monotonic() - began < 30
+        assert [result.exitcode for result in results] == [1, 1, 1]
+        assert all("bad sector" in result.traceback for result in results)
+        assert "[rank 1/3]" in results[0].traceback
+        trained = [line["step"] for line in lines(tmp_path, "ledger", 0)]
+        assert trained == [1, 2], "the step of the error must not count as trained"
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_save_that_fails_is_raised_on_all(self, tmp_path: Path, is_async: bool) -> None:
+        """A save that fails in silence is found out at the next crash."""
+        cfg = small(tmp_path, async_checkpoint=is_async)
+        results = run_ranks(cfg, 2, partial(break_the_save, 6))
+        assert [result.exitcode for result in results] == [2, 2]
+        assert all("No space left" in result.traceback for result in results)
+        # What was published before is whole, and the run goes on from it.
+        assert finish(cfg, 2)["step"] == 26
+        assert audit_run(tmp_path).status == "proved"
+
+    def test_the_last_save_fails_and_the_job_says_so(self, tmp_path: Path) -> None:
+        """An exit that does not wait for the async save reports a checkpoint that is not there."""
+        cfg = small(tmp_path, async_checkpoint=True)
+        results = run_ranks(cfg, 2, partial(break_the_save, 26))
+        assert [result.exitcode for result in results] == [2, 2]
+
+
+class TestNonFinite:
+    def test_a_nan_on_one_rank_stops_all_and_reaches_no_checkpoint(self, tmp_path: Path) -> None:
+        """NaN weights saved as the newest checkpoint make every restart worthless (D16)."""
+        results = run_ranks(small(tmp_path, log_every=100), 2, partial(poison, 1, 5))
+        assert [result.exitcode for result in results] == [2, 2]
+        assert all("step 5: loss nan" in result.traceback for result in results)
+        (newest, *_) = sorted((tmp_path / "checkpoints").glob("step-*"), reverse=True)
+        assert newest.name == "step-00000003"
+        model = torch.load(newest / "state.pt", weights_only=True)["model"]
+        assert all(tensor.isfinite().all() for tensor in model.values())
+
+    def test_skip_withholds_the_update_on_all_ranks_and_goes_on(self, tmp_path: Path) -> None:
+        """Ranks that skip different updates hold different weights from then on."""
+        results = run_ranks(small(tmp_path, on_nonfinite="skip"), 2, partial(poison, 1, 5))
+        assert [result.exitcode for result in results] == [0, 0]
+        assert len({result.value["weights_sha256"] for result in results}) == 1
+        for rank in (0, 1):
+            skipped = [x["step"] for x in lines(tmp_path, "ledger", rank) if x.get("skipped")]
+            assert skipped == [5]
+        assert audit_run(tmp_path).status == "proved"
+
+    @pytest.mark.parametrize("amp", ["bf16", "fp16"])
+    def test_reduced_precision_runs_and_resumes(self, tmp_path: Path, amp: str) -> None:
+        """A scaler that starts anew after a resume trains other steps than it would have."""
+        straight = finish(small(tmp_path / "straight", amp=amp), 2)
+        cfg = small(tmp_path / "killed", amp=amp)
+        run_ranks(cfg, 2, partial(kill_after_commit, 0, 8))
+        assert finish(cfg, 2)["weights_sha256"] == straight["weights_sha256"]
+
+
+class TestSigterm:
+    def test_sigterm_to_one_rank_saves_the_step_and_ends_all(self, tmp_path: Path) -> None:
+        """A preempted job that does not save loses the work since the last checkpoint (D17)."""
+        long = {"max_epochs": 40, "checkpoint_every_steps": 10_000}
+        straight = finish(small(tmp_path / "straight", **long), 2)
+        cfg = small(tmp_path / "preempted", **long)
+        workers = Workers(partial(train, cfg), 2)
+        ledger = tmp_path / "preempted" / "ledger" / "rank-1.jsonl"
+        deadline = time.monotonic() + 60
+        while not ledger.exists() or len(list(read_jsonl(ledger))) < 20:
+            assert time.monotonic() < deadline, "the run did not reach step 20 within 60 s"
+            time.sleep(0.01)
+        os.kill(workers.processes[1].pid or 0, signal.SIGTERM)
+        results = workers.wait(60)
+        assert [result.exitcode for result in results] == [0, 0]
+        assert [result.value["status"] for result in results] == ["preempted", "preempted"]
+        step = results[0].value["step"]
+        assert (tmp_path / "preempted" / "checkpoints" / f"step-{step:08d}").is_dir()
+        for rank in (0, 1):
+            assert lines(tmp_path / "preempted", "logs", rank)[-1]["event"] == "preempted"
+            assert lines(tmp_path / "preempted", "ledger", rank)[-1]["step"] == step
+        assert finish(cfg, 2)["weights_sha256"] == straight["weights_sha256"]
+        report = audit_run(tmp_path / "preempted")
+        assert (report.status, report.replayed_steps) == ("proved", 0)
+
+
+class TestLogs:
+    def test_every_rank_logs_the_mean_over_the_global_batch(self, tmp_path: Path) -> None:
+        """Rank 0's own loss hides what the other ranks' samples do (D25)."""
+        finish(small(tmp_path), 2)
+        losses = [
+            [line["loss"] for line in lines(tmp_path, "logs", rank) if "loss" in line]
+            for rank in (0, 1)
+        ]
+        assert losses[0] == losses[1]
+        assert len(losses[0]) == 26
+        alone = finish(small(tmp_path / "alone", pinned_global_batch_size=16), 1)
+        assert losses[0][-1] == pytest.approx(alone["loss"], rel=1e-4)
+
+    def test_phases_cover_the_step_on_every_rank(self, tmp_path: Path) -> None:
+        """Time that no phase shows cannot be found by whoever looks for it (D14)."""
+        finish(small(tmp_path, hidden_dim=512, num_layers=3, micro_batch_size=32, log_every=5), 2)
+        for rank in (0, 1):
+            last = [x for x in lines(tmp_path, "logs", rank) if x["event"] == "train_progress"][-1]
+            spent = {name: phase["p50"] for name, phase in last["phases"].items()}
+            assert spent["grad_sync"] > 0
+            assert spent["other"] < 0.1 * sum(spent.values())
