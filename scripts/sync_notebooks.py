@@ -11,6 +11,7 @@ What a file in ``notebooks/src`` may say, beside jupytext's percent format:
 
     # variants: blank, hidden               in a first cell of comments: derive these too
     # %% include="scale.interfaces"         the cells of trainer_core/scale/interfaces.py
+    # %% include="rehearsal.audit"          the cells of rehearsal/audit.py
     # %% include="order" collapsed=true     the same, folded away
     # %% active="py"                        a cell that is not in the notebook
     # %matplotlib inline                    a magic, a comment only in the file
@@ -39,6 +40,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # The eight cells that people type, which a variant empties; other modules stay whole.
 TYPED = ("config", "data", "model", "distributed", "train", "checkpoint", "metrics", "launch")
 VARIANTS = ("blank", "hidden")
+PACKAGES = ("trainer_core/", "rehearsal/")
 VARIANTS_LINE = re.compile(r"^# variants:(.*)$", re.MULTILINE)
 DIRECTIVES = ("include", "collapsed", "active")
 KEPT_METADATA = ("tags", "jupyter", "cellView")
@@ -148,7 +150,7 @@ def from_file(node: Any, file: str, index: int, text: str | None = None) -> Cell
 
 def docstring(cell: Cell) -> str:
     """The text of a module's first cell up to where the docstring and blank lines end."""
-    if cell.index or cell.kind != "code" or not cell.file.startswith("trainer_core/"):
+    if cell.index or cell.kind != "code" or not cell.file.startswith(PACKAGES):
         return ""
     body = parse(cell.source, cell.origin).body
     lines = cell.source.splitlines(keepends=True)
@@ -163,7 +165,7 @@ def is_constant(node: ast.stmt) -> bool:
 
 
 def trainer_imports(text: str, where: str, module: str = "") -> set[str]:
-    """Modules of trainer_core that the top level of ``text`` imports from."""
+    """Modules of the project that the top level of ``text`` imports from."""
     found: set[str] = set()
     for node in parse(text, where).body:
         if isinstance(node, ast.Import):
@@ -172,7 +174,8 @@ def trainer_imports(text: str, where: str, module: str = "") -> set[str]:
             package = ["trainer_core", *module.split(".")][: -node.level] if node.level else []
             base = ".".join([*package, *([node.module] if node.module else [])])
             found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    return {n.removeprefix("trainer_core.") for n in found if n.startswith("trainer_core.")}
+    own = {name for name in found if name.startswith(("trainer_core.", "rehearsal."))}
+    return {name.removeprefix("trainer_core.") for name in own}
 
 
 def bindings(cell: Cell) -> Iterator[tuple[str, str]]:
@@ -302,13 +305,20 @@ def restore(root: Path, name: str, cell: Cell, text: str) -> str:
 
 
 def module_file(module: str) -> str:
-    return f"trainer_core/{module.replace('.', '/')}.py"
+    folder = "" if module.startswith("rehearsal.") else "trainer_core/"
+    return f"{folder}{module.replace('.', '/')}.py"
 
 
 def module_names(root: Path) -> list[str]:
-    package = root / "trainer_core"
-    paths = (path for path in package.rglob("*.py") if path.stem != "__init__")
-    return sorted(".".join(p.relative_to(package).with_suffix("").parts) for p in paths)
+    """Every module that a notebook may include, spelled as an include spells it."""
+    found = []
+    for package, base in (
+        (root / "trainer_core", root / "trainer_core"),
+        (root / "rehearsal", root),
+    ):
+        paths = (path for path in package.rglob("*.py") if path.stem != "__init__")
+        found += [".".join(path.relative_to(base).with_suffix("").parts) for path in paths]
+    return sorted(found)
 
 
 def module_cells(root: Path, module: str) -> Iterator[Cell]:
@@ -324,7 +334,7 @@ def module_cells(root: Path, module: str) -> Iterator[Cell]:
                 continue
         if cell.kind == "code" and (found := trainer_imports(cell.source, cell.origin, module)):
             raise SyncError(
-                f"{cell.origin} imports from trainer_core ({', '.join(sorted(found))}), which "
+                f"{cell.origin} imports from this project ({', '.join(sorted(found))}), which "
                 f'a notebook does not have. Move the import into a cell # %% active="py".'
             )
         yield cell
@@ -334,8 +344,7 @@ def refuse_missing(root: Path, module: str, where: str, present: set[str]) -> No
     known = module_names(root)
     if module not in known:
         raise SyncError(
-            f"{where} includes {module!r}; trainer_core has no such module."
-            f"{nearest(module, known)}"
+            f"{where} includes {module!r}; there is no such module.{nearest(module, known)}"
         )
     file = module_file(module)
     for node in read_cells(root, file):
@@ -353,7 +362,7 @@ def refuse_clashes(cells: Iterable[Cell], where: str) -> None:
     """One notebook holds all modules' names: of two definitions the later hides the earlier."""
     seen: dict[str, tuple[str, str]] = {}
     for cell in cells:
-        if cell.kind == "code" and cell.file.startswith("trainer_core/"):
+        if cell.kind == "code" and cell.file.startswith(PACKAGES):
             for name, meaning in bindings(cell):
                 earlier, file = seen.setdefault(name, (meaning, cell.file))
                 if earlier != meaning and file != cell.file and not name.startswith("__"):

@@ -789,7 +789,7 @@ class TestDirectives:
         """In Colab there is no package, and elsewhere there would be two of each class."""
         replace(project, "trainer_core/config.py", "LIMIT = 8", f"LIMIT = 8\n{line}")
         with pytest.raises(
-            sync.SyncError, match=r"config.py#2 imports from trainer_core \(order"
+            sync.SyncError, match=r"config.py#2 imports from this project \(order"
         ):
             sync.compose(project)
 

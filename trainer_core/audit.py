@@ -55,6 +55,7 @@ def world_size_of(lines: list[LedgerLine]) -> int:
     return max((line.world_size for line in lines), default=1)
 
 
+# %%
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """The JSON objects of a file, one a line; skips a line that a kill cut."""
     with open(path, encoding="utf-8", errors="replace") as lines:
@@ -115,6 +116,7 @@ def read_logs(run_dir: Path | str) -> RunLogs:
     return logs
 
 
+# %%
 class RunPlan(NamedTuple):
     """What the order of a run depends on, and its length."""
 
@@ -205,6 +207,7 @@ def name_few(samples: Any) -> str:
     return ", ".join(map(str, samples[:5])) + (", ..." if len(samples) > 5 else "") or "none"
 
 
+# %%
 def judge_attempts(
     found: Findings, ledger: dict[int, Steps], lineage: Steps, logs: RunLogs
 ) -> None:
@@ -222,6 +225,7 @@ def judge_attempts(
             found.add("holes", f"{older}: {text}; look into ledger/")
 
 
+# %%
 def judge_step(
     found: Findings, epoch: int, step: int, planned: NDArray[np.int64], lines: list[LedgerLine]
 ) -> bool:
@@ -257,6 +261,7 @@ def planned_batches(plan: RunPlan, epoch: int) -> Iterator[NDArray[np.int64]]:
         yield from (samples[at : at + batch] for at in range(0, len(samples), batch))
 
 
+# %%
 def judge_epoch(
     found: Findings, plan: RunPlan, epoch: int, steps: range, lineage: Steps
 ) -> None:
@@ -316,6 +321,7 @@ class AuditReport:
     places: dict[str, list[Place]] = field(default_factory=dict)  # of the findings, by kind
 
 
+# %%
 def measure_times(ledger: dict[int, Steps], lineage: Steps, logs: RunLogs) -> dict[str, Any]:
     """Goodput and its parts, in seconds, from rank 0's lines and log."""
     alive, spans = list(logs.alive), dict[int, tuple[float, float]]()

@@ -76,7 +76,7 @@ class TrainConfig:
         for spec in fields(self):
             check_setting(spec.name, getattr(self, spec.name), str(spec.type), spec.metadata)
         kind, _, path = self.data.partition(":")
-        if kind not in ("toy", "digits", "tokens") or (kind == "tokens") != bool(path):
+        if self.data not in ("toy", "digits") and not (kind == "tokens" and path):
             raise UserError(
                 f"--data {self.data}: not a dataset, so there is nothing to train on. Choose "
                 "toy, digits, or tokens:PATH with the path of a file of uint16 tokens."
@@ -109,8 +109,10 @@ class TrainConfig:
 
         Paths, ranks and the way the global batch is cut are left out; G itself is in it.
         """
-        kinds = {spec.name: spec.metadata["kind"] for spec in fields(self)}
-        defining = [name for name, kind in kinds.items() if kind in ("identity", "training")]
-        content = {name: getattr(self, name) for name in defining}
-        content |= {"data": self.data_kind, "global_batch_size": self.global_batch_size}
+        content: dict[str, object] = {"global_batch_size": self.global_batch_size}
+        for spec in fields(self):
+            if spec.metadata["kind"] in ("identity", "training"):
+                value = self.data_kind if spec.name == "data" else getattr(self, spec.name)
+                # 1 and 1.0 are the same learning rate, but not the same JSON.
+                content[spec.name] = float(value) if isinstance(value, int) else value
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

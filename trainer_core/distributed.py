@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 # %% active="py"
 from trainer_core.config import TrainConfig
@@ -98,7 +98,7 @@ def wrap_model(model: nn.Module, info: RankInfo, no_inputs: Tensor) -> nn.Module
     if info.world_size == 1:
         return model
     device_ids = [info.device.index] if info.device.type == "cuda" else None
-    wrapped = DistributedDataParallel(model, device_ids, gradient_as_bucket_view=True)
+    wrapped = DDP(model, device_ids, gradient_as_bucket_view=True)
     wrapped(no_inputs.to(info.device)).sum().backward()
     wrapped.zero_grad(set_to_none=True)
     return wrapped
@@ -106,5 +106,5 @@ def wrap_model(model: nn.Module, info: RankInfo, no_inputs: Tensor) -> nn.Module
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The model inside DDP; checkpoints hold its names, without the ``module.`` prefix."""
-    inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
+    inner: nn.Module = model.module if isinstance(model, DDP) else model
     return inner

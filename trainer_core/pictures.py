@@ -132,6 +132,7 @@ def draw_lineage(frame: MapFrame, lineage: Steps) -> None:
         frame.note(name, ends[0], 1.05, (0, 4), fontweight="bold")
 
 
+# %%
 def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) -> int:
     """Draw above the lineage what kills have cost; returns the number of lanes it takes."""
     lost_steps = {
@@ -169,6 +170,7 @@ def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) ->
     return len(lane_ends)
 
 
+# %%
 def draw_marks(frame: MapFrame, report: AuditReport, lineage: Steps) -> None:
     """Mark what the audit found. The legend counts it, also where there is none."""
     batch = frame.plan.global_batch_size
@@ -184,6 +186,7 @@ def draw_marks(frame: MapFrame, report: AuditReport, lineage: Steps) -> None:
         frame.axes.scatter(steps, heights, 60, label=f"{name}: {getattr(report, kind)}", **look)
 
 
+# %%
 def label_map(frame: MapFrame, lineage: Steps) -> None:
     """Name the ranks at both ends, for a world size may change, and the epochs."""
     from matplotlib.ticker import MaxNLocator
@@ -343,7 +346,9 @@ def phase_bars(run_dir: Path | str) -> Figure:
     if not newest:
         raise nothing_to_draw(run_dir, "phases in train_progress in logs/rank-*.jsonl")
     steps = ", ".join(sorted({f"{record['step']}" for record in newest.values()}))
-    subtitle = f"logged at step {steps}; thick: median (p50) of each phase, thin: its p95"
+    subtitle = (
+        f"as last logged (step {steps}); thick: median (p50) of each phase, thin: its p95"
+    )
     figure, axes = new_figure(2.2 + 0.8 * len(newest), "Where a step's time goes", subtitle)
     for rank, record in newest.items():
         for key, y, height in (("p50", rank - 0.12, 0.48), ("p95", rank + 0.27, 0.2)):

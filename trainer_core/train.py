@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 # %% active="py"
 from trainer_core.config import TrainConfig
@@ -45,13 +45,6 @@ class Trainer:
     nonfinite_steps: Tensor | int = 0
 
 
-def local_gradients_only(model: nn.Module) -> AbstractContextManager[None]:
-    """Backward passes inside add up on this rank; DDP does not all-reduce them."""
-    if isinstance(model, DistributedDataParallel):
-        return model.no_sync()
-    return nullcontext()
-
-
 # %%
 def train_step(
     trainer: Trainer, micro_batches: Sequence[MicroBatch], samples_in_step: int, lr: float
@@ -72,12 +65,8 @@ def train_step(
         1.0 if the update was withheld because of a non-finite gradient, else 0.0; shape (), on
         the device, equal on all ranks because it is decided after the sync.
     """
-    cfg, timers, optimizer, scaler = (
-        trainer.cfg,
-        trainer.timers,
-        trainer.optimizer,
-        trainer.scaler,
-    )
+    cfg, timers, scaler = trainer.cfg, trainer.timers, trainer.scaler
+    model, optimizer = trainer.model, trainer.optimizer
     loss_sum = torch.zeros((), device=trainer.device)
     for group in optimizer.param_groups:
         group["lr"] = lr
@@ -87,7 +76,8 @@ def train_step(
         with phase(timers, "h2d"):
             inputs = batch.inputs.to(trainer.device, non_blocking=True)
             targets = batch.targets.to(trainer.device, non_blocking=True)
-        with nullcontext() if batch is last else local_gradients_only(trainer.model):
+        # Only the last backward pass all-reduces; before it the gradients add up locally.
+        with model.no_sync() if isinstance(model, DDP) and batch is not last else nullcontext():
             with phase(timers, "forward"):
                 loss = summed_loss(trainer, inputs, targets)
             with phase(timers, "backward"):
@@ -175,7 +165,7 @@ def read_records(trainer: Trainer, step: int) -> list[StepRecord]:
         if is_bad and trainer.cfg.on_nonfinite == "stop":
             raise UserError(
                 f"step {record.step}: loss {record.loss}, gradient norm {record.grad_norm}. "
-                "Both must be finite. The update was withheld, and no checkpoint holds it. Look "
-                "at its samples, lower --learning-rate, or use --on-nonfinite skip."
+                "Both must be finite. The update was withheld; no checkpoint holds it. Look at "
+                "its samples, lower --learning-rate, or use --on-nonfinite skip."
             )
     return records

@@ -3,19 +3,19 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
 #
-# **What this is.** A rehearsal of the interview in which a distributed training pipeline is
-# built on a shared screen: a small data-parallel trainer in eight cells, which survives the kill
-# of one of its processes, and the proof, from its own records, that every sample was trained
-# exactly once.
+# **What this is.** A rehearsal of the interview in which a distributed training
+# pipeline is built on a shared screen: a small data-parallel trainer in eight cells,
+# which survives the kill of one of its processes, and the proof, from its own records,
+# that every sample was trained exactly once.
 #
-# **For whom.** You have written training loops, the interview is near, and you want to be able
-# to type the parts that matter and to defend each line: why it is so, what it costs, and which
-# number would show that it was wrong.
+# **For whom.** You have written training loops, the interview is near, and you want to
+# be able to type the parts that matter and to defend each line: why it is so, what it
+# costs, and which number would show that it was wrong.
 #
-# **Its limits.** The ranks are real processes that talk through gloo, on the CPU of one machine.
-# That shows correctness and order: who trained what, who waits for whom, what a kill leaves
-# behind. It does not show speed, neither of a GPU nor of a network. More than one node, an
-# object store and a scheduler are interfaces with stand-ins.
+# **Its limits.** The ranks are real processes that talk through gloo, on the CPU of one
+# machine. That shows correctness and order: who trained what, who waits for whom, what
+# a kill leaves behind. It does not show speed, neither of a GPU nor of a network. More
+# than one node, an object store and a scheduler are interfaces with stand-ins.
 
 # %% [markdown]
 # ## Is this kernel fit?
@@ -60,8 +60,8 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## The map
 #
-# The trainer is eight modules; the walkthrough is the same code, cell by cell, with what to say
-# while typing it. Read them in this order.
+# The trainer is eight modules; the walkthrough is the same code, cell by cell, with
+# what to say while typing it. Read them in this order.
 #
 # | | module | the question it answers |
 # |---|---|---|
@@ -86,16 +86,17 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## Where to go
 #
-# **With 15 minutes.** In a terminal, in the repository: `make train`. Two ranks train on scans
-# of digits, one is killed, the job goes on, and the audit says what became of every sample.
-# Then read section 2 of the [walkthrough](01_walkthrough.ipynb): the rest follows from it.
+# **With 15 minutes.** In a terminal, in the repository: `make train`. Two ranks train
+# on scans of digits, one is killed, the job goes on, and the audit says what became of
+# every sample. Then read section 2 of the [walkthrough](01_walkthrough.ipynb): the rest
+# follows from it.
 #
-# **With an evening.** The [walkthrough](01_walkthrough.ipynb) from top to bottom, every cell run.
-# The next evening the [hidden](01_walkthrough_hidden.ipynb) one, and then the
+# **With an evening.** The [walkthrough](01_walkthrough.ipynb) from top to bottom, every
+# cell run. The next evening the [hidden](01_walkthrough_hidden.ipynb) one, and then the
 # [blank](01_walkthrough_blank.ipynb) one with a clock: 50 minutes.
 #
-# **With a GPU node.** The same trainer under torchrun; nccl is chosen by the device. Kill a rank
-# on the way, and run the audit afterwards:
+# **With a GPU node.** The same trainer under torchrun; nccl is chosen by the device.
+# Kill a rank on the way, and run the audit afterwards:
 #
 # ```
 # torchrun --nproc-per-node 8 --max-restarts 3 scripts/launch.py --run-dir runs/gpu --amp bf16

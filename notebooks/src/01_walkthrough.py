@@ -5,14 +5,15 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
 #
-# Eight cells make a data-parallel trainer. At the end it runs on two processes, one of them is
-# killed, the job is started again, and the last weights equal those of a run that nobody
-# disturbed, bit for bit. The run's own records then prove that no sample was lost and none was
-# trained twice.
+# Eight cells make a data-parallel trainer. At the end it runs on two processes, one of
+# them is killed, the job is started again, and the last weights equal those of a run
+# that nobody disturbed, bit for bit. The run's own records then prove that no sample
+# was lost and none was trained twice.
 #
-# **The one idea.** The order of the data is a pure function of (number of samples, seed, epoch).
-# The position in it is one integer: the optimizer steps that are complete. Resuming, changing
-# the number of ranks, and proving that both were right all follow from these two sentences.
+# **The one idea.** The order of the data is a pure function of (number of samples,
+# seed, epoch). The position in it is one integer: the optimizer steps that are
+# complete. Resuming, changing the number of ranks, and proving that both were right all
+# follow from these two sentences.
 #
 # | cell | minutes | typed live | only said |
 # |---|---|---|---|
@@ -25,25 +26,26 @@
 # | 7 metrics | 4 | `phase`, one JSON line | CUDA events, the trace file |
 # | 8 launch | 5 | `train_run`, `train_loop` | signals, the run folder |
 #
-# That is 50 minutes; the rest of the hour is for questions. Folded cells hold what the eight
-# cells lean on and nobody types in an interview.
+# That is 50 minutes; the rest of the hour is for questions. Folded cells hold what the
+# eight cells lean on and nobody types in an interview.
 #
-# **How to use it.** First read and run it from top to bottom; that is an evening. Then open
-# `01_walkthrough_hidden.ipynb`, where every body in the eight cells is empty and the answer is
-# folded below each cell, and last `01_walkthrough_blank.ipynb`, where nothing is below. Type what
-# the table calls typed, with a clock beside you, and copy the rest from its module.
+# **How to use it.** First read and run it from top to bottom; that is an evening. Then
+# open `01_walkthrough_hidden.ipynb`, where every body in the eight cells is empty and
+# the answer is folded below each cell, and last `01_walkthrough_blank.ipynb`, where
+# nothing is below. Type what the table calls typed, with a clock beside you, and copy
+# the rest from its module.
 #
-# The text before each cell gives what to say while typing: why it is so, what it costs, and
-# which number would show that the choice was wrong. Rehearse the last one most.
+# The text before each cell gives what to say while typing: why it is so, what it costs,
+# and which number would show that the choice was wrong. Rehearse the last one most.
 #
-# The source is at [{{repository}}]({{repository}}). Nothing here imports it: every definition is
-# in a cell.
+# The source is at [{{repository}}]({{repository}}). Nothing here imports it: every
+# definition is in a cell.
 
 # %% [markdown]
 # ## Set-up
 #
-# The notebook needs torch, numpy, matplotlib and cloudpickle. The cell installs nothing that is
-# there; it needs the network only in a Colab runtime that lacks one of them.
+# The notebook needs torch, numpy, matplotlib and cloudpickle. The cell installs nothing
+# that is there; it needs the network only in a Colab runtime that lacks one of them.
 
 # %%
 # %matplotlib inline
@@ -89,25 +91,29 @@ print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_c
 # ## 1. Config
 #
 # **What it is for.** One place for everything that changes the training, checked before
-# anything is started. Each field says what a resume may do with it: an *identity* field is
-# refused when it changes, a *training* field takes effect and is reported, an *operation* field
-# leaves the training as it is.
+# anything is started. Each field says what a resume may do with it: an *identity* field
+# is refused when it changes, a *training* field takes effect and is reported, an
+# *operation* field leaves the training as it is. How the global batch is cut may change
+# as long as the batch stays.
 #
 # **Say while typing**
-# - Why: "The config is frozen and checked on construction. A bad value fails here, with a
-#   sentence that says what to set instead, and not forty minutes later on one rank."
-# - Why: "The global batch is derived, not set twice. If the world size changes and the batch
-#   must not, I pin it, and the ranks cut it differently."
+# - Why: "The config is frozen and checked on construction. A bad value fails here, with
+#   a sentence that says what to set instead, and not forty minutes later on one rank."
+# - Why: "The global batch is derived, not set twice. If the world size changes and the
+#   batch must not, I pin it, and the ranks cut it differently."
 # - What it costs: "Every new field needs a decision: identity, training, or operation."
-# - What would show that it is wrong: "Two runs with the same digest and different loss curves:
-#   then something that trains is not in the digest. Or a `config_changed` event nobody expected."
+# - What would show that it is wrong: "Two runs with the same digest and different loss
+#   curves: then something that trains is not in the digest. Or a `config_changed` event
+#   nobody expected."
 #
-# **Minutes:** 4. **Typed:** the fields for batch, schedule and seed, `global_batch_size`,
-# `digest`. **Only said:** the bounds, and that the command line's flags come from the fields.
+# **Minutes:** 4. **Typed:** the fields for batch, schedule and seed,
+# `global_batch_size`, `digest`. **Only said:** the bounds, and that the command line's
+# flags come from the fields.
 #
-# **A weak version** takes the digest with `hash()` and puts the rank into it, so it differs in
-# every process and can never be compared; counts `grad_accum_steps` in the batch formula while
-# the loop ignores it; and restores an old learning rate over the configured one without a word.
+# **A weak version** takes the digest with `hash()` and puts the rank into it, so it
+# differs in every process and can never be compared; counts `grad_accum_steps` in the
+# batch formula while the loop ignores it; and restores an old learning rate over the
+# configured one without a word.
 #
 # *Folded: how one setting is declared and checked.*
 
@@ -116,8 +122,8 @@ print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_c
 # %% include="config"
 
 # %% [markdown]
-# The digest depends on what is trained, not on how the batch is cut or where files are. Python's
-# `hash()` of a string differs from process to process.
+# The digest depends on what is trained, not on how the batch is cut or where files are.
+# Python's `hash()` of a string differs from process to process.
 
 # %%
 one = TrainConfig(micro_batch_size=32)
@@ -138,29 +144,32 @@ except UserError as error:
 # %% [markdown]
 # ## 2. Dataset and sampler
 #
-# **What it is for.** It answers which samples a rank trains in a step, for any world size, from
-# one integer. This is where distributed training is right or wrong without anybody noticing:
-# a loss curve over the wrong samples looks healthy.
+# **What it is for.** It answers which samples a rank trains in a step, for any world
+# size, from one integer. This is where distributed training is right or wrong without
+# anybody noticing: a loss curve over the wrong samples looks healthy.
 #
 # **Say while typing**
-# - Why: "I cut the epoch into global batches first and deal each batch to the ranks second. The
-#   batch exists before the ranks do, so the world size may change between two steps."
-# - Why: "The position moves in `commit`, which the loop calls when the optimizer has stepped.
-#   A loader that fetches ahead cannot move it."
-# - What it costs: "The order is computed, not stored, and reads jump over the whole dataset. On
-#   storage that wants long reads I would permute shards and keep the same integer."
-# - What would show that it is wrong: "Sample ids travel with the batch into a ledger. Duplicates
-#   and misses per epoch must both be zero. If random reads are the problem, `data_wait` p95
-#   grows before anything else."
+# - Why: "I cut the epoch into global batches first and deal each batch to the ranks
+#   second. The batch exists before the ranks do, so the world size may change between
+#   two steps."
+# - Why: "The position moves in `commit`, which the loop calls when the optimizer has
+#   stepped. A loader that fetches ahead cannot move it."
+# - What it costs: "The order is computed, not stored, and reads jump over the whole
+#   dataset. On storage that wants long reads I would permute shards and keep the same
+#   integer."
+# - What would show that it is wrong: "Sample ids travel with the batch into a ledger.
+#   Duplicates and misses per epoch must both be zero. If random reads are the problem,
+#   `data_wait` p95 grows before anything else."
 #
-# **Minutes:** 9. **Typed:** `slots`, `micro_batches`, `__iter__`, `commit`. **Only said:** the
-# bijection behind the order, the dataset classes, how loader workers die with their rank.
+# **Minutes:** 9. **Typed:** `slots`, `micro_batches`, `__iter__`, `commit`. **Only
+# said:** the bijection behind the order, the dataset classes, how loader workers die
+# with their rank.
 #
-# **A weak version** counts what the loader has fetched, so that a resume skips what was in the
-# queue; never resets that count, so that every epoch after the first is empty, or resets it in
-# the wrong place, so that the last epoch is trained twice; pads the last batch with repeated
-# samples or drops it; and keeps one counter per rank, which means nothing once the world size
-# has changed.
+# **A weak version** counts what the loader has fetched, so that a resume skips what was
+# in the queue; never resets that count, so that every epoch after the first is empty,
+# or resets it in the wrong place, so that the last epoch is trained twice; pads the
+# last batch with repeated samples or drops it; and keeps one counter per rank, which
+# means nothing once the world size has changed.
 #
 # *Folded: the order, a keyed bijection; and where samples come from.*
 
@@ -171,8 +180,8 @@ except UserError as error:
 # %% include="data"
 
 # %% [markdown]
-# The same step seen from one, two and three ranks: other shares, the same samples. Over the
-# epoch each sample comes once, although 8 does not divide 42.
+# The same step seen from one, two and three ranks: other shares, the same samples. Over
+# the epoch each sample comes once, although 8 does not divide 42.
 
 # %%
 tiny = TrainConfig(
@@ -197,8 +206,8 @@ for world_size in (1, 2, 3):
 assert shares(1, 0) != shares(1, 6)  # the same step of the next epoch
 
 # %% [markdown]
-# The order is a function, not a list: of a trillion samples, the five in the middle are computed
-# as fast as the first five.
+# The order is a function, not a list: of a trillion samples, the five in the middle are
+# computed as fast as the first five.
 
 # %%
 order = EpochOrder(10**12, seed=17, epoch=3)
@@ -206,8 +215,9 @@ print(order.samples(0, 5).tolist())
 print(order.samples(5 * 10**11, 5 * 10**11 + 5).tolist())
 
 # %% [markdown]
-# A loader asks its sampler for more than has been trained. A sampler that counts what it hands
-# out has counted samples that nobody trained; the committed position has not moved.
+# A loader asks its sampler for more than has been trained. A sampler that counts what
+# it hands out has counted samples that nobody trained; the committed position has not
+# moved.
 
 # %%
 class CountsWhatWasFetched(ResumeAwareDistributedSampler):
@@ -230,9 +240,9 @@ print("got", len(first.samples), "| fetched", sampler.fetched, "| position", sam
 assert sampler.fetched > 0 == sampler.position
 
 # %% [markdown]
-# Two habits of torch's own parts that this cell avoids: `DistributedSampler` repeats samples to
-# make the ranks' shares equal, and a `DataLoader` draws from the global random stream when it
-# is iterated, unless it is given a generator.
+# Two habits of torch's own parts that this cell avoids: `DistributedSampler` repeats
+# samples to make the ranks' shares equal, and a `DataLoader` draws from the global
+# random stream when it is iterated, unless it is given a generator.
 
 # %%
 parts = [list(DistributedSampler(range(10), num_replicas=4, rank=rank)) for rank in range(4)]
@@ -249,27 +259,28 @@ assert not torch.equal(before, torch.get_rng_state())
 # %% [markdown]
 # ## 3. Model and optimizer
 #
-# **What it is for.** What must exist before the first step, and nothing else: the network, the
-# optimizer with its two groups, a loss scaler only for fp16, and the learning rate as a function
-# of the step.
+# **What it is for.** What must exist before the first step, and nothing else: the
+# network, the optimizer with its two groups, a loss scaler only for fp16, and the
+# learning rate as a function of the step.
 #
 # **Say while typing**
-# - Why: "The learning rate is a function of the step. A function has no state, so there is no
-#   scheduler to save, and none to forget."
-# - Why: "Decay applies to matrices only. A scaler exists for fp16 only: bf16 has the range of
-#   fp32."
-# - What it costs: "A schedule that looks at the loss does not fit this. It would be one more
-#   state in the checkpoint, and one more decision that all ranks must take alike."
-# - What would show that it is wrong: "The learning rate is in every progress event. A jump
-#   after a resume is a lost schedule. Skipped steps that keep coming mean that fp16's range is
-#   the problem."
+# - Why: "The learning rate is a function of the step. A function has no state, so there
+#   is no scheduler to save, and none to forget."
+# - Why: "Decay applies to matrices only. A scaler exists for fp16 only: bf16 has the
+#   range of fp32."
+# - What it costs: "A schedule that looks at the loss does not fit this. It would be one
+#   more state in the checkpoint, and one more decision that all ranks must take alike."
+# - What would show that it is wrong: "The learning rate is in every progress event. A
+#   jump after a resume is a lost schedule. Skipped steps that keep coming mean that
+#   fp16's range is the problem."
 #
-# **Minutes:** 4. **Typed:** `TinyNet`, `build_optimizer`, `learning_rate_at`. **Only said:** the
-# decoder, the weights' hash.
+# **Minutes:** 4. **Typed:** `TinyNet`, `build_optimizer`, `learning_rate_at`. **Only
+# said:** the decoder, the weights' hash.
 #
-# **A weak version** decays biases; builds a disabled scaler and then tests whether a scaler
-# exists, which is always true, so that autocast is always on; and has a scheduler object that
-# is not in the checkpoint, so that the learning rate starts its warm-up again.
+# **A weak version** decays biases; builds a disabled scaler and then tests whether a
+# scaler exists, which is always true, so that autocast is always on; and has a
+# scheduler object that is not in the checkpoint, so that the learning rate starts its
+# warm-up again.
 #
 # *Folded: the decoder that `tokens:PATH` trains.*
 
@@ -278,7 +289,8 @@ assert not torch.equal(before, torch.get_rng_state())
 # %% include="model"
 
 # %% [markdown]
-# The schedule needs only the step. The groups: two matrices with decay, two biases without.
+# The schedule needs only the step. The groups: two matrices with decay, two biases
+# without.
 
 # %%
 plan = TrainConfig(warmup_steps=10, decay_steps=100, learning_rate=1.0, min_lr_fraction=0.1)
@@ -291,8 +303,8 @@ assert build_scaler(plan, torch.device("cpu")) is None
 
 # %% [markdown]
 # A disabled scaler is still an object, and true. Autocast changes what the forward pass
-# computes in, not the type of the weights or of their gradients. fp16 loses small gradients
-# that bf16 keeps, which is what the scaler is for.
+# computes in, not the type of the weights or of their gradients. fp16 loses small
+# gradients that bf16 keeps, which is what the scaler is for.
 
 # %%
 assert torch.amp.GradScaler("cpu", enabled=False)
@@ -310,31 +322,37 @@ assert small_gradient.half() == 0 != small_gradient.bfloat16()
 # %% [markdown]
 # ## 4. Rank wiring
 #
-# **What it is for.** A rank learns who it is from its environment, takes its device, and joins
-# the group, in that order. What may fail on one rank only is agreed by all before anyone acts.
+# **What it is for.** A rank learns who it is from its environment, takes its device,
+# and joins the group, in that order. What may fail on one rank only is agreed by all
+# before anyone acts.
 #
 # **Say while typing**
-# - Why: "Identity comes from the environment, where the launcher puts it. The device comes
-#   before the group, so that no communicator is made on the wrong one."
-# - Why: "DDP first: every rank has the whole model, gradients are averaged once a step, and its
-#   failures I can read. I go to sharding when the replicated state does not fit, not before."
-# - Why: "An error on one rank is made an error on all. A rank that leaves the path alone lets
-#   the others wait in their next collective."
-# - What it costs: "A small gather at each place that may fail on one rank, at the start and at
-#   saves; and per step two bytes beside the backward pass."
-# - What would show that it is wrong: "Ranks that are alive while no step is made. Or the time
-#   from a kill to the first new step, if the restarted ranks meet the addresses of dead ones."
+# - Why: "Identity comes from the environment, where the launcher puts it. The device
+#   comes before the group, so that no communicator is made on the wrong one."
+# - Why: "DDP first: every rank has the whole model, gradients are averaged once a step,
+#   and its failures I can read. I go to sharding when the replicated state does not
+#   fit, not before."
+# - Why: "An error on one rank is made an error on all. A rank that leaves the path
+#   alone lets the others wait in their next collective."
+# - What it costs: "A small gather at each place that may fail on one rank, at the start
+#   and at saves; and per step two bytes beside the backward pass."
+# - What would show that it is wrong: "Ranks that are alive while no step is made. Or
+#   the time from a kill to the first new step, if the restarted ranks meet the
+#   addresses of dead ones."
 #
-# **Minutes:** 7. **Typed:** `maybe_init_dist`, `wrap_model`, `cleanup_dist`. **Only said:** the
-# store that keeps attempts apart, the checks on the number of GPUs, and `raise_together`, which
-# stands unfolded above the cell because everything after it uses it.
+# **Minutes:** 7. **Typed:** `maybe_init_dist`, `wrap_model`, `cleanup_dist`. **Only
+# said:** the store that keeps attempts apart, the checks on the number of GPUs, and
+# `raise_together`, which stands unfolded above the cell because everything after it
+# uses it.
 #
-# **A weak version** asks for nccl on a machine without a GPU; joins the group and only then
-# takes its device; seeds all ranks alike, so that all draw the same dropout; lets each rank look
-# for its own latest checkpoint; and raises on the rank where the file was missing.
+# **A weak version** asks for nccl on a machine without a GPU; joins the group and only
+# then takes its device; seeds all ranks alike, so that all draw the same dropout; lets
+# each rank look for its own latest checkpoint; and raises on the rank where the file
+# was missing.
 #
-# *Folded: where the ranks of one attempt meet, the random streams of a rank, and `Workers`,
-# which plays torchrun here: it starts gloo ranks as processes of this machine.*
+# *Folded: where the ranks of one attempt meet, the random streams of a rank, and
+# `Workers`, which plays torchrun here: it starts gloo ranks as processes of this
+# machine.*
 
 # %% include="rendezvous" collapsed=true
 
@@ -347,8 +365,8 @@ assert small_gradient.half() == 0 != small_gradient.bfloat16()
 # %% include="distributed"
 
 # %% [markdown]
-# DDP averages over ranks. The first call also starts the server that the ranks are forked from,
-# so it takes longer than those after it.
+# DDP averages over ranks. The first call also starts the server that the ranks are
+# forked from, so it takes longer than those after it.
 
 # %%
 def on_ranks(job, world_size):
@@ -371,8 +389,8 @@ print("local gradients 1 and 2; after DDP on each rank:", gradients)
 assert gradients == [1.5, 1.5]
 
 # %% [markdown]
-# Rank 1 fails alone, and both stop, with the reason. Without that, rank 0 waits until its
-# timeout, here a second, for a peer that has gone on without it.
+# Rank 1 fails alone, and both stop, with the reason. Without that, rank 0 waits until
+# its timeout, here a second, for a peer that has gone on without it.
 
 # %%
 def one_rank_fails():
@@ -413,31 +431,35 @@ assert draws("rank", 0, 0) != draws("rank", 1, 0)
 # %% [markdown]
 # ## 5. The training step
 #
-# **What it is for.** One optimizer step: accumulate over micro-batches, synchronize once, clip,
-# step. The question it must answer is over which samples the gradient is a mean.
+# **What it is for.** One optimizer step: accumulate over micro-batches, synchronize
+# once, clip, step. The question it must answer is over which samples the gradient is a
+# mean.
 #
 # **Say while typing**
-# - Why: "The loss is summed over samples and weighted with W / S, world size over samples in the
-#   step. DDP's average over ranks then is the mean over the step's samples, however they are
-#   dealt. A mean of means is wrong as soon as one share is smaller."
-# - Why: "All micro-batches but the last run under `no_sync`. Clipping comes after the sync, on
-#   the true gradient, the same on all ranks."
-# - Why: "Whether an update is withheld is decided after the sync as well, on the device. All
-#   ranks decide alike without another collective, and the host does not wait."
-# - What it costs: "The loss is known only when it is logged, so a bad step is reported late. But
-#   it is never applied."
-# - What would show that it is wrong: "The gradient norm changes with the number of ranks at the
-#   same global batch. Or `grad_sync` grows with `grad_accum_steps`: then `no_sync` is missing."
+# - Why: "The loss is summed over samples and weighted with W / S, world size over
+#   samples in the step. DDP's average over ranks then is the mean over the step's
+#   samples, however they are dealt. A mean of means is wrong as soon as one share is
+#   smaller."
+# - Why: "All micro-batches but the last run under `no_sync`. Clipping comes after the
+#   sync, on the true gradient, the same on all ranks."
+# - Why: "Whether an update is withheld is decided after the sync as well, on the
+#   device. All ranks decide alike without another collective, and the host does not
+#   wait."
+# - What it costs: "On a GPU the loss is known only when it is logged, so a bad step is
+#   reported late. But it is never applied."
+# - What would show that it is wrong: "The gradient norm changes with the number of
+#   ranks at the same global batch. Or `grad_sync` grows with `grad_accum_steps`: then
+#   `no_sync` is missing."
 #
-# **Minutes:** 9. **Typed:** `train_step`, `summed_loss`, `update_weights`. **Only said:** the
-# records that the host reads when it logs.
+# **Minutes:** 9. **Typed:** `train_step`, `summed_loss`, `update_weights`. **Only
+# said:** the records that the host reads when it logs.
 #
-# **A weak version** averages in each micro-batch and again over ranks; steps after every
-# micro-batch and calls that accumulation; clips each rank's local gradient; calls `.item()` on
-# the loss in every step; and saves NaN weights as its newest checkpoint.
+# **A weak version** averages in each micro-batch and again over ranks; steps after
+# every micro-batch and calls that accumulation; clips each rank's local gradient; calls
+# `.item()` on the loss in every step; and saves NaN weights as its newest checkpoint.
 #
-# The step calls `phase`, which is cell 7. Until then two lines stand in for it, as they would in
-# the interview.
+# The step calls `phase`, which is cell 7. Until then two lines stand in for it, as they
+# would in the interview.
 
 # %%
 @contextmanager
@@ -448,8 +470,8 @@ def phase(timers, name):  # an interface first; cell 7 replaces it
 # %% include="train"
 
 # %% [markdown]
-# Eight samples as one batch, in unequal micro-batches, and on two ranks with five and three:
-# the same gradient. The mean of the two ranks' own means is another one.
+# Eight samples as one batch, in unequal micro-batches, and on two ranks with five and
+# three: the same gradient. The mean of the two ranks' own means is another one.
 
 # %%
 def gradient(cuts_of_ranks):
@@ -516,29 +538,34 @@ except UserError as error:
 # %% [markdown]
 # ## 6. Checkpoint
 #
-# **What it is for.** A restart finds one state that is whole, and all ranks take the same one.
-# How often is a question of lost work; whether the state is whole is a question of correctness.
+# **What it is for.** A restart finds one state that is whole, and all ranks take the
+# same one. How often is a question of lost work; whether the state is whole is a
+# question of correctness.
 #
 # **Say while typing**
-# - Why: "What must survive: model, optimizer, scaler, the sampler's integer, each rank's random
-#   streams, step and epoch, and the identity of the run. Weights alone are not a checkpoint."
-# - Why: "Files first, then a manifest with their hashes, then one rename. The rename is the
-#   publication; before it there is nothing that a restart could take."
-# - Why: "The ledger is flushed before the save, on every rank. So whatever a checkpoint claims
-#   has evidence."
-# - What it costs: "A hash and an fsync of every file. Asynchronous, the step pays for one copy in
-#   memory; the price is a second copy of the state, and an error that surfaces a step later."
-# - What would show that it is wrong: "The age of the newest checkpoint, the `checkpoint` phase's
-#   p95, and `checkpoint_rejected` events. After a resume: loss, learning rate and position
-#   continuous, reported as one event."
+# - Why: "What must survive: model, optimizer, scaler, the sampler's integer, each
+#   rank's random streams, step and epoch, and the identity of the run. Weights alone
+#   are not a checkpoint."
+# - Why: "Files first, then a manifest with their hashes, then one rename. The rename is
+#   the publication; before it there is nothing that a restart could take."
+# - Why: "The ledger is flushed before the save, on every rank. So whatever a checkpoint
+#   claims has evidence."
+# - What it costs: "A hash and an fsync of every file. Asynchronous, the step pays for
+#   one copy in memory; the price is a second copy of the state, and an error that
+#   surfaces a step later."
+# - What would show that it is wrong: "The age of the newest checkpoint, the
+#   `checkpoint` phase's p95, and `checkpoint_rejected` events. After a resume: loss,
+#   learning rate and position continuous, reported as one event."
 #
-# **Minutes:** 8. **Typed:** `build_checkpoint`, `latest_checkpoint_path`, `restore_if_present`.
-# **Only said:** publishing, retention, the asynchronous writer; the folded cell has them.
+# **Minutes:** 8. **Typed:** `build_checkpoint`, `latest_checkpoint_path`,
+# `restore_if_present`. **Only said:** publishing, retention, the asynchronous writer;
+# the folded cell has them.
 #
-# **A weak version** writes straight to the final name and takes the newest file, so that a kill
-# during a save stops every restart; compares names instead of numbers; puts numpy's random state
-# into the file, which the default `torch.load` refuses; restores rank 0's random state on all
-# ranks; and deletes the old checkpoint before the new one has been read back.
+# **A weak version** writes straight to the final name and takes the newest file, so
+# that a kill during a save stops every restart; compares names instead of numbers; puts
+# numpy's random state into the file, which the default `torch.load` refuses; restores
+# rank 0's random state on all ranks; and deletes the old checkpoint before the new one
+# has been read back.
 #
 # *Folded: how a folder of files is published, verified, and set aside.*
 
@@ -547,8 +574,8 @@ except UserError as error:
 # %% include="checkpoint"
 
 # %% [markdown]
-# `torch.load` reads a file with a flipped bit and says nothing. It does refuse numpy's random
-# state; the form in which a rank's streams are saved here it accepts.
+# `torch.load` reads a file with a flipped bit and says nothing. It does refuse numpy's
+# random state; the form in which a rank's streams are saved here it accepts.
 
 # %%
 root = Path(tempfile.mkdtemp(prefix="walkthrough-"))
@@ -564,13 +591,13 @@ torch.save(np.random.get_state(), path)
 try:
     torch.load(path)
 except pickle.UnpicklingError as error:
-    print("refused:", str(error).splitlines()[0])
+    print("numpy's state:", str(error).partition(".")[0])
 torch.save(rng_state(), path)
 set_rng_state(torch.load(path))
 
 # %% [markdown]
-# Two published checkpoints, the newer one torn afterwards: the restore takes the older one and
-# says why. The larger name is not the larger step.
+# Two published checkpoints, the newer one torn afterwards: the restore takes the older
+# one and says why. The larger name is not the larger step.
 
 # %%
 checkpoints = root / "checkpoints"
@@ -591,9 +618,10 @@ print("after the tear:", fallback.name, "because", damaged[newest][:60], "...")
 assert fallback.name == "step-99999999" and manifest["step"] == 99_999_999
 
 # %% [markdown]
-# Two more habits of torch: an optimizer's `load_state_dict` brings the saved learning rate back
-# over the configured one, and a state dict holds the live tensors, which the next step changes.
-# Hence `restore_if_present` keeps the configured groups, and an asynchronous save copies first.
+# Two more habits of torch: an optimizer's `load_state_dict` brings the saved learning
+# rate back over the configured one, and a state dict holds the live tensors, which the
+# next step changes. Hence `restore_if_present` keeps the configured groups, and an
+# asynchronous save copies first.
 
 # %%
 net = TinyNet(8, 16, 8, 1, 0.0)
@@ -610,26 +638,28 @@ assert not torch.equal(copied["layers.0.weight"], net.layers[0].weight)
 # %% [markdown]
 # ## 7. Metrics
 #
-# **What it is for.** It says which stage of the step is slow, and what each rank did last.
+# **What it is for.** It says which stage of the step is slow, and what each rank did
+# last.
 #
 # **Say while typing**
-# - Why: "The phases add up to the step's wall time; what is left over has a name of its own. A
-#   breakdown that hides the loader is worse than none."
-# - Why: "Percentiles, per rank. A mean hides the spike, and a synchronous step is as slow as
-#   the slowest rank."
-# - Why: "Every rank writes JSON lines straight to the kernel. The last line before a kill is the
-#   one that I need."
-# - What it costs: "Two clock readings a phase, and a write for every event. On CUDA the stamps
-#   are events on the stream, read when they are done."
-# - What would show that it is wrong: "`other` grows: time that no phase claims. Then a stage is
-#   missing from the list."
+# - Why: "The phases add up to the step's wall time; what is left over has a name of its
+#   own. A breakdown that hides the loader is worse than none."
+# - Why: "Percentiles, per rank. A mean hides the spike, and a synchronous step is as
+#   slow as the slowest rank."
+# - Why: "Every rank writes JSON lines straight to the kernel. The last line before a
+#   kill is the one that I need."
+# - What it costs: "Two clock readings a phase, and a write for every event. On CUDA the
+#   stamps are events on the stream, read when they are done."
+# - What would show that it is wrong: "`other` grows: time that no phase claims. Then a
+#   stage is missing from the list."
 #
-# **Minutes:** 4. **Typed:** `phase`, `summarize_timers`, `log_rank_event`. **Only said:** CUDA
-# events, the gradient hooks that split `grad_sync` from `backward`, the trace file.
+# **Minutes:** 4. **Typed:** `phase`, `summarize_timers`, `log_rank_event`. **Only
+# said:** CUDA events, the gradient hooks that split `grad_sync` from `backward`, the
+# trace file.
 #
-# **A weak version** times forward and backward but not the wait for data or the save; reports
-# the mean of an epoch; logs on rank 0 only, with rank 0's own loss; and prints to a buffered
-# stream, so that the log ends long before the kill.
+# **A weak version** times forward and backward but not the wait for data or the save;
+# reports the mean of an epoch; logs on rank 0 only, with rank 0's own loss; and prints
+# to a buffered stream, so that the log ends long before the kill.
 #
 # *Folded: JSON lines and a trace that a kill cannot spoil.*
 
@@ -638,8 +668,8 @@ assert not torch.equal(copied["layers.0.weight"], net.layers[0].weight)
 # %% include="metrics"
 
 # %% [markdown]
-# Twenty steps, one of them with a slow save. The phases add up to the step; the maximum shows
-# the save, and the mean hides it.
+# Twenty steps, one of them with a slow save. The phases add up to the step; the maximum
+# shows the save, and the mean hides it.
 
 # %%
 timers = StepTimers(torch.device("cpu"))
@@ -656,7 +686,8 @@ wall_ms = timers.between_ms(timers.origin, timers.step_start)
 assert abs(sum(sum(spent.values()) for spent in steps) - wall_ms) < 0.01 * wall_ms
 
 # %% [markdown]
-# A rank writes five lines to a log of its own and five to an ordinary open file, and is killed.
+# A rank writes five lines to a log of its own and five to an ordinary open file, and is
+# killed.
 
 # %%
 def write_and_die(folder):
@@ -675,31 +706,36 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # %% [markdown]
 # ## 8. Launch and resume
 #
-# **What it is for.** The same command is run again after a crash. This cell says what happens
-# then, on every rank, in which order.
+# **What it is for.** The same command is run again after a crash. This cell says what
+# happens then, on every rank, in which order.
 #
 # **Say while typing**
-# - Why: "There is no resume flag. A start looks into the run folder and goes on from the newest
-#   checkpoint that holds, or from the beginning. So the restart of a scheduler, of torchrun and
-#   of a person are the same thing."
-# - Why: "Rank 0 reads and decides, the others check that they see the same folder and follow."
-# - Why: "The order of building is forced: weights, then the optimizer that points at them, then
-#   restoring, then DDP, then the random streams, since everything before draws from them."
-# - Why: "The whole job restarts when one rank dies. A group with a hole in it cannot go on, and
-#   the lost work is at most the steps since the last checkpoint."
-# - What it costs: "The steps after the last checkpoint are trained again. The save interval
-#   balances them against the time of a save."
-# - What would show that it is wrong: "Goodput: useful step time over wall time, over all
-#   attempts. And the audit, which must say that each sample was trained exactly once."
+# - Why: "There is no resume flag. A start looks into the run folder and goes on from
+#   the newest checkpoint that holds, or from the beginning. So the restart of a
+#   scheduler, of torchrun and of a person are the same thing."
+# - Why: "Rank 0 reads and decides, the others check that they see the same folder and
+#   follow."
+# - Why: "The order of building is forced: weights, then the optimizer that points at
+#   them, then restoring, then DDP, then the random streams, since everything before
+#   draws from them."
+# - Why: "The whole job restarts when one rank dies. A group with a hole in it cannot go
+#   on, and the lost work is at most the steps since the last checkpoint."
+# - What it costs: "The steps after the last checkpoint are trained again. The save
+#   interval balances them against the time of a save."
+# - What would show that it is wrong: "Goodput: useful step time over wall time, over
+#   all attempts. And the audit, which must say that each sample was trained exactly
+#   once."
 #
-# **Minutes:** 5. **Typed:** `train_run` and `train_loop`, reduced to build, restore, step,
-# commit, save. **Only said:** SIGTERM, the run folder, that a finished run changes no file.
+# **Minutes:** 5. **Typed:** `train_run` and `train_loop`, reduced to build, restore,
+# step, commit, save. **Only said:** SIGTERM, the run folder, that a finished run
+# changes no file.
 #
-# **A weak version** decides on every rank for itself; wraps in DDP before it restores; saves at
-# the end of an epoch with that epoch's number, so that a restart trains it again; and answers
-# SIGTERM by dying.
+# **A weak version** decides on every rank for itself; wraps in DDP before it restores;
+# saves at the end of an epoch with that epoch's number, so that a restart trains it
+# again; and answers SIGTERM by dying.
 #
-# *Folded: the run folder and its identity, and what a rank writes down while it trains.*
+# *Folded: the run folder and its identity, and what a rank writes down while it
+# trains.*
 
 # %% include="runfolder" collapsed=true
 
@@ -710,8 +746,8 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # %% [markdown]
 # ## Run it
 #
-# First in this process, to the end: toy data with labels that can be learned, dropout and input
-# noise on, so that every random stream matters.
+# First in this process, to the end: toy data with labels that can be learned, dropout
+# and input noise on, so that every random stream matters.
 
 # %%
 base = TrainConfig(
@@ -743,22 +779,24 @@ before = files(base.run_dir)
 assert run(base) == alone and files(base.run_dir) == before
 
 # %% [markdown]
-# Now on two ranks, each a process of its own, without disturbance. The losses differ from one
-# rank's in their digits, because each rank draws its own dropout; the samples of each step are
-# the same.
+# Now on two ranks, each a process of its own, without disturbance. Both end with the
+# same weights. Those of the run before are others, because each rank draws its own
+# dropout; the samples of each step are the same, as the audit below confirms.
 
 # %%
 straight = replace(base, run_dir=root / "straight")
 reference = on_ranks(partial(run, straight), 2)
-assert reference[0]["weights_sha256"] == reference[1]["weights_sha256"]
+hashes = [result["weights_sha256"] for result in reference]
+assert hashes[0] == hashes[1] != alone["weights_sha256"]
 print(reference[0])
 
 # %% [markdown]
 # ## Kill a rank
 #
-# The same run again. When rank 1's ledger shows a step between two checkpoints, rank 1 gets a
-# SIGKILL: no handler runs, nothing is flushed. Rank 0 cannot go on without it and ends as well.
-# This time saves are asynchronous, which may not change the weights either.
+# The same run again. When rank 1's ledger shows a step between two checkpoints, rank 1
+# gets a SIGKILL: no handler runs, nothing is flushed. Rank 0 cannot go on without it
+# and ends as well. This time saves are asynchronous, which may not change the weights
+# either.
 
 # %%
 killed = replace(base, run_dir=root / "killed", async_checkpoint=True)
@@ -777,7 +815,8 @@ assert ends[1].exitcode == -9
 copy = shutil.copytree(killed.run_dir, root / "three")  # for three ranks, below
 
 # %% [markdown]
-# Start the same command again. The weights at the end are those of the run that nobody killed.
+# Start the same command again. The weights at the end are those of the run that nobody
+# killed.
 
 # %%
 resumed = on_ranks(partial(run, killed), 2)
@@ -788,9 +827,9 @@ assert resumed[0]["weights_sha256"] == reference[0]["weights_sha256"]
 # %% [markdown]
 # ## The proof
 #
-# Equal weights are strong evidence, and they say nothing when they differ. The audit reads the
-# ledger: for each step the lines of the attempt whose work survived, compared with the order
-# that cell 2 defines.
+# Equal weights are strong evidence, and they say nothing when they differ. The audit
+# reads the ledger: for each step the lines of the attempt whose work survived, compared
+# with the order that cell 2 defines.
 #
 # *Folded: the audit, which reads files only, and the pictures.*
 
@@ -799,17 +838,19 @@ assert resumed[0]["weights_sha256"] == reference[0]["weights_sha256"]
 # %% include="rehearsal.pictures" collapsed=true
 
 # %%
-report = audit_run(killed.run_dir)
-assert report.status == "proved", report.findings
-print(f"{report.status}: {report.verdict}")
-print(f"attempts {report.attempts}, replayed steps {report.replayed_steps}, goodput {report.goodput:.2f}")
+for folder in (base.run_dir, straight.run_dir, killed.run_dir):
+    report = audit_run(folder)
+    assert report.status == "proved", report.findings
+    print(f"{folder.name:9} {report.status}: {report.verdict}; attempts {report.attempts},",
+          f"replayed steps {report.replayed_steps}, goodput {report.goodput:.2f}")
 for line in (killed.run_dir / "logs/rank-0.jsonl").read_text().splitlines():
     if (event := json.loads(line))["event"] == "resume_validated":
         print("resume validated:", event["checks"])
 
 # %% [markdown]
-# The checkpoint knows nothing of two ranks. The copy made after the kill goes on with three: the
-# global batch is pinned, only the shares change, and again each sample is trained exactly once.
+# The checkpoint knows nothing of two ranks. The copy made after the kill goes on with
+# three: the global batch is pinned, only the shares change, and again each sample is
+# trained exactly once.
 
 # %%
 on_three = on_ranks(partial(run, replace(killed, run_dir=copy)), 3)
@@ -819,29 +860,32 @@ print("loss on 2 ranks", resumed[0]["loss"], "| after a kill and on with 3", on_
 # %% [markdown]
 # ## Four pictures
 #
-# **Loss, straight against resumed.** The steps that were trained twice lie on the same curve.
+# **Loss, straight against resumed.** The steps that were trained twice lie on the same
+# curve.
 
 # %%
 loss_curves({"straight": straight.run_dir, "killed and resumed": killed.run_dir})
 
 # %% [markdown]
-# **The sample map.** Which rank trained which sample at which step; below it the run's own
-# account, above it what the kill has cost.
+# **The sample map.** A column is a step, a cell a sample in the colour of its rank. In
+# the frame above: the work that the kill has cost, and that the second attempt has done
+# again.
 
 # %%
 sample_map(killed.run_dir)
 
 # %% [markdown]
-# **Phases per rank.** If one bar is longer than the other, the difference is someone's wait. On
-# this machine the numbers say which phases exist and that they add up; they say nothing about
-# the speed of a GPU or a network.
+# **Phases per rank.** The ranks move in step, so a delay shows on the rank that was
+# early: its `grad_sync` is long because the other one was late. The numbers say nothing
+# about the speed of a GPU or a network.
 
 # %%
 phase_bars(straight.run_dir)
 
 # %% [markdown]
-# **A timeline.** A few steps of both ranks on one clock: who waits for whom, and when. The files
-# are Chrome traces, in `traces/` of the run folder.
+# **A timeline.** A few steps of both ranks on one clock, the first of them with a save
+# at its end: who waits for whom, and when. The files are Chrome traces, in `traces/` of
+# the run folder.
 
 # %%
 rank_timeline(straight.run_dir, first_step=40, num_steps=4)
@@ -849,17 +893,18 @@ rank_timeline(straight.run_dir, first_step=40, num_steps=4)
 # %% [markdown]
 # ## What may stay an interface
 #
-# Four things are not built in an interview. Each is named, its contract is given in one breath,
-# and a stand-in keeps the boundary real. The fourth is there already: an exporter is one more
-# `Sink`.
+# Four things are not built in an interview. Each is named, its contract is given in one
+# breath, and a stand-in keeps the boundary real. The fourth is there already: an
+# exporter is one more `Sink`.
 
 # %% include="scale.interfaces"
 
 # %% [markdown]
-# **Multi-node bootstrap.** Asked how this reaches eight nodes: "Nothing in the trainer knows how
-# it was started. Something gives each process a rank, the world size and one address; here it is
-# torchrun, there a cluster's launcher. I would only check that the ranks are complete and that
-# the run folder is the same on all nodes, and the second is in `agree_on_start`."
+# **Multi-node bootstrap.** Asked how this reaches eight nodes: "Nothing in the trainer
+# knows how it was started. Something gives each process a rank, the world size and one
+# address; here it is torchrun, there a cluster's launcher. I would only check that the
+# ranks are complete and that the run folder is the same on all nodes, and the second is
+# in `agree_on_start`."
 
 # %%
 worlds = [
@@ -871,9 +916,9 @@ assert [world.rank for world in worlds] == [0, 1, 2, 3]
 print(worlds[3].environment())
 
 # %% [markdown]
-# **Object store.** Asked about a bucket instead of a disk: "There is no rename, so the last small
-# object written is the publication: a pointer, put only if it is absent. What a killed upload
-# leaves behind is unreachable, and is swept by age."
+# **Object store.** Asked about a bucket instead of a disk: "There is no rename, so the
+# last small object written is the publication: a pointer, put only if it is absent.
+# What a killed upload leaves behind is unreachable, and is swept by age."
 
 # %%
 store = FolderStore(root / "bucket")
@@ -885,10 +930,10 @@ fetched = download_newest(store, root / "fetched")
 print("fetched", fetched.name, "and verified its", len(verify(fetched)["files"]), "files")
 
 # %% [markdown]
-# **Scheduler.** Asked who restarts: "Whoever has the machines, under a policy of ours. A killed
-# job goes on; exit code 2 is for a person, and a restart would only fail again. The number of
-# restarts is bounded, and a run that makes no step between two of them has a fault that a
-# restart does not mend."
+# **Scheduler.** Asked who restarts: "Whoever has the machines, under a policy of ours.
+# A killed job goes on; exit code 2 is for a person, and a restart would only fail
+# again. The number of restarts is bounded, and a run that makes no step between two of
+# them has a fault that a restart does not mend."
 
 # %%
 scheduler = LocalScheduler()
@@ -899,8 +944,9 @@ print("restarts:", [restart_while_useful(scheduler, job, 5) for job in (killed_t
 assert [scheduler.exit_code(job) for job in (killed_twice, wrong_flag)] == [0, 2]
 
 # %% [markdown]
-# **Vendor exporters.** Asked about a metrics vendor: "An exporter gets the same events as the
-# file, through two methods. It is handed to `run`, and the trainer does not know its name."
+# **Vendor exporters.** Asked about a metrics vendor: "An exporter gets the same events
+# as the file, through two methods. It is handed to `run`, and the trainer does not know
+# its name."
 
 # %%
 class MemorySink:
@@ -926,16 +972,16 @@ assert sink.records[-1]["event"] == "run_end"
 #
 # Five sentences to close with:
 #
-# 1. "The order of the data is a pure function of size, seed and epoch, and the position is one
-#    integer that moves when the optimizer has stepped."
-# 2. "A gradient is a sum weighted by samples, so neither the number of ranks nor the cut into
-#    micro-batches changes what is trained."
-# 3. "A checkpoint is published by one rename, verified when it is read, and taken by all ranks
-#    or by none."
-# 4. "What can fail on one rank is agreed by all before anyone acts, and what is slow has a phase
-#    with a name."
-# 5. "I do not ask you to believe it: the ledger says which sample was trained in which step,
-#    and the audit says that each was trained exactly once."
+# 1. "The order of the data is a pure function of size, seed and epoch, and the position
+#    is one integer that moves when the optimizer has stepped."
+# 2. "A gradient is a sum weighted by samples, so neither the number of ranks nor the
+#    cut into micro-batches changes what is trained."
+# 3. "A checkpoint is published by one rename, verified when it is read, and taken by
+#    all ranks or by none."
+# 4. "What can fail on one rank is agreed by all before anyone acts, and what is slow
+#    has a phase with a name."
+# 5. "I do not ask you to believe it: the ledger says which sample was trained in which
+#    step, and the audit says that each was trained exactly once."
 #
 # ## Where each question is answered
 #
@@ -957,10 +1003,13 @@ assert sink.records[-1]["event"] == "run_end"
 #
 # ## What to rehearse next
 #
-# - `01_walkthrough_hidden.ipynb`, then `01_walkthrough_blank.ipynb`, with a clock: 50 minutes for
-#   the eight cells. The small cells after each say whether it does what it claims.
-# - Then break one thing in this notebook and predict which cell fails before you run it: move
-#   `commit` before `train_step`; drop the weight W / S; let `__iter__` move the position; seed
-#   all ranks alike; hand the loader no generator; restore after wrapping.
-# - Say the last part of each "say while typing" without looking: which number would show that
-#   the choice was wrong.
+# - `01_walkthrough_hidden.ipynb`, then `01_walkthrough_blank.ipynb`, with a clock: 50
+#   minutes for the eight cells. The small cells after each say whether it does what it
+#   claims.
+# - Then break one thing in this notebook and predict, before you run it, which cell
+#   fails first: divide the loss by the micro-batch's own size; let `__iter__` move the
+#   position; make `local_gradients_only` return `nullcontext()` always; sort
+#   checkpoints by name; leave the hashes out of `verify`; hand the loader no generator;
+#   restore no random streams; restore no optimizer state.
+# - Say the last part of each "say while typing" without looking: which number would
+#   show that the choice was wrong.

@@ -1,0 +1,1 @@
+from trainer_core.pictures import *
