@@ -13,7 +13,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from trainer_core.audit import AuditReport, audit_run
+from rehearsal.audit import AuditReport, audit_run
 
 EXIT_CODES = {"proved": 0, "refuted": 1, "no_evidence": 2}
 
@@ -45,7 +45,7 @@ def format_report(report: AuditReport) -> str:
 def draw(run_dir: Path, file: Path) -> str | None:
     """Draw the sample map into ``file``; returns what went wrong, if anything did."""
     try:
-        from trainer_core.pictures import sample_map
+        from rehearsal.pictures import sample_map
 
         sample_map(run_dir).savefig(file, dpi=100)
     except ImportError as error:

@@ -360,7 +360,9 @@ def bench_checkpoint(quick: bool, folder: Path) -> Iterator[Row]:
     note = f"{median(blocked):.3f} s; {quartiles(ratios)}"
     what = "async save blocks, of a memcpy"
     yield row(what=what, figure=median(blocked) / median(copied), target=1.5, note=note)
-    note = f"{quartiles(written)}; from the fourth on it reads the newest back, deletes the oldest"
+    note = (
+        f"{quartiles(written)}; from the fourth on it reads the newest back, deletes the oldest"
+    )
     yield row(what="async save, in the background", figure=median(written), unit="s", note=note)
 
     # Nothing is retained or deleted in here: the target is about writing and hashing.

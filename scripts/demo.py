@@ -89,19 +89,21 @@ def main() -> None:
     resumed = finish(job, killed)
     events = read_jsonl(killed / "logs" / "rank-0.jsonl")
     restored = next(e for e in events if e["event"] == "checkpoint_restored")
-    print(
-        f"   restored {restored['folder']}, done {time.perf_counter() - at:.1f} s after the kill"
-    )
+    seconds = time.perf_counter() - at
+    print(f"   restored {restored['folder']}, done {seconds:.1f} s after the kill")
 
     print("3. The audit of the ledgers:")
     report = audit_run(killed)
-    print(f"   {report.status}: {report.epochs} epochs, {report.steps} steps; "
-          f"{report.duplicates} samples twice, {report.misses} missed; "
-          f"{report.replayed_steps} steps trained again from step {restored['step']}")  # fmt: skip
-    is_equal = undisturbed["weights_sha256"] == resumed["weights_sha256"]
-    print(f"   weights: {undisturbed['weights_sha256'][:16]} undisturbed, "
-          f"{resumed['weights_sha256'][:16]} killed and resumed: "
-          f"{'equal bit for bit' if is_equal else 'DIFFERENT'}")  # fmt: skip
+    twice, missed = report.duplicates, report.misses
+    print(f"   {report.status}: {report.epochs} epochs, {report.steps} steps")
+    print(f"   samples trained twice: {twice}, missed: {missed}")
+    print(
+        f"   trained again after the kill: {report.replayed_steps} steps, from the checkpoint on"
+    )
+    hashes = [result["weights_sha256"] for result in (undisturbed, resumed)]
+    is_equal = hashes[0] == hashes[1]
+    print(f"   weights undisturbed: {hashes[0][:16]}, killed and resumed: {hashes[1][:16]}")
+    print(f"   {'equal bit for bit' if is_equal else 'DIFFERENT'}")
     pictures = {"sample_map.png": sample_map(killed)}
     pictures["loss.png"] = loss_curves({"undisturbed": straight, "killed, resumed": killed})
     for name, figure in pictures.items():

@@ -96,8 +96,9 @@ def main(arguments: Sequence[str]) -> int:
             print(f"launch.py: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"launch.py: [rank {os.environ.get('RANK', 0)}] {error}. Mend that and start again: "
-              "the last checkpoint is whole.", file=sys.stderr, flush=True)  # fmt: skip
+        rank = os.environ.get("RANK", 0)
+        remedy = "Mend that and start again: the last checkpoint is whole."
+        print(f"launch.py: [rank {rank}] {error}. {remedy}", file=sys.stderr, flush=True)
         os._exit(2)
     except Exception:
         # A peer may be dead. The interpreter's own end would close the process group and wait

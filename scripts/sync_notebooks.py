@@ -353,8 +353,8 @@ def refuse_missing(root: Path, module: str, where: str, present: set[str]) -> No
                 if missing not in present:
                     raise SyncError(
                         f"{where} includes {module!r}, which imports from {missing!r}; the "
-                        f"notebook does not have that module's names there. Put "
-                        f'# %% include="{missing}" above.'
+                        f"notebook does not have that module's names. Put "
+                        f'# %% include="{missing}" into the source.'
                     )
 
 
@@ -402,8 +402,11 @@ def variants_of(cells: list[Any], file: str) -> list[str]:
 def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
     """The cells of the notebook ``name``, a variant of the source ``file``."""
     derived: list[Cell] = []
-    present: set[str] = set()  # the modules whose names the notebook has so far
-    for index, node in enumerate(read_cells(root, file)):
+    nodes = read_cells(root, file)
+    # Also what is included further down: a function may call what a later cell defines, and the
+    # eight cells do (the step bills its phases to cell 7). Running the notebook shows the rest.
+    present: set[str] = {node.metadata.get("include", "") for node in nodes}
+    for index, node in enumerate(nodes):
         where, module = f"{file}#{index}", node.metadata.get("include")
         folded = bool(node.metadata.get("collapsed"))
         if node.metadata.get("active") == "py" or (index == 0 and is_header(node)):
@@ -418,7 +421,6 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
         if node.source.strip() or any(cell.file == module_file(module) for cell in derived):
             found = "holds text of its own" if node.source.strip() else "is not the first to"
             raise SyncError(f"{where} includes {module!r} and {found}. Take one of them out.")
-        present.add(module)
         for cell in module_cells(root, module):
             code = (earlier.text for earlier in derived if earlier.kind == "code")
             if cell.text == FUTURE and any(FUTURE in text for text in code):

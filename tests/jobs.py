@@ -37,13 +37,11 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def train(
-    cfg: TrainConfig, prepare: Callable[[], None] | None = None
-) -> dict[str, Any]:
+def train(cfg: TrainConfig, prepare: Callable[[], None] | None = None) -> dict[str, Any]:
     """What each rank runs; ``prepare`` may break something in this process first."""
     import trainer_core.launch
 
-    sys.stderr = open(os.devnull, "w")
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it stays open as long as the rank lives
     if prepare is not None:
         prepare()
     return trainer_core.launch.run(cfg)

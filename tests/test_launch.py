@@ -130,7 +130,9 @@ class TestFlags:
         """Half a token shifts every token behind it."""
         path = tmp_path / "tokens.bin"
         path.write_bytes(bytes(1001))
-        assert launch.main(["--run-dir", str(tmp_path / "run"), "--data", f"tokens:{path}"]) == 2
+        assert (
+            launch.main(["--run-dir", str(tmp_path / "run"), "--data", f"tokens:{path}"]) == 2
+        )
         assert "1001 bytes" in capsys.readouterr().err
 
     def test_tokens_train_and_resume(
@@ -139,7 +141,9 @@ class TestFlags:
         """The decoder is part of the same trainer, not a demo beside it."""
         path = tmp_path / "tokens.bin"
         np.tile(np.arange(50, dtype="<u2"), 100).tofile(path)
-        flags = f"--data tokens:{path} --seq-len 16 --vocab-size 64 --hidden-dim 16 --dropout 0.1"
+        flags = (
+            f"--data tokens:{path} --seq-len 16 --vocab-size 64 --hidden-dim 16 --dropout 0.1"
+        )
         flags = ["--run-dir", str(tmp_path / "run"), *flags.split()]
         assert launch.main([*flags, "--max-epochs", "1"]) == 0
         assert launch.main([*flags, "--max-epochs", "2"]) == 0

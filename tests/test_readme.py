@@ -73,7 +73,9 @@ class TestTable:
             question = re.search(r'answers: "(.*?)"', docstring, re.DOTALL)
             assert question is not None
             text = " ".join(question[1].split())
-            rows.append(f"| [{name}](trainer_core/{name}.py) | {text} | {lines_of_code(path)} |\n")
+            rows.append(
+                f"| [{name}](trainer_core/{name}.py) | {text} | {lines_of_code(path)} |\n"
+            )
         table = "".join(rows) + "\n"
         if UPDATE:
             replace("modules", table)

@@ -39,7 +39,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str,
     return {w: finish(small(folder / str(w), dropout=0.2), w) for w in (1, 2, 3, 4)}
 
 
-# Each world size meets each number of loader workers, both kinds of save, each place of the kill.
+# Each world size meets each number of loader workers, both kinds of save, each place.
 KILLS = [
     (world_size, workers, is_async, ("mid-epoch", "epoch-end", "last")[(world_size + i) % 3])
     for world_size in (1, 2, 3, 4)
@@ -101,7 +101,7 @@ class TestBitExactResume:
 
 class TestChangedWorldSize:
     def test_two_three_one_ranks_train_each_sample_once(self, tmp_path: Path) -> None:
-        """Another world size deals the rest of the epoch anew: nothing twice, nothing lost (D9)."""
+        """Another world size deals the rest of the epoch: nothing twice, nothing lost (D9)."""
         pinned = {"pinned_global_batch_size": 32, "micro_batch_size": 5}
         straight = finish(small(tmp_path / "straight", **pinned), 2)
         cfg = small(tmp_path / "chain", **pinned)
@@ -156,7 +156,7 @@ class TestDamage:
     def test_a_flipped_bit_falls_back_to_the_checkpoint_before(
         self, tmp_path: Path, undisturbed: dict[int, dict[str, Any]]
     ) -> None:
-        """torch.load takes a flipped bit as it is: the run would go on with wrong weights."""
+        """torch.load takes a flipped bit as it is (D11b): wrong weights would be trained on."""
         cfg = small(tmp_path, dropout=0.2)
         run_ranks(cfg, 2, partial(kill_after_commit, 1, 8))
         self.spoil(tmp_path / "checkpoints" / "step-00000006")

@@ -760,7 +760,7 @@ class TestDirectives:
              "includes 'config' and is not the first to"),
             ('include="config"\n', 'include="config"\nx = 1\n', "holds text of its own"),
             ('# %% include="order" collapsed=true\n', "",
-             r"'config', which imports from 'order'.*Put # %% include=\"order\" above"),
+             r"'config', which imports from 'order'.*Put # %% include=\"order\" into"),
         ],
     )  # fmt: skip
     def test_a_directive_that_cannot_be_meant_is_refused(

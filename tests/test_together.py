@@ -93,14 +93,16 @@ class TestOneRankFails:
         assert audit_run(tmp_path).status == "proved"
 
     def test_the_last_save_fails_and_the_job_says_so(self, tmp_path: Path) -> None:
-        """An exit that does not wait for the async save reports a checkpoint that is not there."""
+        """An exit that does not wait for the save reports a checkpoint that is not there."""
         cfg = small(tmp_path, async_checkpoint=True)
         results = run_ranks(cfg, 2, partial(break_the_save, 26))
         assert [result.exitcode for result in results] == [2, 2]
 
 
 class TestNonFinite:
-    def test_a_nan_on_one_rank_stops_all_and_reaches_no_checkpoint(self, tmp_path: Path) -> None:
+    def test_a_nan_on_one_rank_stops_all_and_reaches_no_checkpoint(
+        self, tmp_path: Path
+    ) -> None:
         """NaN weights saved as the newest checkpoint make every restart worthless (D16)."""
         results = run_ranks(small(tmp_path, log_every=100), 2, partial(poison, 1, 5))
         assert [result.exitcode for result in results] == [2, 2]
@@ -170,9 +172,13 @@ class TestLogs:
 
     def test_phases_cover_the_step_on_every_rank(self, tmp_path: Path) -> None:
         """Time that no phase shows cannot be found by whoever looks for it (D14)."""
-        finish(small(tmp_path, hidden_dim=512, num_layers=3, micro_batch_size=32, log_every=5), 2)
+        finish(
+            small(tmp_path, hidden_dim=512, num_layers=3, micro_batch_size=32, log_every=5), 2
+        )
         for rank in (0, 1):
-            last = [x for x in lines(tmp_path, "logs", rank) if x["event"] == "train_progress"][-1]
+            last = [x for x in lines(tmp_path, "logs", rank) if x["event"] == "train_progress"][
+                -1
+            ]
             spent = {name: phase["p50"] for name, phase in last["phases"].items()}
             assert spent["grad_sync"] > 0
             assert spent["other"] < 0.1 * sum(spent.values())

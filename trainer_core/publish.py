@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.serialization import config as serialization_config
 
 # %% active="py"
 from trainer_core.settings import UserError
@@ -214,8 +213,10 @@ class CheckpointWriter:
         temporary = self.checkpoints / f"tmp-{uuid.uuid4().hex}"
         temporary.mkdir(parents=True)
         # SHA-256 guards the content; the zip's own CRC would cost as much once more.
-        with serialization_config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
-            torch.save(state, temporary / "state.pt")
+        computes_crc = torch.serialization.get_crc32_options()
+        torch.serialization.set_crc32_options(False)
+        torch.save(state, temporary / "state.pt")
+        torch.serialization.set_crc32_options(computes_crc)
         for rank, rng_state in enumerate(rng_states):
             torch.save(rng_state, temporary / f"rng-rank-{rank}.pt")
         publish(temporary, self.checkpoints / f"step-{manifest['step']:08d}", manifest)

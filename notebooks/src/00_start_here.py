@@ -42,18 +42,19 @@ def is_at_least(text, *least):
 
 
 set_up = "run `make setup` in the repository, then choose the kernel of its .venv"
-starts = multiprocessing.get_all_start_methods()
-checks = [
-    ("Python", platform.python_version(), sys.version_info >= (3, 11), "3.11 or newer; " + set_up),
-    ("torch", version("torch"), is_at_least(version("torch"), 2, 11), "2.11 or newer; " + set_up),
-    ("numpy", version("numpy"), is_at_least(version("numpy"), 2, 0), "2.0 or newer; " + set_up),
-    ("matplotlib", version("matplotlib"), version("matplotlib") is not None, set_up),
-    ("cloudpickle", version("cloudpickle"), version("cloudpickle") is not None, set_up),
+needed = {"torch": (2, 11), "numpy": (2, 0), "matplotlib": (3, 8), "cloudpickle": (3, 0)}
+starts, cores = multiprocessing.get_all_start_methods(), os.cpu_count() or 1
+checks = [("python", platform.python_version(), sys.version_info >= (3, 11), set_up)]
+checks += [
+    (name, version(name), is_at_least(version(name), *least), set_up)
+    for name, least in needed.items()
+]
+checks += [
     ("processes", ", ".join(starts), "forkserver" in starts, "needs Linux, macOS, or WSL"),
-    ("cores", os.cpu_count(), (os.cpu_count() or 1) >= 2, "works with one, but slowly"),
+    ("cores", cores, cores >= 2, "works with one, but slowly"),
 ]
 for name, found, fits, remedy in checks:
-    print(f"{'fit' if fits else 'NOT FIT':8} {name:12} {found!s:30} {'' if fits else remedy}")
+    print(f"{'fit' if fits else 'NOT FIT':8} {name:12} {found!s:26} {'' if fits else remedy}")
 if "google.colab" in sys.modules:
     print("This is Colab: the walkthrough needs no set-up here; open it with its badge.")
 
