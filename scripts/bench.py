@@ -87,80 +87,48 @@ def quartiles(values: Sequence[float], scale: float = 1.0) -> str:
 
 # ---------------------------------------------------------------- the step
 
+FRAMEWORKS = {"Lightning Fabric": "lightning_fabric", "Accelerate": "accelerate"}
 
-def hand_written(cfg: TrainConfig, device: torch.device) -> Iterator[None]:
-    """The loop that one writes without a trainer: same loader, clipping and schedule."""
-    model, optimizer, loader = build_parts(cfg, device)
+
+def plain_loop(cfg: TrainConfig, device: torch.device, framework: str = "") -> Iterator[None]:
+    """The loop that one writes by hand, or in a framework: same loader, clipping, schedule."""
+    source = build_dataset(cfg)
+    sampler = ResumeAwareDistributedSampler(plan_steps(cfg, source), cfg, 0, 1)
+    view = TrainingView(source, seed=cfg.seed, input_noise=0.0)
+    loader: Any = build_dataloader(view, sampler, cfg, device)
+    model: Any = build_model(cfg, cfg.input_dim, source.num_classes).to(device)
+    optimizer: Any = build_optimizer(cfg, model)
+    backward: Callable[[Tensor], None] = Tensor.backward
+    clip: Callable[[], object] = partial(_clip, model)
+    if framework == "Lightning Fabric":
+        from lightning_fabric import Fabric
+
+        fabric = Fabric(accelerator=device.type, devices=1)
+        model, optimizer = fabric.setup(model, optimizer)
+        loader = fabric.setup_dataloaders(loader, use_distributed_sampler=False)
+        backward = fabric.backward
+        clip = partial(fabric.clip_gradients, model, optimizer, max_norm=1.0)
+    elif framework == "Accelerate":
+        from accelerate import Accelerator
+
+        accelerator = Accelerator(cpu=device.type == "cpu")
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        backward = accelerator.backward
+        clip = partial(_clip, model, accelerator.clip_grad_norm_)
     for step, batch in enumerate(loader, 1):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate_at(cfg, step)
         inputs = batch.inputs.to(device, non_blocking=True)
         targets = batch.targets.to(device, non_blocking=True)
         optimizer.zero_grad(set_to_none=True)
-        F.cross_entropy(model(inputs), targets).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        backward(F.cross_entropy(model(inputs), targets))
+        clip()
         optimizer.step()
         yield
 
 
-def fabric_loop(cfg: TrainConfig, device: torch.device) -> Iterator[None]:
-    """The same with Lightning Fabric."""
-    from lightning_fabric import Fabric
-
-    fabric = Fabric(accelerator=device.type, devices=1)
-    fabric.launch()
-    bare_model, bare_optimizer, bare_loader = build_parts(cfg, device)
-    model, optimizer = fabric.setup(bare_model, bare_optimizer)
-    loader = fabric.setup_dataloaders(bare_loader, use_distributed_sampler=False)
-    for step, batch in enumerate(loader, 1):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate_at(cfg, step)
-        optimizer.zero_grad(set_to_none=True)
-        fabric.backward(F.cross_entropy(model(batch.inputs), batch.targets))
-        fabric.clip_gradients(model, optimizer, max_norm=1.0)
-        optimizer.step()
-        yield
-
-
-def accelerate_loop(cfg: TrainConfig, device: torch.device) -> Iterator[None]:
-    """The same with Hugging Face Accelerate."""
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=device.type == "cpu")
-    model, optimizer, loader = accelerator.prepare(*build_parts(cfg, device))
-    for step, batch in enumerate(loader, 1):
-        with accelerator.accumulate(model):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate_at(cfg, step)
-            optimizer.zero_grad(set_to_none=True)
-            accelerator.backward(F.cross_entropy(model(batch.inputs), batch.targets))
-            accelerator.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-        yield
-
-
-def nothing(cfg: TrainConfig, device: torch.device) -> Iterator[None]:
-    """What handing over and taking the time cost by themselves."""
-    while True:
-        yield
-
-
-Loop = Callable[[TrainConfig, torch.device], Iterator[None]]
-FRAMEWORKS: dict[str, tuple[str, Loop]] = {
-    "Lightning Fabric": ("lightning_fabric", fabric_loop),
-    "Accelerate": ("accelerate", accelerate_loop),
-}
-
-
-def build_parts(
-    cfg: TrainConfig, device: torch.device
-) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader[MicroBatch]]:
-    """Model, optimizer and loader as the trainer makes them; a set of its own for each loop."""
-    source = build_dataset(cfg)
-    sampler = ResumeAwareDistributedSampler(plan_steps(cfg, source), cfg, 0, 1)
-    view = TrainingView(source, seed=cfg.seed, input_noise=0.0)
-    model = build_model(cfg, cfg.input_dim, source.num_classes).to(device)
-    return model, build_optimizer(cfg, model), build_dataloader(view, sampler, cfg, device)
+def _clip(model: nn.Module, clip: Callable[..., object] = nn.utils.clip_grad_norm_) -> None:
+    clip(model.parameters(), 1.0)
 
 
 def take_turns(

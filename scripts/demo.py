@@ -97,15 +97,14 @@ def main() -> None:
     twice, missed = report.duplicates, report.misses
     print(f"   {report.status}: {report.epochs} epochs, {report.steps} steps")
     print(f"   samples trained twice: {twice}, missed: {missed}")
-    print(
-        f"   trained again after the kill: {report.replayed_steps} steps, from the checkpoint on"
-    )
+    print(f"   steps trained again after the kill: {report.replayed_steps}")
     hashes = [result["weights_sha256"] for result in (undisturbed, resumed)]
     is_equal = hashes[0] == hashes[1]
-    print(f"   weights undisturbed: {hashes[0][:16]}, killed and resumed: {hashes[1][:16]}")
+    print(f"   weights undisturbed: {hashes[0][:16]}, killed, resumed: {hashes[1][:16]}")
     print(f"   {'equal bit for bit' if is_equal else 'DIFFERENT'}")
     pictures = {"sample_map.png": sample_map(killed)}
-    pictures["loss.png"] = loss_curves({"undisturbed": straight, "killed, resumed": killed})
+    runs = {"undisturbed": straight, "killed, resumed": killed}
+    pictures["loss.png"] = loss_curves(runs)
     for name, figure in pictures.items():
         figure.savefig(out / name, dpi=150)
     print("4. Look at:")

@@ -186,7 +186,7 @@ class TestDamage:
         shutil.rmtree(over["run_dir"])
 
     def test_ranks_that_see_different_checkpoints_all_refuse(self, tmp_path: Path) -> None:
-        """Each rank with a latest of its own trains its own weights, and nobody notices (D18)."""
+        """Each rank with a latest of its own trains its own weights; nobody notices (D18)."""
         run_ranks(small(tmp_path), 2, partial(kill_after_commit, 1, 8))
         results = run_ranks(small(tmp_path), 2, partial(hide_checkpoints, 1))
         assert [result.exitcode for result in results] == [2, 2]

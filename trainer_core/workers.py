@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -51,6 +52,10 @@ class WorkerResult(NamedTuple):
 def worker_main(job: Callable[[], Any], environment: dict[str, str], result: Path) -> None:
     """The life of one rank: torchrun's environment, the job, one answer."""
     os.environ.update(environment)
+    if __name__ == "__main__":
+        # Typed in a notebook: loader workers send batches by pickle, which looks for the
+        # notebook's classes in this process's own __main__.
+        vars(sys.modules["__main__"]).update(globals())
     try:
         code, answer = 0, (job(), "")
     except Exception as error:
