@@ -1,12 +1,11 @@
-"""How fast the trainer is, beside what it could be compared with.
+"""How fast the trainer is, beside what it can be compared with.
 
     python scripts/bench.py
     python scripts/bench.py --only step,order --json figures.json
     python scripts/bench.py --quick
 
-Two things that are compared run in one process and take turns, step by step or save by save:
-on a shared machine the speed of a minute ago says nothing. The table is Markdown; a target is
-always "at most".
+What is compared takes turns in one process, step by step or save by save: on a shared machine
+the speed of a minute ago says nothing. The table is Markdown; a target means "at most".
 """
 
 from __future__ import annotations
@@ -27,18 +26,17 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import count
+from itertools import repeat
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader
 
 from rehearsal.audit import read_jsonl
 from trainer_core import launch
@@ -66,32 +64,33 @@ class Row:
     note: str = ""
 
     @property
-    def met(self) -> str:
-        """``yes``, ``no``, or nothing where there is no target or no figure."""
+    def met(self) -> bool | None:
+        """Whether the figure is at most the target; None where one is missing."""
         if self.figure is None or self.target is None:
-            return ""
-        return "yes" if self.figure <= self.target else "no"
+            return None
+        return self.figure <= self.target
 
     def cells(self) -> list[str]:
         """The line, as text."""
-        figure = "skipped" if self.figure is None else f"{self.figure:.4g} {self.unit}".strip()
-        target = "" if self.target is None else f"{self.target:g} {self.unit}".strip()
-        return [self.section, self.what, figure, target, self.met, self.note]
+        figure = "skipped" if self.figure is None else f"{self.figure:.4g} {self.unit}"
+        target = "" if self.target is None else f"{self.target:g} {self.unit}"
+        met = {None: "", True: "yes", False: "NO"}[self.met]
+        return [self.section, self.what, figure, target, met, self.note]
 
 
 def quartiles(values: Sequence[float], scale: float = 1.0) -> str:
     """The spread of some values, for a note."""
-    low, middle, high = (f"{value * scale:.4g}" for value in quantiles(values, n=4))
-    return f"quartiles {low}, {middle}, {high}"
+    return "quartiles " + ", ".join(f"{value * scale:.4g}" for value in quantiles(values, n=4))
 
 
 # ---------------------------------------------------------------- the step
 
 FRAMEWORKS = {"Lightning Fabric": "lightning_fabric", "Accelerate": "accelerate"}
+WARM_UP = 40  # steps that are not counted
 
 
 def plain_loop(cfg: TrainConfig, device: torch.device, framework: str = "") -> Iterator[None]:
-    """The loop that one writes by hand, or in a framework: same loader, clipping, schedule."""
+    """The loop that one writes by hand or in a framework: same loader, clipping, schedule."""
     source = build_dataset(cfg)
     sampler = ResumeAwareDistributedSampler(plan_steps(cfg, source), cfg, 0, 1)
     view = TrainingView(source, seed=cfg.seed, input_noise=0.0)
@@ -99,7 +98,7 @@ def plain_loop(cfg: TrainConfig, device: torch.device, framework: str = "") -> I
     model: Any = build_model(cfg, cfg.input_dim, source.num_classes).to(device)
     optimizer: Any = build_optimizer(cfg, model)
     backward: Callable[[Tensor], None] = Tensor.backward
-    clip: Callable[[], object] = partial(_clip, model)
+    clip: Callable[..., object] = nn.utils.clip_grad_norm_
     if framework == "Lightning Fabric":
         from lightning_fabric import Fabric
 
@@ -107,14 +106,16 @@ def plain_loop(cfg: TrainConfig, device: torch.device, framework: str = "") -> I
         model, optimizer = fabric.setup(model, optimizer)
         loader = fabric.setup_dataloaders(loader, use_distributed_sampler=False)
         backward = fabric.backward
-        clip = partial(fabric.clip_gradients, model, optimizer, max_norm=1.0)
+
+        def clip(_: object, limit: float) -> None:
+            fabric.clip_gradients(model, optimizer, max_norm=limit)
+
     elif framework == "Accelerate":
         from accelerate import Accelerator
 
         accelerator = Accelerator(cpu=device.type == "cpu")
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-        backward = accelerator.backward
-        clip = partial(_clip, model, accelerator.clip_grad_norm_)
+        backward, clip = accelerator.backward, accelerator.clip_grad_norm_
     for step, batch in enumerate(loader, 1):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate_at(cfg, step)
@@ -122,136 +123,118 @@ def plain_loop(cfg: TrainConfig, device: torch.device, framework: str = "") -> I
         targets = batch.targets.to(device, non_blocking=True)
         optimizer.zero_grad(set_to_none=True)
         backward(F.cross_entropy(model(inputs), targets))
-        clip()
+        clip(model.parameters(), 1.0)
         optimizer.step()
         yield
-
-
-def _clip(model: nn.Module, clip: Callable[..., object] = nn.utils.clip_grad_norm_) -> None:
-    clip(model.parameters(), 1.0)
 
 
 def take_turns(
     cfg: TrainConfig, device: torch.device, loops: Mapping[str, Iterator[None]]
 ) -> dict[str, list[float]]:
-    """Seconds of each step, of ``run(cfg)`` ("trainer") and of the loops beside it.
+    """Seconds of each step of ``run(cfg)``, the "trainer", and of the loops beside it.
 
-    The trainer is the real one, from ``run`` on; only its loader is wrapped. The loop asks the
-    loader once per step. Then its clock stops, each of the others makes one step, in an order
-    drawn anew, and its clock starts again: from one call to the next it has seen all of a step,
-    the writing of ledger, logs and trace included.
+    The trainer is the real one, from ``run`` on; only its loader is wrapped, which it asks once
+    per step. When it asks, its clock stops, each of the others makes one step, in an order
+    drawn anew, and its clock starts again. From one request to the next that is a whole step,
+    with all that is written to ledger, log and trace.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ("trainer", *loops)}
     names, draw = list(loops), random.Random(0)
 
-    def settled() -> float:
-        """The time when the device has done what it was asked for."""
+    def clock() -> float:
         if device.type == "cuda":
-            torch.cuda.synchronize()
+            torch.cuda.synchronize()  # each pays for the work that it has started
         return now()
 
-    def loader_between_others(*arguments: Any) -> Iterator[MicroBatch]:
-        for batches in [iter(build_dataloader(*arguments))]:
-            while True:
-                draw.shuffle(names)
-                for name in names:
-                    start = settled()
-                    next(loops[name])
-                    seconds[name].append(settled() - start)
-                start = settled()
-                batch = next(batches, None)
-                if batch is None:
-                    return
-                yield batch
-                seconds["trainer"].append(settled() - start)
+    def wrapped_loader(*arguments: Any) -> Iterator[MicroBatch]:
+        batches = iter(build_dataloader(*arguments))
+        while True:
+            draw.shuffle(names)
+            for name in names:
+                start = clock()
+                next(loops[name])
+                seconds[name].append(clock() - start)
+            start = clock()
+            yield next(batches)
+            seconds["trainer"].append(clock() - start)
 
-    with patch.object(launch, "build_dataloader", loader_between_others):
-        with (cfg.run_dir.parent / "progress.txt").open("w") as file, redirect_stderr(file):
-            launch.run(cfg)
-    # The last step is left out: it saves a checkpoint. The first ones warm up.
-    return {name: times[40 : cfg.dataset_size // 16 - 1] for name, times in seconds.items()}
+    progress = (cfg.run_dir.parent / "progress.txt").open("w")
+    with patch.object(launch, "build_dataloader", wrapped_loader), redirect_stderr(progress):
+        launch.run(cfg)
+    # The last step of all saves a checkpoint, and the trainer's does not come back from it.
+    counted = slice(WARM_UP, len(seconds["trainer"]))
+    return {name: times[counted] for name, times in seconds.items()}
 
 
-def bench_step(section: str, device: torch.device, quick: bool, folder: Path) -> Iterator[Row]:
-    """The trainer with logs, phases and ledger on, against loops without any of them."""
-    loops: dict[str, Loop] = {"hand-written": hand_written, "again": hand_written}
-    loops["nothing"] = nothing
-    for name, (package, loop) in FRAMEWORKS.items():
-        if importlib.util.find_spec(package):
-            loops[name] = loop
-        else:
-            note = f"{package} is not installed: pip install -e '.[bench]'"
-            yield Row(section=section, what=f"trainer / {name}", target=1.0, note=note)
-    for input_dim, hidden_dim, steps in ((256, 512, 1500), (8, 8, 3000)):
+def bench_step(
+    quick: bool, folder: Path, section: str = "step", device: str = "cpu"
+) -> Iterator[Row]:
+    """The trainer with logs, phases and ledger on, against loops that have none of them."""
+    there = [name for name, module in FRAMEWORKS.items() if importlib.util.find_spec(module)]
+    for name in [name for name in FRAMEWORKS if name not in there]:
+        note = "not installed: pip install -e '.[bench]'"
+        yield Row(section=section, what=f"trainer / {name}", target=1.0, note=note)
+    for input_dim, hidden_dim, steps in ((256, 512, 1200), (8, 8, 2400)):
         steps = 300 if quick else steps
-        width = f"{input_dim}/{hidden_dim}"
         cfg = TrainConfig(
-            run_dir=folder / f"{section}-{hidden_dim}", device=device.type, dropout=0.0,
+            run_dir=folder / f"{section}-{hidden_dim}", device=device,
             input_dim=input_dim, hidden_dim=hidden_dim, dataset_size=16 * steps, max_epochs=1,
-            decay_steps=steps, checkpoint_every_steps=10 * steps,
+            decay_steps=steps, checkpoint_every_steps=steps,
         )  # fmt: skip
-        running = {name: loop(cfg, device) for name, loop in loops.items()}
-        seconds = take_turns(cfg, device, running)
-        yield from step_rows(section, width, cfg.log_every, seconds)
+        a_loop = partial(plain_loop, cfg, torch.device(device))
+        loops = {"hand-written": a_loop(), "again": a_loop(), "nothing": repeat(None)}
+        loops |= {name: a_loop(name) for name in there}
+        seconds = take_turns(cfg, torch.device(device), loops)
+        yield from step_rows(section, f"{input_dim}/{hidden_dim}", seconds)
 
 
 def step_rows(
-    section: str, width: str, log_every: int, seconds: dict[str, list[float]]
+    section: str, width: str, seconds: Mapping[str, Sequence[float]]
 ) -> Iterator[Row]:
-    """What the seconds per step say."""
+    """What the seconds of each step say."""
 
-    def typical(values: Sequence[float]) -> float:
-        # A median alone would hide what only every 20th step does, a mean would show the noise.
-        logs = [value for index, value in enumerate(values, 41) if index % log_every == 0]
-        rest = [value for index, value in enumerate(values, 41) if index % log_every]
-        return ((log_every - 1) * median(rest) + median(logs)) / log_every
+    def us(values: Sequence[float]) -> float:
+        # A median of all would hide what only each 20th step does, a mean would show the noise.
+        logs = [value for step, value in enumerate(values, WARM_UP + 1) if step % 20 == 0]
+        rest = [value for step, value in enumerate(values, WARM_UP + 1) if step % 20]
+        return (0.95 * median(rest) + 0.05 * median(logs)) * 1e6
 
-    def difference(name: str, other: str) -> list[float]:
-        return [a - b for a, b in zip(seconds[name], seconds[other], strict=True)]
+    def more_than(other: str) -> list[float]:
+        return [a - b for a, b in zip(seconds["trainer"], seconds[other], strict=True)]
 
-    us = {name: typical(values) * 1e6 for name, values in seconds.items()}
     row = partial(Row, section=section)
-    for name in us:
-        if name not in ("again", "nothing"):
-            plain = median(seconds[name]) * 1e6
-            note = f"median of {len(seconds[name])} steps {plain:.4g}"
-            yield row(what=f"{width} {name}, step", figure=us[name], unit="us", note=note)
-    extra = difference("trainer", "hand-written")
-    is_wide = width == "256/512"
-    yield row(
-        what=f"{width} trainer / hand-written", figure=us["trainer"] / us["hand-written"],
-        target=1.03 if is_wide else None,
-        note=f"the same loop against itself {us['again'] / us['hand-written']:.3f}",
-    )  # fmt: skip
-    yield row(
-        what=f"{width} trainer - hand-written", figure=typical(extra) * 1e6, unit="us",
-        target=None if is_wide else 100,
-        note=f"{quartiles(extra, 1e6)}; handing over costs {us['nothing']:.2g}",
-    )  # fmt: skip
-    for name in FRAMEWORKS:
-        if name in us:
-            note = f"{quartiles(difference('trainer', name), 1e6)} us"
-            ratio = us["trainer"] / us[name]
-            yield row(what=f"{width} trainer / {name}", figure=ratio, target=1.0, note=note)
+    typical = {name: us(values) for name, values in seconds.items()}
+    trainer, hand = typical["trainer"], typical["hand-written"]
+    note = f"{len(seconds['trainer'])} steps, median {median(seconds['trainer']) * 1e6:.4g}"
+    yield row(what=f"{width} trainer, a step", figure=trainer, unit="us", note=note)
+    ratio_target, us_target = (1.03, None) if width == "256/512" else (None, 100.0)
+    note, what = f"{typical['again'] / hand:.3f} of the same loop", "trainer / hand-written"
+    yield row(what=f"{width} {what}", figure=trainer / hand, target=ratio_target, note=note)
+    extra = more_than("hand-written")
+    note = f"{quartiles(extra, 1e6)}; handing over costs {typical['nothing']:.2g}"
+    what = f"{width} trainer - hand-written"
+    yield row(what=what, figure=us(extra), unit="us", target=us_target, note=note)
+    for name in [name for name in FRAMEWORKS if name in typical]:
+        note = f"difference in us: {quartiles(more_than(name), 1e6)}"
+        ratio = trainer / typical[name]
+        yield row(what=f"{width} trainer / {name}", figure=ratio, target=1.0, note=note)
+        ratio = typical[name] / hand
+        yield row(what=f"{width} {name} / hand-written", figure=ratio)
 
 
 # ---------------------------------------------------------------- the order
 
 
-def bench_order(quick: bool) -> Iterator[Row]:
+def bench_order(quick: bool, folder: Path) -> Iterator[Row]:
     """The bijection in blocks, and the first batch after a resume anywhere."""
-    row, block = partial(Row, section="order"), 65536
-    draw = random.Random(0)
+    row, block, draw = partial(Row, section="order"), 65536, random.Random(0)
     for num_samples in (10**6, 2 * 10**6, 10**7, 10**8, 10**9, 10**12):
-        order, times = EpochOrder(num_samples, seed=1, epoch=0), []
+        order, ns = EpochOrder(num_samples, seed=1, epoch=0), []
         for _ in range(10 if quick else 100):
             first = draw.randrange(num_samples - block)
-            start = now()
-            order.samples(first, first + block)
-            times.append((now() - start) / block)
-        what = f"n = {num_samples:.0e}, per index"
-        note = quartiles(times, 1e9)
-        yield row(what=what, figure=median(times) * 1e9, unit="ns", target=40, note=note)
+            ns.append(seconds_of(lambda: order.samples(first, first + block)) / block * 1e9)  # noqa: B023
+        what = f"n = {num_samples:.0e}, an index"
+        yield row(what=what, figure=median(ns), unit="ns", target=40, note=quartiles(ns))
     tracemalloc.start()
     EpochOrder(10**12, seed=1, epoch=0).samples(10**11, 10**11 + block)
     peak = tracemalloc.get_traced_memory()[1] / 2**20
@@ -259,26 +242,23 @@ def bench_order(quick: bool) -> Iterator[Row]:
     yield row(what="n = 1e+12, peak memory of a block", figure=peak, unit="MiB", target=8)
 
     schedule = StepSchedule(10**12, 16, 1)
-    last = schedule.total_steps - 1
-    positions = {"start": 0, "middle": last // 2 + 1777, "end": last}
-    milliseconds: dict[str, list[float]] = {name: [] for name in positions}
-    for _ in range(5 if quick else 50):
-        for name, position in positions.items():
-            start = now()
-            sampler = ResumeAwareDistributedSampler(schedule, TrainConfig(), 0, 1)
-            sampler.load_state_dict({"position": position})
-            next(iter(sampler))
-            milliseconds[name].append((now() - start) * 1e3)
-    fresh = median(milliseconds["start"])
+
+    def first_batch(position: int) -> None:
+        sampler = ResumeAwareDistributedSampler(schedule, TrainConfig(), 0, 1)
+        sampler.load_state_dict({"position": position})
+        next(iter(sampler))
+
+    positions = {"start": 0, "middle": 31_250_001_777, "end": schedule.total_steps - 1}
+    rounds = [
+        {name: seconds_of(partial(first_batch, at)) * 1e3 for name, at in positions.items()}
+        for _ in range(5 if quick else 50)
+    ]
+    ms = {name: median(a_round[name] for a_round in rounds) for name in positions}
     for name in ("middle", "end"):
-        later = median(milliseconds[name])
         yield row(
-            what=f"n = 1e+12, first batch at the {name}, later than at the start",
-            figure=later - fresh, unit="ms", target=5, note=f"{later:.3g} against {fresh:.3g}",
+            what=f"n = 1e+12, first batch at the {name}, later than at the start", unit="ms",
+            figure=ms[name] - ms["start"], target=5, note=f"{ms[name]:.3g} - {ms['start']:.3g}",
         )  # fmt: skip
-
-
-# ---------------------------------------------------------------- the checkpoint
 
 
 def seconds_of(action: Callable[[], object]) -> float:
@@ -288,17 +268,18 @@ def seconds_of(action: Callable[[], object]) -> float:
     return now() - start
 
 
+# ---------------------------------------------------------------- the checkpoint
+
+
 def bench_checkpoint(quick: bool, folder: Path) -> Iterator[Row]:
     """Saves of 400 MB in 100 tensors, each beside what no save could do without."""
     row, pairs = partial(Row, section="checkpoint"), 3 if quick else 20
     state = {"model": {f"layer{i}": torch.randn(10**6) for i in range(100)}}
     tensors = list(state["model"].values())
-    spare = [torch.empty_like(tensor).copy_(tensor) for tensor in tensors]
-    steps = count(1)
-    written: list[float] = []
+    spare = [tensor.clone() for tensor in tensors]
 
-    def save(writer: CheckpointWriter) -> None:
-        save_checkpoint(writer, state, {"step": next(steps)})
+    def save(writer: CheckpointWriter, step: int) -> None:
+        save_checkpoint(writer, state, {"step": step})
 
     def copy() -> None:
         for target, tensor in zip(spare, tensors, strict=True):
@@ -307,188 +288,177 @@ def bench_checkpoint(quick: bool, folder: Path) -> Iterator[Row]:
     def write() -> None:
         with (folder / "raw").open("wb", buffering=0) as file:
             for tensor in tensors:
-                file.write(tensor.numpy())
+                file.write(tensor.numpy().data)
             os.fsync(file.fileno())
 
     def digest() -> None:
         whole = hashlib.sha256()
         for tensor in tensors:
-            whole.update(tensor.numpy())
+            whole.update(tensor.numpy().data)
 
-    # With the default retention: in full, what the background has to do while the run trains.
-    writer = CheckpointWriter(folder / "async", 3, True, lambda _, s: written.append(s))
-    save(writer)
-    writer.wait()
-    blocked, copied = [], []
-    for _ in range(pairs):
-        copied.append(seconds_of(copy))
-        blocked.append(seconds_of(lambda: save(writer)))
+    # With the trainer's retention: all that the background has to do while the run trains.
+    background: list[float] = []
+    writer = CheckpointWriter(folder / "async", 3, True, lambda _, s: background.append(s))
+    save(writer, 0)
+    copied, blocked = [], []
+    for step in range(1, pairs + 1):
         writer.wait()
+        copied.append(seconds_of(copy))
+        blocked.append(seconds_of(partial(save, writer, step)))
+    writer.wait()
+    shutil.rmtree(folder / "async")
     ratios = [a / b for a, b in zip(blocked, copied, strict=True)]
-    note = f"{median(blocked):.3f} s; {quartiles(ratios)}"
-    what = "async save blocks, of a memcpy"
+    note = f"{median(blocked):.3g} s / {median(copied):.3g} s, {pairs} pairs; "
+    note += quartiles(ratios)
+    what = "async save blocks / memcpy of the state"
     yield row(what=what, figure=median(blocked) / median(copied), target=1.5, note=note)
-    note = (
-        f"{quartiles(written)}; from the fourth on it reads the newest back, deletes the oldest"
-    )
-    yield row(what="async save, in the background", figure=median(written), unit="s", note=note)
+    note = f"{quartiles(background)}; the newest is read back before the oldest is deleted"
+    yield row(what="async save beside training", figure=median(background), unit="s", note=note)
 
-    # Nothing is retained or deleted in here: the target is about writing and hashing.
-    writer = CheckpointWriter(folder / "sync", 10 * pairs, False, lambda *_: None)
-    saved, parts = [], []
+    # Nothing is deleted by the writer here: the target is about writing and hashing.
+    writer = CheckpointWriter(folder / "sync", 2, False, lambda *_: None)
+    saved, written, hashed = [], [], []
     for pair in range(pairs):
-        rounds = [lambda: saved.append(seconds_of(lambda: save(writer))),
-                  lambda: parts.append((seconds_of(write), seconds_of(digest)))]  # fmt: skip
-        for action in rounds if pair % 2 else reversed(rounds):
-            os.sync()  # what the round before has left to the disk is not this one's
-            action()
+        for is_ours in random.Random(pair).sample((True, False), 2):
+            os.sync()  # what was left to the disk before is not this one's
+            if is_ours:
+                saved.append(seconds_of(partial(save, writer, pair)))
+            else:
+                written.append(seconds_of(write))
+                hashed.append(seconds_of(digest))
         (folder / "raw").unlink()
         shutil.rmtree(folder / "sync")
-    floor = [written + hashed for written, hashed in parts]
+    floor = [a + b for a, b in zip(written, hashed, strict=True)]
     ratios = [a / b for a, b in zip(saved, floor, strict=True)]
-    note = (
-        f"{pairs} pairs; {median(saved):.3f} s against {median(a for a, _ in parts):.3f} + "
-        f"{median(b for _, b in parts):.3f}; {quartiles(ratios)}"
-    )
-    what = "published and hashed, of raw write + fsync + SHA-256"
+    note = f"{median(saved):.3g} s / ({median(written):.3g} s + {median(hashed):.3g} s), "
+    note += f"{pairs} pairs; {quartiles(ratios)}"
+    what = "published and hashed / (raw write + fsync) + SHA-256"
     yield row(what=what, figure=median(saved) / median(floor), target=1.2, note=note)
 
 
 # ---------------------------------------------------------------- the restart
 
 LIMIT_S = 30.0
+TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 3".split()
+FLAGS = "--max-epochs 1000 --checkpoint-every-steps 20".split()
 
 
 def kill_and_wait(run_dir: Path, victim: int) -> dict[str, float] | None:
     """SIGKILL one of two ranks in mid-training; seconds to what follows, or None for a hang."""
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-        "--max-restarts=3", str(ROOT / "scripts/launch.py"), "--run-dir", str(run_dir),
-        "--max-epochs=1000", "--checkpoint-every-steps=20",
-    ]  # fmt: skip
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    script = [str(ROOT / "scripts/launch.py"), "--run-dir", str(run_dir), *FLAGS]
     job = subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+        [sys.executable, *TORCHRUN, *script], env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
 
-    def first(kind: str, rank: int, attempt: int, **wanted: Any) -> dict[str, Any]:
-        """The first line of a rank's file with these values, once it is there."""
+    def first(kind: str, rank: int, deadline: float, **wanted: Any) -> dict[str, Any]:
+        """The first line of a rank's file that has these values, once it is there."""
+        path = run_dir / kind / f"rank-{rank}.jsonl"
         while time.time() < deadline:
-            for line in read_jsonl(run_dir / kind / f"rank-{rank}.jsonl"):
-                if {**line, "attempt": attempt, **wanted} == line:
+            for line in read_jsonl(path) if path.exists() else ():
+                if wanted.items() <= {name: line.get(name) for name in wanted}.items():
                     return line
             time.sleep(0.02)
         raise TimeoutError
 
     try:
-        deadline = time.time() + LIMIT_S
-        pid = first("logs", victim, 0, event="run_start")["pid"]
-        first("ledger", victim, 0, step=50)
+        limit = time.time() + 2 * LIMIT_S
+        pid = first("logs", victim, limit, attempt=0, event="run_start")["pid"]
+        first("ledger", victim, limit, step=50)
         killed = time.time()
         os.kill(pid, signal.SIGKILL)
-        deadline = killed + LIMIT_S
-        began = [first("logs", rank, 1, event="run_start") for rank in (0, 1)]
-        stepped = [first("ledger", rank, 1) for rank in (0, 1)]
-        ready, done = (max(line["time"] for line in lines) for lines in (began, stepped))
-        born = max(process_start(line["pid"]) for line in began)
-        return {"born": born - killed, "ready": ready - killed, "stepped": done - killed}
+        limit = killed + LIMIT_S
+        starts = [first("logs", r, limit, attempt=1, event="run_start") for r in (0, 1)]
+        born = max(process_start(line["pid"]) for line in starts)
+        ready = max(line["time"] for line in starts)
+        stepped = max(first("ledger", r, limit, attempt=1)["time"] for r in (0, 1))
+        return {"all": stepped - killed, "again": born - killed, "ready": ready - born,
+                "step": stepped - ready}  # fmt: skip
     except TimeoutError:
         return None
     finally:
-        job.terminate()  # the agent passes it on, and kills what does not end
+        job.terminate()  # the agent hands it on to the ranks, and kills those that do not end
         job.wait(2 * LIMIT_S)
 
 
 def process_start(pid: int) -> float:
     """When a process was started, in seconds since the epoch, to a hundredth. Linux only."""
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
+    since_boot = ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
 def bench_restart(quick: bool, folder: Path) -> Iterator[Row]:
     """From the kill -9 of a rank under torchrun to the first step of all ranks after it."""
-    row, tries = partial(Row, section="restart"), 3 if quick else 20
-    if sys.platform != "linux":
-        yield row(what="kill -9 to the first new step", target=3.5, note="needs Linux's /proc")
-        return
+    row, tries = partial(Row, section="restart"), 4 if quick else 20
     outcomes = [kill_and_wait(folder / f"restart-{n}", victim=n % 2) for n in range(tries)]
     whole = [outcome for outcome in outcomes if outcome]
-    note = f"within {LIMIT_S:.0f} s, of {tries}; rank 0 and 1 killed in turn"
+    note = f"of {tries}, rank 0 and 1 killed in turn; a hang is {LIMIT_S:g} s without a step"
     yield row(what="restarts that hang", figure=tries - len(whole), target=0, note=note)
-    if len(whole) > 1:
-        seconds = [outcome["stepped"] for outcome in whole]
-        note = f"{quartiles(seconds)}, longest {max(seconds):.3g}"
-        what = "kill -9 to the first new step"
-        yield row(what=what, figure=median(seconds), unit="s", target=3.5, note=note)
-        for name, start, end in (
-            ("until torchrun has started the ranks again", "", "born"),
-            ("from there until the ranks are ready to train", "born", "ready"),
-            ("from there until all have made a step", "ready", "stepped"),
-        ):
-            figure = median(outcome[end] - outcome.get(start, 0.0) for outcome in whole)
-            yield row(what=f"- {name}", figure=figure, unit="s")
+    for part, what in (
+        ("all", "kill -9 to a new step of all ranks"),
+        ("again", "- until torchrun has started the ranks again"),
+        ("ready", "- until they are ready to train"),
+        ("step", "- until all have made a step"),
+    ):
+        seconds = [outcome[part] for outcome in whole]
+        if len(seconds) > 1:
+            note = f"{quartiles(seconds)}; longest {max(seconds):.3g}"
+            target = 3.5 if part == "all" else None
+            yield row(what=what, figure=median(seconds), unit="s", target=target, note=note)
 
 
 # ---------------------------------------------------------------- all together
 
 
 def bench_cuda(quick: bool, folder: Path) -> Iterator[Row]:
-    """The step on a GPU, waited for at each hand-over so that each loop pays for its own."""
+    """The step on a GPU."""
     if torch.cuda.is_available():
-        yield from bench_step("cuda", torch.device("cuda", 0), quick, folder)
-    else:
-        note = "no CUDA device: not measured"
-        yield Row(section="cuda", what="256/512 trainer / hand-written", target=1.03, note=note)
-        yield Row(
-            section="cuda", what="8/8 trainer - hand-written", unit="us", target=100, note=note
-        )
+        yield from bench_step(quick, folder, "cuda", "cuda")
+        return
+    for what in ("256/512 trainer / hand-written", "8/8 trainer - hand-written"):
+        yield Row(section="cuda", what=what, note="no CUDA device here: not measured")
 
 
-def show(cells: Sequence[Sequence[str]]) -> None:
+SECTIONS = {
+    "step": bench_step, "order": bench_order, "checkpoint": bench_checkpoint,
+    "restart": bench_restart, "cuda": bench_cuda,
+}  # fmt: skip
+
+
+def show(lines: Sequence[Sequence[str]]) -> None:
     """A Markdown table, its columns aligned."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for index, line in enumerate(cells):
-        padded = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        print("|", " | ".join(padded), "|")
-        if index == 0:
-            print("|", " | ".join("-" * width for width in widths), "|")
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    head, *rest = [[c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines]
+    for line in (head, ["-" * width for width in widths], *rest):
+        print("|", " | ".join(line), "|")
 
 
 def main() -> None:
     """Measure, print, save."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(SECTIONS), help="some of the default")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="for the figures")
+    parser.add_argument("--quick", action="store_true", help="few repeats, rough figures")
+    options = parser.parse_args()
+    wanted = options.only.split(",")
+    if unknown := set(wanted) - set(SECTIONS):
+        parser.error(f"--only {','.join(unknown)}: choose from {','.join(SECTIONS)}")
     torch.set_num_threads(1)
+    rows: list[Row] = []
     (ROOT / "runs").mkdir(exist_ok=True)  # on the disk that runs use: /tmp may be memory
-    with tempfile.TemporaryDirectory(dir=ROOT / "runs", prefix="bench-") as name:
-        folder = Path(name)
-        sections: dict[str, Callable[[bool], Iterator[Row]]] = {
-            "step": partial(bench_step, "step", torch.device("cpu"), folder=folder),
-            "order": bench_order,
-            "checkpoint": partial(bench_checkpoint, folder=folder),
-            "restart": partial(bench_restart, folder=folder),
-            "cuda": partial(bench_cuda, folder=folder),
-        }
-        parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-        parser.add_argument("--only", default=",".join(sections), help="some of the default")
-        parser.add_argument("--json", type=Path, help="a file for the figures")
-        parser.add_argument("--quick", action="store_true", help="few repeats, rough figures")
-        options = parser.parse_args()
-        wanted = options.only.split(",")
-        if unknown := set(wanted) - set(sections):
-            parser.error(f"--only {', '.join(unknown)}: choose from {', '.join(sections)}")
-        rows = []
+    with tempfile.TemporaryDirectory(dir=ROOT / "runs", prefix="bench-") as folder:
         for section in wanted:
             print(f"{section} ...", file=sys.stderr, flush=True)
-            rows += list(sections[section](quick=options.quick))
+            rows += SECTIONS[section](options.quick, Path(folder))
     show([["section", "what", "figure", "target", "met", "note"], *(r.cells() for r in rows)])
-    machine = {
-        "time": time.strftime("%Y-%m-%d %H:%M"), "python": platform.python_version(),
-        "torch": torch.__version__, "cores": os.cpu_count(), "platform": platform.platform(),
-        "quick": options.quick,
-    }  # fmt: skip
+    machine = {"time": time.strftime("%Y-%m-%d %H:%M"), "platform": platform.platform(),
+               "cores": os.cpu_count(), "python": platform.python_version(),
+               "torch": torch.__version__, "quick": options.quick}  # fmt: skip
+    print(", ".join(f"{name} {value}" for name, value in machine.items()))
     if options.json:
-        content = {"machine": machine, "rows": [{**asdict(r), "met": r.met} for r in rows]}
-        options.json.write_text(json.dumps(content, indent=1))
+        figures = [asdict(row) | {"met": row.met} for row in rows]
+        options.json.write_text(json.dumps({"machine": machine, "rows": figures}, indent=1))
 
 
 if __name__ == "__main__":

@@ -625,7 +625,9 @@ def push(root: Path, notebook_path: Path) -> str:
     composed, name = compose(root), notebook_path.stem + ".ipynb"
     if name not in composed:
         raise SyncError(f"No source derives {name}.{nearest(name, composed)}")
-    path = notebook_path if notebook_path.is_file() else root / "notebooks" / name
+    # A path as the root sees it comes before one as the current folder sees it.
+    candidates = (root / notebook_path, notebook_path, root / "notebooks" / name)
+    path = next((path for path in candidates if path.is_file()), candidates[-1])
     notebook, cells = load(path), composed[name]
     nodes = written(notebook)
     refuse_moved([n["metadata"].get("origin") for n in nodes], [c.origin for c in cells], path)

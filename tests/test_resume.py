@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from jobs import finish, kill_after_commit, kill_after_save, run_ranks, small
+from jobs import finish, hide_checkpoints, kill_after_commit, kill_after_save, run_ranks, small
 
 from rehearsal.audit import audit_run, read_jsonl
 
@@ -191,16 +191,6 @@ class TestDamage:
         results = run_ranks(small(tmp_path), 2, partial(hide_checkpoints, 1))
         assert [result.exitcode for result in results] == [2, 2]
         assert all("disk that all nodes share" in result.traceback for result in results)
-
-
-def hide_checkpoints(rank: int) -> None:
-    """Show ``rank`` an empty folder."""
-    import os
-
-    import trainer_core.runfolder as runfolder
-
-    if int(os.environ["RANK"]) == rank:
-        runfolder.published_steps = lambda _: {}
 
 
 @pytest.fixture(scope="module")

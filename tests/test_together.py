@@ -11,7 +11,16 @@ from typing import Any
 
 import pytest
 import torch
-from jobs import finish, kill_after_commit, run_ranks, small, this_rank, train
+from jobs import (
+    break_the_loader,
+    break_the_save,
+    finish,
+    kill_after_commit,
+    poison,
+    run_ranks,
+    small,
+    train,
+)
 
 from rehearsal.audit import audit_run, read_jsonl
 from trainer_core.workers import Workers
@@ -21,51 +30,6 @@ pytestmark = pytest.mark.ranks
 
 def lines(run_dir: Path, kind: str, rank: int) -> list[dict[str, Any]]:
     return list(read_jsonl(run_dir / kind / f"rank-{rank}.jsonl"))
-
-
-def break_the_loader(rank: int, at_call: int) -> None:
-    """Make one rank's dataset raise on one of its reads."""
-    from trainer_core.data import ToyClassificationDataset
-
-    batch, calls = ToyClassificationDataset.batch, []
-
-    def breaking(self: Any, indices: Any) -> Any:
-        calls.append(1)
-        if this_rank() == rank and len(calls) == at_call:
-            raise RuntimeError("bad sector")
-        return batch(self, indices)
-
-    ToyClassificationDataset.batch = breaking
-
-
-def break_the_save(at_step: int) -> None:
-    """Make the write of one checkpoint fail, as a full disk does."""
-    import trainer_core.publish as publish
-
-    original = publish.publish
-
-    def failing(temporary: Path, target: Path, facts: Any) -> None:
-        if facts["step"] == at_step:
-            raise OSError(28, "No space left on device", str(target))
-        original(temporary, target, facts)
-
-    publish.publish = failing
-
-
-def poison(rank: int, at_step: int) -> None:
-    """Put a NaN into one rank's inputs of one step."""
-    import trainer_core.launch as launch
-
-    original, steps = launch.next_step, []
-
-    def poisoned(*arguments: Any) -> Any:
-        batches, error = original(*arguments)
-        steps.append(1)
-        if this_rank() == rank and len(steps) == at_step:
-            batches[0].inputs[0, 0] = float("nan")
-        return batches, error
-
-    launch.next_step = poisoned
 
 
 class TestOneRankFails:

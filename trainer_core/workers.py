@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch.distributed import TCPStore
 
 # %% active="py"
@@ -52,6 +54,8 @@ class WorkerResult(NamedTuple):
 def worker_main(job: Callable[[], Any], environment: dict[str, str], result: Path) -> None:
     """The life of one rank: torchrun's environment, the job, one answer."""
     os.environ.update(environment)
+    # The server has imported torch, which read OMP_NUM_THREADS then.
+    torch.set_num_threads(1)
     if __name__ == "__main__":
         # Typed in a notebook: loader workers send batches by pickle, which looks for the
         # notebook's classes in this process's own __main__.
@@ -78,7 +82,7 @@ class Workers:
         self.results = Path(tempfile.mkdtemp(prefix="workers-"))
         self.processes = []
         for rank in range(world_size):
-            facts: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": 1}
+            facts: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank}
             facts |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
             facts |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.store.port}
             facts |= {"TORCHELASTIC_USE_AGENT_STORE": True}
@@ -108,6 +112,7 @@ class Workers:
             raise TimeoutError(f"{len(late)} rank(s) still ran after {timeout_s} s; killed")
         files = [self.results / str(rank) for rank in range(len(self.processes))]
         answers = [pickle.loads(f.read_bytes()) if f.exists() else () for f in files]
+        shutil.rmtree(self.results)
         return [
             WorkerResult(p.exitcode, *a) for p, a in zip(self.processes, answers, strict=True)
         ]

@@ -392,7 +392,7 @@ assert gradients == [1.5, 1.5]
 
 # %% [markdown]
 # Rank 1 fails alone, and both stop, with the reason. Without that, rank 0 waits until
-# its timeout, here a second, for a peer that has gone on without it.
+# its timeout, here half a second, for a peer that has gone on without it.
 
 # %%
 def one_rank_fails():
@@ -405,10 +405,10 @@ def one_rank_fails():
 def one_rank_goes_on():
     info = maybe_init_dist(tiny)
     if info.rank == 1:
-        time.sleep(2)
+        time.sleep(1)
         return "went on alone"
     try:
-        dist.all_reduce(torch.zeros(1), async_op=True).wait(timedelta(seconds=1))
+        dist.all_reduce(torch.zeros(1), async_op=True).wait(timedelta(seconds=0.5))
     except RuntimeError as error:
         return f"gave up: {str(error).splitlines()[0]}"
 
@@ -1015,7 +1015,7 @@ assert sink.records[-1]["event"] == "run_end"
 # - Then break one thing in this notebook and predict, before you run it, which cell
 #   fails first: divide the loss by the micro-batch's own size; let `__iter__` move the
 #   position; leave out `no_sync`; sort checkpoints by name; leave the hashes out of
-#   `verify`; hand the loader no generator; restore no random streams; restore no optimizer
-#   state.
+#   `verify`; hand the loader no generator; restore no random streams; restore no
+#   optimizer state.
 # - Say the last part of each "say while typing" without looking: which number would
 #   show that the choice was wrong.
