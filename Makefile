@@ -17,7 +17,8 @@ $(VENV)/.complete: pyproject.toml constraints.txt
 	touch $@
 
 lab: setup
-	$(BIN)/jupyter lab $(ARGS) notebooks/00_start_here.ipynb
+	@# From the project's folder, so that the notebooks' links to the modules lead somewhere.
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(ARGS)
 
 train: setup
 	$(BIN)/python scripts/demo.py $(ARGS)
