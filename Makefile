@@ -1,4 +1,4 @@
-# Everything installs into .venv and nowhere else. Commands: setup, lab, train, test, bench.
+# Everything installs into .venv. Commands: setup, lab, train, test, notebooks, bench, clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -39,4 +39,4 @@ bench: setup
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/bench.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV)

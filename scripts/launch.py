@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import math
 import os
 import sys
 import traceback
@@ -89,13 +90,16 @@ def main(arguments: Sequence[str]) -> int:
     is_main_rank = int(os.environ.get("RANK", 0)) == 0
     try:
         cfg, exports = build_parser().parse(arguments)
-        result = run(cfg, sinks=build_exporters(exports, cfg.run_dir))
+        result = run(cfg, sinks=build_exporters(exports))
     except UserError as error:
         # Every rank has raised it; one of them says it.
         if is_main_rank:
             print(f"launch.py: {error}", file=sys.stderr)
         return 2
     except OSError as error:
+        if isinstance(error, ConnectionError | TimeoutError):  # a peer, not a file
+            traceback.print_exc()
+            os._exit(1)
         rank = os.environ.get("RANK", 0)
         remedy = "Mend that and start again: the last checkpoint is whole."
         print(f"launch.py: [rank {rank}] {error}. {remedy}", file=sys.stderr, flush=True)
@@ -107,6 +111,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.flush()
         os._exit(1)
     if is_main_rank:
+        if result["loss"] is not None and not math.isfinite(result["loss"]):
+            result["loss"] = None  # JSON has no NaN
         print(json.dumps(result), flush=True)
     return 0
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
 import os
 import re
 import subprocess
 import sys
-import tokenize
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -19,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from code_size import lines_of_code
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -228,29 +227,6 @@ class TestNames:
         ]  # fmt: skip
         defined = {name for path in CORE.glob("*.py") for name in top_level_names(path)}
         assert sorted(set(wanted) - defined) == []
-
-
-def is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
-
-
-def lines_of_code(path: Path) -> int:
-    """Lines that hold code: no docstrings, no comments, no blanks."""
-    prose: set[int] = set()
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and is_text(first.value):
-                prose |= set(range(first.lineno, (first.end_lineno or 0) + 1))
-    lines: set[int] = set()
-    blank = {
-        tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
-        tokenize.ENDMARKER,
-    }  # fmt: skip
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline):
-        if token.type not in blank:
-            lines |= set(range(token.start[0], token.end[0] + 1))
-    return len(lines - prose)
 
 
 class TestSize:

@@ -80,6 +80,23 @@ class TestPhases:
         assert {n: v for n, v in later.items() if v > 1e-6} == pytest.approx({"data_wait": 7.0})
         assert list(timers.read()) == []
 
+    def test_no_time_falls_between_two_steps(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Phases of all steps must add up to the run, or goodput is flattered."""
+        looks: list[float] = []
+
+        def slow_clock() -> float:
+            looks.append(len(looks) * 1e-3)  # each look at it takes a millisecond
+            return looks[-1]
+
+        monkeypatch.setattr(time, "perf_counter", slow_clock)
+        timers = StepTimers(CPU)
+        for step in range(1, 4):
+            with phase(timers, "forward"):
+                pass
+            timers.end_step(step)
+        total = sum(sum(spent.values()) for _, spent, _ in timers.read())
+        assert total == pytest.approx((looks[-1] - looks[0]) * 1e3)
+
     def test_the_sync_after_the_last_local_gradient_is_split_off(
         self, clock: Callable[[float], None]
     ) -> None:

@@ -114,5 +114,6 @@ class TrainConfig:
             if spec.metadata["kind"] in ("identity", "training"):
                 value = self.data_kind if spec.name == "data" else getattr(self, spec.name)
                 # 1 and 1.0 are the same learning rate, but not the same JSON.
-                content[spec.name] = float(value) if isinstance(value, int) else value
+                is_float = str(spec.type).startswith("float") and value is not None
+                content[spec.name] = float(value) if is_float else value
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

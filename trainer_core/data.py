@@ -216,14 +216,14 @@ class TrainingView(Dataset[MicroBatch]):
         self.source, self.seed, self.input_noise = source, seed, input_noise
 
     def __getitems__(self, keys: Sequence[SampleKey]) -> MicroBatch:
-        indices = [key.sample for key in keys]
-        inputs, targets = self.source.batch(indices)
+        samples = torch.tensor([key.sample for key in keys], dtype=torch.int64)
+        inputs, targets = self.source.batch(samples)
         if self.input_noise:
             for row, key in enumerate(keys):
                 generator = np.random.default_rng((self.seed, *key))
                 noise = generator.standard_normal(inputs.shape[1:])
                 inputs[row] += self.input_noise * torch.from_numpy(noise)
-        return MicroBatch(torch.tensor(indices, dtype=torch.int64), inputs, targets)
+        return MicroBatch(samples, inputs, targets)
 
 
 def build_dataloader(

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 # %% active="py"
-from trainer_core.data import MicroBatch, StepSchedule
+from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler
 from trainer_core.distributed import RankInfo
 from trainer_core.jsonfiles import JsonlSink, TraceFile
 from trainer_core.metrics import RankLog, Sink, StepTimers
@@ -55,7 +55,7 @@ class Journal:
     """One rank's files in the run folder.
 
     Args:
-        schedule: tells the epoch of a step and its size.
+        sampler: with the position at which this attempt begins.
         state: the restored checkpoint, if any; judged after the first steps.
     """
 
@@ -63,12 +63,13 @@ class Journal:
         self,
         start: Start,
         info: RankInfo,
-        schedule: StepSchedule,
+        sampler: ResumeAwareDistributedSampler,
         sinks: Sequence[Sink],
         state: Mapping[str, Any] | None,
     ) -> None:
-        self.start, self.schedule, self.state = start, schedule, state
-        self.position = state["step"] if state else 0
+        self.start, self.schedule, self.state = start, sampler.schedule, state
+        self.position = sampler.position
+        self.error: OSError | None = None  # of a ledger line
         run_dir, name = start.cfg.run_dir, f"rank-{info.rank}"
         who = {"rank": info.rank, "local_rank": info.local_rank, "attempt": start.attempt}
         shown = [ProgressLine()] if info.rank == 0 else []
@@ -93,8 +94,12 @@ class Journal:
         sizes = {"world_size": info.world_size, "total_steps": self.schedule.total_steps}
         sizes |= {"global_batch_size": self.schedule.global_batch_size}
         digest = start.record["digest"]
-        device, pid = str(info.device), os.getpid()
-        self.event("run_start", step=at, device=device, pid=pid, digest=digest, **sizes)
+        here = {
+            "device": str(info.device),
+            "pid": os.getpid(),
+            "run_dir": str(start.cfg.run_dir),
+        }
+        self.event("run_start", step=at, digest=digest, **here, **sizes)
         for folder, reason in start.damaged.items():
             self.event("checkpoint_rejected", step=at, folder=folder.name, reason=reason)
         if start.changes:
@@ -139,7 +144,10 @@ class Journal:
         }
         line |= {"samples": samples, "time": time.time(), "step_s": round(seconds, 6)}
         self.waiting.append((withheld, arrived, line))
-        self.flush_ledger(wait=False)
+        try:
+            self.flush_ledger(wait=False)
+        except OSError as error:  # raised by all ranks at the next step's vote
+            self.error = error
 
     def flush_ledger(self, *, wait: bool = True) -> None:
         """Hand the lines whose flag is known to the kernel; with ``wait``, all of them."""
@@ -160,10 +168,13 @@ class Journal:
         self.first_losses = (self.first_losses + [record.loss for record in records])[:5]
         enough = len(self.first_losses) == 5 or step == self.schedule.total_steps
         if self.state is not None and enough:
-            cfg = self.start.cfg
-            first_lr, scales = learning_rate_at(cfg, self.position + 1), cfg.amp == "fp16"
-            after = self.first_losses
-            checks = validate_resume(self.state, self.position, first_lr, scales, after)
+            cfg, after = self.start.cfg, self.first_losses
+            # What the schedule gives now for the step before, unless new settings move it.
+            movers = {"learning_rate", "warmup_steps", "decay_steps", "min_lr_fraction"}
+            is_moved = not movers.isdisjoint(self.start.changes)
+            expected = None if is_moved else learning_rate_at(cfg, self.position)
+            scales = cfg.amp == "fp16"
+            checks = validate_resume(self.state, self.position, expected, scales, after)
             ok = False not in checks.values()
             self.event("resume_validated", step=step, ok=ok, checks=checks)
             self.state = None
@@ -194,8 +205,7 @@ class Journal:
         self.logged_step, self.logged_at = step, time.perf_counter()
 
     def close(self) -> None:
-        """Write what waits, and close all files."""
-        self.flush_ledger()
+        """Close all files."""
         for sink in (*self.log.sinks, self.ledger):
             sink.close()
 
@@ -204,7 +214,7 @@ class Journal:
 def validate_resume(
     state: Mapping[str, Any],
     position: int,
-    learning_rate: float,
+    learning_rate: float | None,
     needs_scaler: bool,
     next_losses: Sequence[float],
 ) -> dict[str, bool | None]:
@@ -212,21 +222,24 @@ def validate_resume(
 
     Args:
         state: the restored checkpoint.
-        position: completed steps when the training went on.
-        learning_rate: of the first step after the resume.
+        position: the sampler's own, when the training went on.
+        learning_rate: what the schedule gives for the checkpoint's step; None if changed.
         next_losses: over the global batch, of the first steps after the resume.
     """
-    before, lr_before = state["losses"], state["learning_rate"]
-    loss_continuous = None
-    if len(before) > 2 and next_losses:
-        jump = statistics.fmean(next_losses) - statistics.fmean(before)
-        loss_continuous = abs(jump) <= max(4 * statistics.stdev(before), 0.1 * max(before))
+    before = [loss for loss in state["losses"] if math.isfinite(loss)]
+    after = [loss for loss in next_losses if math.isfinite(loss)]
+    continuous = None
+    if len(before) > 2 and after:
+        jump = abs(statistics.fmean(after) - statistics.fmean(before))
+        continuous = jump <= max(4 * statistics.stdev(before), 0.1 * max(before))
+    lr_before = state["learning_rate"]
     return {
         "step_monotone": state["step"] == position,
         "sampler_position_continuous": state["sampler"]["position"] == position,
-        # A step of the schedule changes it by a little, a lost schedule by much.
-        "learning_rate_continuous": abs(learning_rate - lr_before) <= 0.5 * lr_before,
+        "learning_rate_continuous": None
+        if learning_rate is None
+        else math.isclose(learning_rate, lr_before),
         "optimizer_state_present": len(state["optimizer"]["state"]) > 0,
         "scaler_state_present": bool(state["scaler"]) if needs_scaler else None,
-        "loss_continuous": loss_continuous,
+        "loss_continuous": continuous,
     }

@@ -6,11 +6,9 @@ every rank, in which order?"
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -26,9 +24,9 @@ from trainer_core.model import build_model, build_optimizer, build_scaler, learn
 from trainer_core.model import weights_sha256
 from trainer_core.publish import CheckpointWriter
 from trainer_core.rng import restore_rng, setup_seed
-from trainer_core.runfolder import agree_on_start, prepare_run_dir
+from trainer_core.runfolder import agree_on_start, confirm_run_dir, prepare_run_dir
 from trainer_core.settings import UserError
-from trainer_core.together import all_ranks_together, any_rank, raise_together
+from trainer_core.together import all_ranks_together, any_rank, raise_together, stop_on_sigterm
 from trainer_core.train import Trainer, read_records, train_step
 
 
@@ -56,19 +54,6 @@ def run(cfg: TrainConfig, *, sinks: Sequence[Sink] = ()) -> dict[str, Any]:
         # still owes, so the group is left to the end of the process.
         cleanup_dist()
         return result
-
-
-@contextmanager
-def stop_on_sigterm() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets; the loop looks at it between two steps."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        return (yield stop)  # only the main thread may take signals
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # %%
@@ -106,10 +91,18 @@ def train_run(
         restore_rng(start.checkpoint, info.rank)
         with all_ranks_together():
             prepare_run_dir(start, info.rank)
-            journal = Journal(start, info, schedule, sinks, state)
+        with all_ranks_together():
+            confirm_run_dir(start)
+            journal = Journal(start, info, sampler, sinks, state)
         trainer = Trainer(cfg, device, wrapped, optimizer, scaler, timers)
         batches = iter(build_dataloader(view, sampler, cfg, device))
-        status = train_loop(trainer, parts, batches, nothing, journal, stop)
+        where, saved = cfg.run_dir / "checkpoints", journal.checkpoint_saved
+        writer = CheckpointWriter(where, cfg.keep_last, cfg.async_checkpoint, saved)
+        try:
+            status = train_loop(trainer, parts, batches, nothing, journal, writer, stop)
+        finally:
+            writer.pool.shutdown()  # a save in flight is finished, whatever else has failed
+            journal.close()
         loss = journal.losses[-1]
     elif info.rank == 0:
         say(f"{cfg.run_dir}: finished at step {sampler.position} already; nothing is changed")
@@ -130,6 +123,7 @@ def train_loop(
     batches: Iterator[MicroBatch],
     nothing: MicroBatch,
     journal: Journal,
+    writer: CheckpointWriter,
     stop: threading.Event,
 ) -> str:
     """Train to the end of the plan ("done") or to a SIGTERM on any rank ("preempted").
@@ -141,20 +135,14 @@ def train_loop(
     """
     cfg, timers, sampler = trainer.cfg, trainer.timers, parts["sampler"]
     schedule = sampler.schedule
-    writer = CheckpointWriter(
-        cfg.run_dir / "checkpoints",
-        cfg.keep_last,
-        cfg.async_checkpoint,
-        journal.checkpoint_saved,
-    )
-    stopping = False
+    stopping, timers.step_start = False, timers.stamp()
     while sampler.position < schedule.total_steps and not stopping:
         step, began = sampler.position + 1, time.perf_counter()
         _, first, last = schedule.slots(sampler.position)
         lr = learning_rate_at(cfg, step)
         with phase(timers, "data_wait"):
             micro_batches, error = next_step(batches, sampler.micro_steps, nothing)
-        error = error or writer.error()
+        error = error or writer.error() or journal.error
         answers = any_rank(stop.is_set(), error is not None)
         withheld = train_step(trainer, micro_batches, last - first, lr)
         stopping, failing = answers()
@@ -176,9 +164,9 @@ def train_loop(
             journal.progress(step, lr, timers)
     with all_ranks_together():
         writer.wait()
-    status = "preempted" if stopping else "done"
-    journal.event("preempted" if stopping else "run_end", step=step, status=status)
-    journal.close()
+        journal.flush_ledger()
+    status = "done" if sampler.position == schedule.total_steps else "preempted"
+    journal.event("run_end" if status == "done" else "preempted", step=step, status=status)
     return status
 
 
@@ -192,12 +180,15 @@ def next_step(
     try:
         return [next(batches) for _ in range(micro_steps)], None
     except Exception as error:  # raised on all ranks by the caller
+        if isinstance(error, UserError):  # a loader worker has wrapped it in a traceback's text
+            error = UserError(str(error).rpartition("UserError: ")[2].strip())
         return [nothing], error
 
 
 def save(parts: dict[str, Any], journal: Journal, writer: CheckpointWriter) -> None:
     """Save the state after the last committed step. Collective: every rank."""
-    journal.flush_ledger()
+    with all_ranks_together():
+        journal.flush_ledger()
     step, record = parts["sampler"].position, journal.start.record
     when = {"step": step, "epoch": step // journal.schedule.steps_per_epoch}
     facts = {"learning_rate": journal.lr, "losses": list(journal.losses)}

@@ -94,16 +94,18 @@ def verify(folder: Path) -> dict[str, Any]:
     """
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-        files, is_newer = manifest["files"], manifest["format"] > FORMAT
+        is_newer = manifest["format"] > FORMAT
+        files, said = ({}, "") if is_newer else (manifest["files"], manifest["sha256"])
         found: dict[str, Any] = {name: describe(folder / name) for name in files}
-        found["manifest.json"], said = manifest_sha256(manifest), manifest["sha256"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    # Another OSError (no permission, a disk that does not answer) says nothing of the content.
+    except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError) as error:
         raise DamagedCheckpoint(f"{type(error).__name__}: {error}") from error
     if is_newer:
         raise UserError(
             f"{folder}: format {manifest['format']}, but this code reads up to {FORMAT}. "
             "To read it wrongly would be worse than to stop. Update trainer_core."
         )
+    found["manifest.json"] = manifest_sha256(manifest)
     for name, what in {"manifest.json": said, **files}.items():
         if found[name] != what:
             raise DamagedCheckpoint(f"{name} is {found[name]}, the manifest says {what}")
@@ -215,8 +217,10 @@ class CheckpointWriter:
         # SHA-256 guards the content; the zip's own CRC would cost as much once more.
         computes_crc = torch.serialization.get_crc32_options()
         torch.serialization.set_crc32_options(False)
-        torch.save(state, temporary / "state.pt")
-        torch.serialization.set_crc32_options(computes_crc)
+        try:
+            torch.save(state, temporary / "state.pt")
+        finally:
+            torch.serialization.set_crc32_options(computes_crc)
         for rank, rng_state in enumerate(rng_states):
             torch.save(rng_state, temporary / f"rng-rank-{rank}.pt")
         publish(temporary, self.checkpoints / f"step-{manifest['step']:08d}", manifest)

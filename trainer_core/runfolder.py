@@ -5,13 +5,14 @@ Leaned on by cell 8 (launch). Only ``prepare_run_dir`` writes.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import torch.distributed as dist
@@ -72,6 +73,7 @@ def decide_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule)
         "steps_per_epoch": schedule.steps_per_epoch,
         "total_steps": schedule.total_steps,
         "versions": versions,
+        "launcher": launcher(),
     }
     attempt = last_attempt(run_dir / "logs" / "rank-0.jsonl") + 1
     return Start(cfg, record, attempt, checkpoint, damaged, changes)
@@ -98,29 +100,33 @@ def refuse_other_run(run_dir: Path, ours: Mapping[str, Any], theirs: Mapping[str
     flags = {
         "num_samples": "--dataset-size",
         "global_batch_size": "--pinned-global-batch-size",
-        "dataset_fingerprint": "data with the fingerprint",
+        "dataset_fingerprint": "the data with fingerprint",
     }
     here, there = {**ours, **ours["model"]}, {**theirs, **theirs["model"]}
-    differ = [name for name in here if name != "model" and here[name] != there.get(name)]
+    # Other data has another size and another model; the rest follows from it.
+    names = ["data"] if here["data"] != there["data"] else [n for n in here if n != "model"]
+    differ = [name for name in names if here[name] != there.get(name)]
     if differ:
-        found = "; ".join(
-            f"{name} is {there.get(name)} there, {here[name]} here" for name in differ
-        )
-        remedy = ", ".join(
-            f"{flags.get(name, flag_name(name))} {there.get(name)}" for name in differ
-        )
+        found = "; ".join(f"{n} is {there.get(n)} there, {here[n]} here" for n in differ)
+        remedy = ", ".join(f"{flags.get(n, flag_name(n))} {there.get(n)}" for n in differ)
         raise UserError(
             f"{run_dir} belongs to another run: {found}. A resume with it would replay or skip "
             f"samples, or need other weights. Use {remedy}; or another --run-dir."
         )
 
 
+def launcher() -> str | None:
+    """Names the torchrun agent that has started this rank, over all its restarts; or None."""
+    run_id = os.environ.get("TORCHELASTIC_RUN_ID")
+    return run_id and f"{run_id}/{platform.node()}/{os.getppid()}"
+
+
 def choose_run_dir(cfg: TrainConfig) -> Path:
     """``run_dir``, or with ``start_over`` the first unused folder beside it: RUN-2, RUN-3, ...
 
-    Ranks that torchrun starts again go on in the folder that their first start has made.
+    Ranks that the same torchrun starts again go on in the folder that their first start made.
     """
-    run_dir = newest = cfg.run_dir
+    run_dir = newest = cfg.run_dir.absolute() if cfg.start_over else cfg.run_dir
     if run_dir.exists() and not run_dir.is_dir():
         raise UserError(
             f"--run-dir {run_dir}: a file, but a run keeps checkpoints and logs in a folder. "
@@ -128,12 +134,10 @@ def choose_run_dir(cfg: TrainConfig) -> Path:
         )
     number = 1
     while cfg.start_over and run_dir.exists():
-        number, newest, run_dir = (
-            number + 1,
-            run_dir,
-            cfg.run_dir.with_name(f"{cfg.run_dir.name}-{number + 1}"),
-        )
-    return newest if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) else run_dir
+        number, newest = number + 1, run_dir
+        run_dir = cfg.run_dir.absolute().with_name(f"{cfg.run_dir.absolute().name}-{number}")
+    is_ours = launcher() is not None and read_run_record(newest).get("launcher") == launcher()
+    return newest if cfg.start_over and is_ours else run_dir
 
 
 def read_run_record(run_dir: Path) -> dict[str, Any]:
@@ -153,10 +157,15 @@ def read_run_record(run_dir: Path) -> dict[str, Any]:
 
 
 def prepare_run_dir(start: Start, rank: int) -> None:
-    """Rank 0 makes the folders, writes config.json whole or not at all, sets damage aside."""
+    """Rank 0 locks the folder, writes config.json whole or not at all, sets damage aside.
+
+    Raises:
+        UserError: if another job trains in the folder.
+    """
+    run_dir, checkpoints = start.cfg.run_dir, start.cfg.run_dir / "checkpoints"
     if rank == 0:
-        run_dir, checkpoints = start.cfg.run_dir, start.cfg.run_dir / "checkpoints"
         checkpoints.mkdir(parents=True, exist_ok=True)
+        hold_lock(run_dir / "lock")
         temporary = run_dir / "config.json.tmp"
         temporary.write_text(json.dumps({"format": 1, **start.record}, indent=1))
         fsync_path(temporary)
@@ -165,6 +174,26 @@ def prepare_run_dir(start: Start, rank: int) -> None:
         remove_leftovers(checkpoints, "tmp-*")
         for folder in start.damaged:
             set_aside(folder)
+
+
+def hold_lock(path: Path, held: dict[Path, IO[str]] = {}) -> None:  # noqa: B006 - meant to last
+    """Lock the run folder for as long as this process lives; a kill sets it free.
+
+    A lock of the process (lockf), not of the open file (flock): loader workers do not inherit
+    it, so one that outlives its rank does not keep the folder locked.
+    """
+    file = held.pop(path, None) or path.open("a+")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        raise UserError(
+            f"{path.parent}: another job trains here ({file.read().strip()}), and two would "
+            "delete each other's checkpoints. Wait for it, end it, or use another --run-dir."
+        ) from error
+    file.truncate(0)
+    print(f"process {os.getpid()} on {platform.node()}", file=file, flush=True)
+    held[path] = file
 
 
 def last_attempt(log: Path) -> int:
@@ -194,14 +223,23 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
     shared = gather_objects(start and asdict(start))[0]
     agreed = Start(**{**shared, "cfg": TrainConfig(**shared["cfg"])})
     run_dir = agreed.cfg.run_dir
-    views = gather_objects(
-        [(run_dir / "config.json").exists(), *published_steps(run_dir / "checkpoints")]
-    )
-    for rank, view in enumerate(views):
-        if view != views[0]:
+    seen = [(run_dir / "config.json").exists(), *published_steps(run_dir / "checkpoints")]
+    plan = [run_identity(cfg, source, schedule), schedule.total_steps]
+    for rank, (view, other_plan) in enumerate(gather_objects([seen, plan])):
+        if view != seen or other_plan != plan:
             raise UserError(
-                f"{run_dir}: rank 0 sees [config.json, steps] {views[0]}, rank {rank} {view}. "
-                "From different checkpoints the ranks would train different weights. Put "
-                "--run-dir on a disk that all nodes share."
+                f"{run_dir}: this rank sees [config.json, steps] {seen} and plans {plan}, rank "
+                f"{rank} {view} and {other_plan}. From different checkpoints or data the ranks "
+                "would train different weights. Put --run-dir and the data on a disk that all "
+                "nodes share, and give all the same flags."
             )
     return agreed
+
+
+def confirm_run_dir(start: Start) -> None:
+    """Raise UserError if rank 0's config.json is not seen here: the disk is not shared."""
+    if read_run_record(start.cfg.run_dir).get("run_id") != start.record["run_id"]:
+        raise UserError(
+            f"{start.cfg.run_dir}: rank 0 has written a config.json that is not seen here. The "
+            "run's evidence would be torn in two. Put --run-dir on a disk that all nodes share."
+        )

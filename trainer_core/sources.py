@@ -12,7 +12,6 @@ import hashlib
 import importlib.util
 import signal
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,8 +34,8 @@ class SampleSource(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of ``indices``; also of none at all, with the right shapes."""
+    def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of ``samples``, (B,) int64; of none, empty ones."""
 
 
 def fingerprint(array: NDArray[Any]) -> str:
@@ -65,9 +64,8 @@ class InMemoryDataset(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.inputs[index], self.targets[index]
 
-    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        rows = torch.tensor(indices, dtype=torch.int64)
-        return self.inputs[rows], self.targets[rows]
+    def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs.index_select(0, samples), self.targets.index_select(0, samples)
 
 
 # %%
@@ -115,8 +113,8 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.seq_len
 
-    def batch(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
-        starts = np.array(indices, dtype=np.int64)[:, None] * self.seq_len
+    def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        starts = samples.numpy()[:, None] * self.seq_len
         windows = self.tokens[starts + np.arange(self.seq_len + 1)].astype(np.int64)
         if windows.size and windows.max() >= self.num_classes:
             raise UserError(
@@ -134,12 +132,14 @@ def as_it_is(batch: Any) -> Any:
 
 
 def die_with_the_rank(_: int) -> None:
-    """Have the kernel end this loader worker when its rank dies.
+    """Have the kernel end this loader worker when its rank dies, and not before.
 
     A worker has inherited the rank's sockets. While it lives on, the other ranks see an open
     connection to a peer that is dead, and wait. Linux only; elsewhere torch's own watchdog
-    ends the worker within five seconds.
+    ends the worker within five seconds. A SIGTERM to the whole job is the rank's to answer: it
+    still needs the batches of the step that it saves.
     """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)

@@ -1,10 +1,12 @@
-"""How all ranks stay of one mind: they share facts, raise together and vote.
+"""How all ranks stay of one mind: they share facts, raise together, vote, and stop when asked.
 
 Leaned on by cell 4 (distributed) and all that follow.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,10 +37,10 @@ def raise_together(error: BaseException | None) -> None:
         The rank's own error (an OSError as UserError), or UserError (RuntimeError if no user
         can mend it) with the text of the first rank that has one.
     """
-    if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
         error = UserError(
-            f"{error}: the run cannot go on without this file or folder. Check the path, its "
-            "permissions and the free space, and start again: the last checkpoint is whole."
+            f"{error}. The run cannot go on without its files. Check path, permissions and "
+            "free space, and start again: it goes on from the last checkpoint."
         )
     reports = gather_objects(
         error and (isinstance(error, UserError), str(error) or repr(error))
@@ -84,3 +86,17 @@ def any_rank(*claims: bool) -> Callable[[], list[bool]]:
         return [bool(vote) for vote in votes.tolist()]
 
     return answer
+
+
+# %%
+@contextmanager
+def stop_on_sigterm() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets; the loop looks at it between two steps."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        return (yield stop)  # only the main thread may take signals
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -27,7 +27,7 @@ from trainer_core.metrics import StepTimers, phase
 from trainer_core.settings import UserError
 
 # %%
-AUTOCAST_DTYPE = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST_DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(slots=True)
@@ -40,9 +40,9 @@ class Trainer:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
     timers: StepTimers
-    # samples in the step, and: loss summed over this rank's, gradient norm, 1 if withheld
-    unread: list[tuple[int, Tensor]] = field(default_factory=list)
-    nonfinite_steps: Tensor | int = 0
+    # of each step: this rank's share of the loss, gradient norm, 1 if the update was withheld
+    unread: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
+    withheld: Tensor | None = None  # of the last step
 
 
 # %%
@@ -67,10 +67,9 @@ def train_step(
     """
     cfg, timers, scaler = trainer.cfg, trainer.timers, trainer.scaler
     model, optimizer = trainer.model, trainer.optimizer
-    loss_sum = torch.zeros((), device=trainer.device)
+    shares = []
     for group in optimizer.param_groups:
         group["lr"] = lr
-    optimizer.zero_grad(set_to_none=True)
     *earlier, last = micro_batches
     for batch in [b for b in earlier if len(b.samples)] + [last]:
         with phase(timers, "h2d"):
@@ -79,25 +78,28 @@ def train_step(
         # Only the last backward pass all-reduces; before it the gradients add up locally.
         with model.no_sync() if isinstance(model, DDP) and batch is not last else nullcontext():
             with phase(timers, "forward"):
-                loss = summed_loss(trainer, inputs, targets)
+                share = summed_loss(trainer, inputs, targets) * (
+                    cfg.world_size / samples_in_step
+                )
             with phase(timers, "backward"):
-                weighted = loss * (cfg.world_size / samples_in_step)
-                (scaler.scale(weighted) if scaler else weighted).backward()
-        loss_sum += loss.detach()
+                (scaler.scale(share) if scaler else share).backward()
+        shares.append(share.detach())
     with phase(timers, "optimizer"):
         grad_norm, withheld = update_weights(trainer)
-    trainer.unread.append((samples_in_step, torch.stack((loss_sum, grad_norm, withheld))))
+        optimizer.zero_grad(set_to_none=True)
+    trainer.unread.append((sum(shares[1:], start=shares[0]), grad_norm, withheld))
     return withheld
 
 
 def summed_loss(trainer: Trainer, inputs: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy summed over samples (and averaged over a sample's tokens); shape ()."""
-    dtype = AUTOCAST_DTYPE[trainer.cfg.amp]
-    with torch.autocast(trainer.device.type, dtype, enabled=trainer.cfg.amp != "no"):
+    dtype = AUTOCAST_DTYPE.get(trainer.cfg.amp)
+    with torch.autocast(trainer.device.type, dtype) if dtype else nullcontext():
         logits = trainer.model(inputs)  # (B, C) or (B, T, C)
     # In float32 and outside autocast: a sum of many terms is the first thing bf16 gets wrong.
     total = F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), reduction="sum")
-    return total / targets.shape[1:].numel()
+    tokens = targets.shape[1:].numel()
+    return total / tokens if tokens > 1 else total
 
 
 def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
@@ -113,16 +115,18 @@ def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
     if scaler:
         scaler.unscale_(optimizer)  # the norm must be that of the true gradients
     max_norm = float("inf") if cfg.max_grad_norm is None else cfg.max_grad_norm
-    grad_norm = nn.utils.clip_grad_norm_(trainer.model.parameters(), max_norm)
-    withheld = torch.logical_not(torch.isfinite(grad_norm)).float()
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    grad_norm = nn.utils.clip_grad_norm_(parameters, max_norm)
+    # A norm is not negative, and no comparison with NaN holds.
+    withheld = torch.logical_not(grad_norm < float("inf")).float()
     if scaler:
         scaler.step(optimizer)  # looks for itself; its scale halves after an overflow
         scaler.update()
         return grad_norm, withheld
-    trainer.nonfinite_steps = trainer.nonfinite_steps + withheld
-    if cfg.on_nonfinite == "stop":
+    if cfg.on_nonfinite == "stop" and trainer.withheld is not None:
         # No further update either, until the host reads the records and stops the run.
-        withheld = trainer.nonfinite_steps.clamp(max=1)
+        withheld = torch.maximum(withheld, trainer.withheld)
+    trainer.withheld = withheld
     optimizer.found_inf = withheld  # type: ignore[attr-defined]
     optimizer.step()
     return grad_norm, withheld
@@ -146,22 +150,22 @@ def read_records(trainer: Trainer, step: int) -> list[StepRecord]:
     Raises:
         UserError: on every rank, if one of them is not finite and the run shall stop.
     """
-    sizes, rows = zip(*trainer.unread, strict=True)
+    if not trainer.unread:
+        return []
+    table = torch.stack([value for row in trainer.unread for value in row]).view(-1, 3)
     trainer.unread.clear()
-    table = torch.stack(rows)  # (steps, 3)
-    losses = table[:, 0].contiguous()
+    losses = table[:, 0] / trainer.cfg.world_size
     if dist.is_initialized():
         dist.all_reduce(losses)
     table[:, 0] = losses
+    rows = enumerate(table.tolist(), start=step - len(table) + 1)
     records = [
-        StepRecord(past, loss_sum / size, norm, bool(withheld))
-        for past, size, (loss_sum, norm, withheld) in zip(
-            range(step - len(sizes) + 1, step + 1), sizes, table.tolist(), strict=True
-        )
+        StepRecord(past, loss, norm, bool(skipped)) for past, (loss, norm, skipped) in rows
     ]
     for record in records:
-        # An infinite gradient is how the fp16 scaler learns its scale: the loss tells there.
-        is_bad = not math.isfinite(record.loss) or (record.skipped and not trainer.scaler)
+        # An infinite gradient is how the fp16 scaler learns its scale, but not below 1.
+        scale = trainer.scaler.get_scale() if trainer.scaler else 0.0
+        is_bad = not math.isfinite(record.loss) or (record.skipped and scale < 1.0)
         if is_bad and trainer.cfg.on_nonfinite == "stop":
             raise UserError(
                 f"step {record.step}: loss {record.loss}, gradient norm {record.grad_norm}. "

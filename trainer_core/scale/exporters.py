@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 # %% active="py"
@@ -28,17 +27,19 @@ def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 class TensorBoardSink:
     """Scalars of this rank under RUN/tensorboard/rank-R, from the first event on."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self) -> None:
+        self.run_dir = ""
         self.writer: Any = None
 
     def emit(self, record: Mapping[str, Any]) -> None:
-        """Write the numbers of a train_progress event; other events pass."""
+        """Write the numbers of a train_progress event; run_start says where."""
+        if record["event"] == "run_start":
+            self.run_dir = record["run_dir"]
         if record["event"] == "train_progress":
             if self.writer is None:
                 from torch.utils.tensorboard import SummaryWriter
 
-                self.writer = SummaryWriter(str(self.folder / f"rank-{record['rank']}"))
+                self.writer = SummaryWriter(f"{self.run_dir}/tensorboard/rank-{record['rank']}")
             for name, value in numbers(record):
                 self.writer.add_scalar(name, value, record["step"])
 
@@ -82,7 +83,7 @@ class PrometheusSink:
             self.server.shutdown()
 
 
-def build_exporters(names: Sequence[str], run_dir: Path) -> list[Sink]:
+def build_exporters(names: Sequence[str]) -> list[Sink]:
     """The sinks that ``--export`` names. They write and serve nothing before the first event.
 
     Raises:
@@ -101,6 +102,6 @@ def build_exporters(names: Sequence[str], run_dir: Path) -> list[Sink]:
                 f"--export {name}: the package {packages[name]} is not installed; its numbers "
                 f"would be lost. Run: pip install -c constraints.txt -e '.[{name}]'"
             )
-        sinks.append(TensorBoardSink(run_dir / "tensorboard") if name == "tensorboard"
+        sinks.append(TensorBoardSink() if name == "tensorboard"
                      else PrometheusSink())  # fmt: skip
     return sinks
