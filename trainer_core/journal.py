@@ -227,10 +227,10 @@ def validate_resume(
         next_losses: over the global batch, of the first steps after the resume.
     """
     before = [loss for loss in state["losses"] if math.isfinite(loss)]
-    after = [loss for loss in next_losses if math.isfinite(loss)]
     continuous = None
-    if len(before) > 2 and after:
-        jump = abs(statistics.fmean(after) - statistics.fmean(before))
+    if len(before) > 2 and next_losses:
+        # A NaN among the next losses makes the comparison false.
+        jump = abs(statistics.fmean(next_losses) - statistics.fmean(before))
         continuous = jump <= max(4 * statistics.stdev(before), 0.1 * max(before))
     lr_before = state["learning_rate"]
     return {

@@ -29,6 +29,7 @@ from trainer_core.settings import UserError
 
 # %%
 FORMAT = 1
+NOT_A_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class DamagedCheckpoint(Exception):
@@ -98,7 +99,7 @@ def verify(folder: Path) -> dict[str, Any]:
         files, said = ({}, "") if is_newer else (manifest["files"], manifest["sha256"])
         found: dict[str, Any] = {name: describe(folder / name) for name in files}
     # Another OSError (no permission, a disk that does not answer) says nothing of the content.
-    except (FileNotFoundError, NotADirectoryError, ValueError, LookupError, TypeError) as error:
+    except (*NOT_A_FILE, ValueError, LookupError, TypeError) as error:
         raise DamagedCheckpoint(f"{type(error).__name__}: {error}") from error
     if is_newer:
         raise UserError(

@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,7 +35,7 @@ class SampleSource(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, samples: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets of ``samples``, (B,) int64; of none, empty ones."""
 
 
@@ -64,8 +65,9 @@ class InMemoryDataset(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.inputs[index], self.targets[index]
 
-    def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inputs.index_select(0, samples), self.targets.index_select(0, samples)
+    def batch(self, samples: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.as_tensor(samples, dtype=torch.int64)
+        return self.inputs.index_select(0, rows), self.targets.index_select(0, rows)
 
 
 # %%
@@ -113,8 +115,8 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.seq_len
 
-    def batch(self, samples: Tensor) -> tuple[Tensor, Tensor]:
-        starts = samples.numpy()[:, None] * self.seq_len
+    def batch(self, samples: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
+        starts = np.asarray(samples, dtype=np.int64)[:, None] * self.seq_len
         windows = self.tokens[starts + np.arange(self.seq_len + 1)].astype(np.int64)
         if windows.size and windows.max() >= self.num_classes:
             raise UserError(

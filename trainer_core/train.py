@@ -68,8 +68,10 @@ def train_step(
     cfg, timers, scaler = trainer.cfg, trainer.timers, trainer.scaler
     model, optimizer = trainer.model, trainer.optimizer
     shares = []
-    for group in optimizer.param_groups:
-        group["lr"] = lr
+    with phase(timers, "optimizer"):
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.zero_grad(set_to_none=True)
     *earlier, last = micro_batches
     for batch in [b for b in earlier if len(b.samples)] + [last]:
         with phase(timers, "h2d"):
@@ -86,7 +88,6 @@ def train_step(
         shares.append(share.detach())
     with phase(timers, "optimizer"):
         grad_norm, withheld = update_weights(trainer)
-        optimizer.zero_grad(set_to_none=True)
     trainer.unread.append((sum(shares[1:], start=shares[0]), grad_norm, withheld))
     return withheld
 
