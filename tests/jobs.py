@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -123,6 +124,39 @@ def poison(rank: int, at_step: int) -> None:
         return batches, error
 
     launch.next_step = poisoned
+
+
+def give_other_data(rank: int) -> None:
+    """Let one rank read another content under the same name."""
+    import trainer_core.launch as launch
+
+    original = launch.build_dataset
+
+    def other(cfg: TrainConfig) -> Any:
+        source = original(cfg)
+        source.fingerprint += "other" if this_rank() == rank else ""
+        return source
+
+    launch.build_dataset = other
+
+
+def slow_down_saves(seconds: float) -> None:
+    """Make each publication take a while, so that something can happen beside it."""
+    import trainer_core.publish as publish
+
+    original = publish.publish
+
+    def slow(*arguments: Any) -> None:
+        time.sleep(seconds)
+        original(*arguments)
+
+    publish.publish = slow
+
+
+def both(*preparations: Callable[[], None]) -> None:
+    """Several things at once."""
+    for prepare in preparations:
+        prepare()
 
 
 def hide_checkpoints(rank: int) -> None:

@@ -7,8 +7,9 @@ import gc
 import json
 import os
 import random
+import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from trainer_core import journal, launch
 from trainer_core import publish as publish_module
 from trainer_core.checkpoint import (
     build_checkpoint,
@@ -34,13 +36,7 @@ from trainer_core.data import (
 )
 from trainer_core.journal import validate_resume
 from trainer_core.launch import run
-from trainer_core.model import (
-    build_model,
-    build_optimizer,
-    build_scaler,
-    learning_rate_at,
-    weights_sha256,
-)
+from trainer_core.model import build_model, build_optimizer, build_scaler, weights_sha256
 from trainer_core.publish import (
     CheckpointWriter,
     DamagedCheckpoint,
@@ -119,6 +115,21 @@ def small_run(run_dir: Path, **changes: Any) -> TrainConfig:
     sizes: dict[str, Any] = {"dataset_size": 50, "micro_batch_size": 10, "max_epochs": 2}
     sizes |= {"input_dim": 4, "hidden_dim": 8, "checkpoint_every_steps": 2, "keep_last": 9}
     return TrainConfig(run_dir=run_dir, device="cpu", **(sizes | changes))
+
+
+class StopAt:
+    """A sink that stops its own process by SIGTERM, so that ``step`` is the last one."""
+
+    def __init__(self, step: int) -> None:
+        self.before = step - 1
+
+    def emit(self, record: Mapping[str, Any]) -> None:
+        event = "checkpoint_saved" if self.before else "run_start"
+        if (record["event"], record["step"]) == (event, self.before):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def close(self) -> None:
+        pass
 
 
 class TestLayout:
@@ -884,13 +895,35 @@ class TestValidateResume:
             {"warmup_steps": 0, "decay_steps": 10, "min_lr_fraction": 0.0},
         ],
     )
-    def test_no_step_of_a_schedule_looks_like_a_jump(self, settings: dict[str, Any]) -> None:
+    def test_no_step_of_a_schedule_looks_like_a_jump(
+        self, tmp_path: Path, settings: dict[str, Any]
+    ) -> None:
         """A false alarm in a warm-up or on a short run is taken for a bug of the resume."""
-        cfg = TrainConfig(**settings)
-        for step in range(1, 12):
-            saved, expected = learning_rate_at(cfg, step), learning_rate_at(cfg, step)
-            verdict = self.check("learning_rate_continuous", lr=expected, learning_rate=saved)
-            assert verdict, (step, saved, expected)
+        for step in (1, 4, 9):
+            cfg = small_run(tmp_path / str(step), checkpoint_every_steps=1, **settings)
+            assert run(cfg, sinks=[StopAt(step)])["step"] == step
+            run(cfg)
+            log = (cfg.run_dir / "logs/rank-0.jsonl").read_text().splitlines()
+            events = [json.loads(line) for line in log]
+            (verdict,) = [e for e in events if e["event"] == "resume_validated"]
+            assert verdict["checks"]["learning_rate_continuous"] is True, (step, verdict)
+            assert verdict["ok"], (step, verdict)
+
+    def test_another_schedule_is_not_taken_for_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Code that computes another rate for the same step has lost the schedule."""
+        cfg = small_run(tmp_path / "run", checkpoint_every_steps=1)
+        run(cfg, sinks=[StopAt(4)])
+        for module in (launch, journal):
+            monkeypatch.setattr(
+                module, "learning_rate_at", lambda cfg, step: 1e-4, raising=False
+            )
+        run(cfg)
+        log = (cfg.run_dir / "logs/rank-0.jsonl").read_text().splitlines()
+        (verdict,) = [e for e in map(json.loads, log) if e["event"] == "resume_validated"]
+        assert verdict["checks"]["learning_rate_continuous"] is False
+        assert not verdict["ok"]
 
     def test_a_learning_rate_that_the_user_moved_is_not_judged(self) -> None:
         """A change that was asked for, and is reported, is no fault of the resume."""

@@ -186,6 +186,33 @@ class TestFlags:
         assert "format 99" in capsys.readouterr().err
         assert path.exists()
 
+    def test_start_over_goes_on_in_its_own_folder_after_a_restart(
+        self, launch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        """torchrun repeats the command at each restart; that must not begin again each time."""
+        command = ["--run-dir", str(tmp_path / "run"), *FLAGS.split(), "--start-over"]
+        folders = []
+        for job in (None, "first", "first", "second"):
+            if job is not None:
+                monkeypatch.setenv("TORCHELASTIC_RUN_ID", job)
+            assert launch.main(command) == 0
+            summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+            folders.append(Path(summary["run_dir"]).name)
+        assert folders == ["run", "run-2", "run-2", "run-3"]
+
+    def test_a_bad_token_is_said_in_short_also_by_a_loader_worker(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The worker's traceback is torch's; the user needs the sentence in it."""
+        path = tmp_path / "tokens.bin"
+        np.full(1000, 300, dtype="<u2").tofile(path)
+        flags = f"--data tokens:{path} --num-workers 1 --seq-len 16 --hidden-dim 16".split()
+        assert launch.main(["--run-dir", str(tmp_path / "run"), *flags]) == 2
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert message.startswith("launch.py: --data tokens:")
+        assert "token 300" in message
+
 
 @pytest.mark.ranks
 class TestTorchrun:
@@ -222,6 +249,17 @@ class TestTorchrun:
         last = list(read_jsonl(run_dir / "logs" / "rank-0.jsonl"))[-1]
         assert last["event"] == "preempted"
         assert (run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
+
+    def test_sigterm_to_the_whole_process_group_saves_the_step(self, tmp_path: Path) -> None:
+        """A service manager signals every process; loader workers must not die of it first."""
+        run_dir = tmp_path / "run"
+        command = [sys.executable, str(SCRIPT), "--run-dir", str(run_dir), *FLAGS.split()]
+        command += ["--max-epochs", "500", "--num-workers", "2"]
+        job = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+        wait_for_step(run_dir, 0, 30)
+        os.killpg(job.pid, signal.SIGTERM)
+        assert job.wait(60) == 0
+        assert list(read_jsonl(run_dir / "logs" / "rank-0.jsonl"))[-1]["event"] == "preempted"
 
     def test_a_mistake_is_said_once_and_ends_all_ranks(self, tmp_path: Path) -> None:
         """Four ranks that print the same paragraph hide it."""

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 import torch
 from jobs import (
+    both,
     break_the_loader,
     break_the_save,
     finish,
+    give_other_data,
     kill_after_commit,
     poison,
     run_ranks,
+    slow_down_saves,
     small,
     train,
 )
@@ -62,6 +65,39 @@ class TestOneRankFails:
         results = run_ranks(cfg, 2, partial(break_the_save, 26))
         assert [result.exitcode for result in results] == [2, 2]
 
+    def test_a_save_in_flight_is_finished_before_an_error_ends_the_rank(
+        self, tmp_path: Path
+    ) -> None:
+        """A snapshot that was taken is work that was kept; to drop it trains it again."""
+        prepare = partial(both, partial(slow_down_saves, 1.0), partial(poison, 0, 4))
+        results = run_ranks(small(tmp_path, async_checkpoint=True), 1, prepare)
+        assert results[0].exitcode == 2
+        assert (tmp_path / "checkpoints" / "step-00000003").is_dir()
+        assert not list((tmp_path / "checkpoints").glob("tmp-*"))
+
+    def test_ranks_with_different_data_all_refuse(self, tmp_path: Path) -> None:
+        """A gradient over two datasets is the gradient of neither."""
+        results = run_ranks(small(tmp_path), 2, partial(give_other_data, 1))
+        assert [result.exitcode for result in results] == [2, 2]
+        assert not tmp_path.joinpath("logs").exists()
+
+    def test_a_second_job_in_the_folder_is_refused(self, tmp_path: Path) -> None:
+        """Two jobs delete each other's unfinished checkpoints."""
+        cfg = small(tmp_path, max_epochs=200, num_workers=1)
+        first = Workers(partial(train, cfg), 2)
+        ledger = tmp_path / "ledger" / "rank-0.jsonl"
+        while not ledger.exists() or len(list(read_jsonl(ledger))) < 5:
+            time.sleep(0.01)
+        second = run_ranks(cfg, 2)
+        assert [result.exitcode for result in second] == [2, 2]
+        assert all("another job trains here" in result.traceback for result in second)
+        # A kill sets the folder free, loader workers or not.
+        first.kill(0)
+        first.wait(60)
+        third = run_ranks(cfg, 2, partial(kill_after_commit, 0, 60))
+        assert third[0].exitcode == -9
+        assert max(x["attempt"] for x in lines(tmp_path, "ledger", 0)) == 1
+
 
 class TestNonFinite:
     def test_a_nan_on_one_rank_stops_all_and_reaches_no_checkpoint(
@@ -85,6 +121,14 @@ class TestNonFinite:
             skipped = [x["step"] for x in lines(tmp_path, "ledger", rank) if x.get("skipped")]
             assert skipped == [5]
         assert audit_run(tmp_path).status == "proved"
+
+    def test_a_run_with_a_skipped_nan_resumes(self, tmp_path: Path) -> None:
+        """A resume check that cannot read a NaN loss turns a skipped step into a crash loop."""
+        cfg = small(tmp_path, on_nonfinite="skip")
+        run_ranks(
+            cfg, 1, partial(both, partial(poison, 0, 5), partial(kill_after_commit, 0, 8))
+        )
+        assert finish(cfg, 1)["step"] == 52
 
     @pytest.mark.parametrize("amp", ["bf16", "fp16"])
     def test_reduced_precision_runs_and_resumes(self, tmp_path: Path, amp: str) -> None:

@@ -116,7 +116,7 @@ def verify(folder: Path) -> dict[str, Any]:
 # %%
 def published_steps(checkpoints: Path) -> dict[int, Path]:
     """Published checkpoints by step, the newest first. Compared as numbers, not as text."""
-    folders = [path for path in checkpoints.glob("step-*") if path.name[5:].isdigit()]
+    folders = [path for path in checkpoints.glob("step-*") if path.name[5:].isdecimal()]
     return dict(sorted(((int(path.name[5:]), path) for path in folders), reverse=True))
 
 
