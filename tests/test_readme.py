@@ -9,10 +9,14 @@ import json
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from code_size import lines_of_code
@@ -129,25 +133,36 @@ class TestCommands:
             (ROOT / "runs" / "second.png").unlink(missing_ok=True)
 
     @needs_setup
-    def test_make_lab_serves_the_start_notebook(self) -> None:
+    def test_make_lab_serves_the_start_notebook(self, tmp_path: Path) -> None:
         """The first thing a newcomer types must not need a second thing."""
-        command = ["make", "lab", "ARGS=--no-browser --port=0 --ServerApp.port_retries=0"]
-        command[-1] += " --allow-root --IdentityProvider.token=rehearsal"
-        with subprocess.Popen(
-            command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
-        ) as lab:
-            try:
-                assert lab.stderr is not None
-                for line in lab.stderr:
-                    if match := re.search(r"(http://(?:localhost|127\.0\.0\.1):\d+)/lab", line):
-                        break
-                url = f"{match[1]}/api/contents/notebooks/00_start_here.ipynb?token=rehearsal"
-                with urllib.request.urlopen(url, timeout=30) as answer:
-                    assert json.load(answer)["type"] == "notebook"
-            finally:
-                os.killpg(lab.pid, 15)
-                deadline = time.monotonic() + 20
-                while lab.poll() is None and time.monotonic() < deadline:
-                    lab.stderr.read(1)
-                if lab.poll() is None:
-                    os.killpg(lab.pid, 9)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        arguments = (
+            f"--no-browser --port={port} --allow-root --IdentityProvider.token=rehearsal"
+        )
+        url = f"http://127.0.0.1:{port}/api/contents/notebooks/00_start_here.ipynb?token=rehearsal"
+        with (tmp_path / "lab.log").open("w") as log:
+            lab = subprocess.Popen(
+                ["make", "lab", f"ARGS={arguments}"],
+                cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+        try:
+            assert answer(url)["type"] == "notebook"
+        finally:
+            os.killpg(lab.pid, signal.SIGTERM)
+            lab.wait(30)
+
+
+def answer(url: str, timeout_s: float = 120) -> dict[str, Any]:
+    """The JSON at ``url``, as soon as somebody serves it."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=30) as response:
+                content: dict[str, Any] = json.load(response)
+                return content
+        except urllib.error.URLError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)

@@ -69,7 +69,7 @@ class TrainConfig:
     async_checkpoint: bool = setting("operation", False, "write checkpoints beside training")
     log_every: int = setting("operation", 20, "steps between train_progress events", low=1)
     trace_steps: int = setting("operation", 200, "steps of each start to trace", low=0)
-    dist_timeout_s: float = setting("operation", 600.0, "for peers", low=1.0, high=1e6)
+    dist_timeout_s: float = setting("operation", 600.0, "wait for other ranks", low=1.0)
     start_over: bool = setting("operation", False, "begin again, in a fresh folder beside")
 
     def __post_init__(self) -> None:
