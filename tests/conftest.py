@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Several ranks on few cores: one thread each, or they fight for the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_unconfigure() -> None:
+    """End the server of the ranks; the interpreter would wait for it, and it for its pipe."""
+    from multiprocessing.forkserver import _forkserver
+
+    server = getattr(_forkserver, "_forkserver_pid", None)
+    if server is not None:
+        os.kill(server, signal.SIGKILL)
