@@ -134,14 +134,12 @@ def as_it_is(batch: Any) -> Any:
 
 
 def die_with_the_rank(_: int) -> None:
-    """Have the kernel end this loader worker when its rank dies, and not before.
+    """Have the kernel end this loader worker when its rank dies.
 
     A worker has inherited the rank's sockets. While it lives on, the other ranks see an open
     connection to a peer that is dead, and wait. Linux only; elsewhere torch's own watchdog
-    ends the worker within five seconds. A SIGTERM to the whole job is the rank's to answer: it
-    still needs the batches of the step that it saves.
+    ends the worker within five seconds.
     """
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.platform == "linux":
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
