@@ -137,12 +137,9 @@ class Journal:
             arrived = torch.cuda.Event()
             arrived.record()
         samples = [sample for batch in batches for sample in batch.samples.tolist()]
-        line: dict[str, Any] = {
-            "step": step,
-            "epoch": (step - 1) // self.schedule.steps_per_epoch,
-            **self.line,
-        }
-        line |= {"samples": samples, "time": time.time(), "step_s": round(seconds, 6)}
+        where = {"step": step, "epoch": (step - 1) // self.schedule.steps_per_epoch}
+        when = {"time": time.time(), "step_s": round(seconds, 6)}
+        line = {**where, **self.line, "samples": samples, **when}
         self.waiting.append((withheld, arrived, line))
         try:
             self.flush_ledger(wait=False)
@@ -157,7 +154,9 @@ class Journal:
                 arrived.synchronize()
             elif arrived is not None and not arrived.query():
                 return
-            self.ledger.emit(line | ({"skipped": True} if withheld.item() else {}))
+            if withheld.item():
+                line["skipped"] = True
+            self.ledger.emit(line)
             self.waiting.popleft()
 
     def read(self, step: int, lr: float, records: Sequence[StepRecord]) -> None:
@@ -181,10 +180,10 @@ class Journal:
 
     def progress(self, step: int, lr: float, timers: StepTimers) -> None:
         """One train_progress event over the steps since the last."""
-        for past, spent, events in timers.read():
+        for past, spent, marks in timers.read():
             self.phases.append(spent)
             if past <= self.position + self.start.cfg.trace_steps:
-                self.trace.append(past, events)
+                self.trace.append(past, timers.trace_events(marks))
         seconds, steps = time.perf_counter() - self.logged_at, range(self.logged_step, step)
         slots = (self.schedule.slots(position) for position in steps)
         num_samples = sum(last - first for _, first, last in slots)

@@ -64,19 +64,26 @@ class StepTimers:
         self.unread.append((step, self.step_start, now, self.marks))
         self.step_start, self.marks = now, []
 
-    def read(self) -> Iterator[tuple[int, dict[str, float], list[dict[str, Any]]]]:
-        """Steps that the device has finished: step, milliseconds per phase, trace events."""
+    def read(self) -> Iterator[tuple[int, dict[str, float], list[tuple[str, Stamp, Stamp]]]]:
+        """Steps that the device has finished: step, milliseconds per phase, stamps."""
         while self.unread and (not self.uses_events or self.unread[0][2].query()):
             step, start, end, marks = self.unread.popleft()
-            spent = dict.fromkeys(PHASES, 0.0) | {"other": self.between_ms(start, end)}
-            events = []
+            spent = dict.fromkeys(PHASES, 0.0)
             for name, begin, finish in marks:
-                milliseconds = self.between_ms(begin, finish)
-                spent[name] += milliseconds
-                spent["other"] -= milliseconds
-                at_us = self.origin_s * 1e6 + self.between_ms(self.origin, begin) * 1e3
-                events.append({"name": name, "ts": at_us, "dur": milliseconds * 1e3})
-            yield step, spent, events
+                spent[name] += self.between_ms(begin, finish)
+            spent["other"] = self.between_ms(start, end) - sum(spent.values())
+            yield step, spent, marks
+
+    def trace_events(self, marks: Sequence[tuple[str, Stamp, Stamp]]) -> list[dict[str, Any]]:
+        """A step's stamps as a Chrome trace has them, in microseconds since the epoch."""
+        return [
+            {
+                "name": name,
+                "ts": self.origin_s * 1e6 + self.between_ms(self.origin, begin) * 1e3,
+                "dur": self.between_ms(begin, finish) * 1e3,
+            }
+            for name, begin, finish in marks
+        ]
 
 
 class phase:  # read as a statement: with phase(timers, "forward")

@@ -40,9 +40,9 @@ class Trainer:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
     timers: StepTimers
-    # of each step: this rank's share of the loss, gradient norm, 1 if the update was withheld
-    unread: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)
-    withheld: Tensor | None = None  # of the last step
+    # of each step: its samples S, and on the device this rank's summed loss, the gradient norm,
+    # 1 if the update was withheld
+    unread: list[tuple[int, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
 
 # %%
@@ -51,9 +51,9 @@ def train_step(
 ) -> Tensor:
     """One optimizer step over the samples of all ranks; nothing in it waits for the device.
 
-    DDP averages over ranks. With the loss summed over samples and times W / S, that average is
-    the gradient of the mean over the step's S samples, however they are dealt: never a mean of
-    means.
+    DDP averages over ranks. With the loss summed over samples and a backward pass that starts
+    from W / S instead of 1, that average is the gradient of the mean over the step's S samples,
+    however they are dealt: never a mean of means.
 
     Collective: every rank, also one without samples: its empty backward pass joins the sync.
 
@@ -67,11 +67,13 @@ def train_step(
     """
     cfg, timers, scaler = trainer.cfg, trainer.timers, trainer.scaler
     model, optimizer = trainer.model, trainer.optimizer
-    shares = []
+    losses = []
     with phase(timers, "optimizer"):
         for group in optimizer.param_groups:
             group["lr"] = lr
-        optimizer.zero_grad(set_to_none=True)
+            for parameter in group["params"]:
+                parameter.grad = None
+        weight = torch.full((), cfg.world_size / samples_in_step, device=trainer.device)
     *earlier, last = micro_batches
     for batch in [b for b in earlier if len(b.samples)] + [last]:
         with phase(timers, "h2d"):
@@ -80,15 +82,14 @@ def train_step(
         # Only the last backward pass all-reduces; before it the gradients add up locally.
         with model.no_sync() if isinstance(model, DDP) and batch is not last else nullcontext():
             with phase(timers, "forward"):
-                share = summed_loss(trainer, inputs, targets) * (
-                    cfg.world_size / samples_in_step
-                )
+                loss = summed_loss(trainer, inputs, targets)
             with phase(timers, "backward"):
-                (scaler.scale(share) if scaler else share).backward()
-        shares.append(share.detach())
+                (scaler.scale(loss) if scaler else loss).backward(weight)
+        losses.append(loss.detach())
     with phase(timers, "optimizer"):
         grad_norm, withheld = update_weights(trainer)
-    trainer.unread.append((sum(shares[1:], start=shares[0]), grad_norm, withheld))
+    local_loss = sum(losses[1:], start=losses[0])
+    trainer.unread.append((samples_in_step, local_loss, grad_norm, withheld))
     return withheld
 
 
@@ -124,10 +125,6 @@ def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
         scaler.step(optimizer)  # looks for itself; its scale halves after an overflow
         scaler.update()
         return grad_norm, withheld
-    if cfg.on_nonfinite == "stop" and trainer.withheld is not None:
-        # No further update either, until the host reads the records and stops the run.
-        withheld = torch.maximum(withheld, trainer.withheld)
-    trainer.withheld = withheld
     optimizer.found_inf = withheld  # type: ignore[attr-defined]
     optimizer.step()
     return grad_norm, withheld
@@ -153,9 +150,9 @@ def read_records(trainer: Trainer, step: int) -> list[StepRecord]:
     """
     if not trainer.unread:
         return []
-    table = torch.stack([value for row in trainer.unread for value in row]).view(-1, 3)
+    table = torch.stack([value for _, *row in trainer.unread for value in row]).view(-1, 3)
+    losses = table[:, 0] / table.new_tensor([samples for samples, *_ in trainer.unread])
     trainer.unread.clear()
-    losses = table[:, 0] / trainer.cfg.world_size
     if dist.is_initialized():
         dist.all_reduce(losses)
     table[:, 0] = losses
