@@ -81,12 +81,9 @@ def assert_same_bits(ours: Any, theirs: Any) -> None:
 
 
 class TestPrecision:
-    @pytest.mark.parametrize("max_grad_norm", [None, 0.1])
-    def test_without_amp_it_is_a_plain_float32_loop_bit_for_bit(
-        self, max_grad_norm: float | None
-    ) -> None:
+    def test_without_amp_it_is_a_plain_float32_loop_bit_for_bit(self) -> None:
         """The handbook's use_amp=False runs bf16 autocast: its scaler is never None."""
-        settings = {"max_grad_norm": max_grad_norm}
+        settings = {"max_grad_norm": None}
         batches = [batch_of(16, seed) for seed in range(5)]
         trainer = trainer_of(**settings)
         for batch in batches:
@@ -97,6 +94,21 @@ class TestPrecision:
         for batch in batches:
             train_step(other, [batch], 16, 0.003)
         assert weights_sha256(other.model) != expected
+
+    def test_clipping_in_the_optimizer_is_clip_grad_norm_(self) -> None:
+        """The fused kernel divides by norm / bound; torch multiplies, and adds 1e-6."""
+        settings, batches = {"max_grad_norm": 0.1}, [batch_of(16, seed) for seed in range(5)]
+        trainer, by_torch = trainer_of(**settings), by_hand(settings, batches, 0.003)
+        for batch in batches:
+            train_step(trainer, [batch], 16, 0.003)
+        torch.testing.assert_close(
+            trainer.model.state_dict(), by_torch.state_dict(), rtol=1e-4, atol=1e-5
+        )
+        unclipped = by_hand({"max_grad_norm": None}, batches, 0.003)
+        with pytest.raises(AssertionError):
+            torch.testing.assert_close(
+                unclipped.state_dict(), by_torch.state_dict(), rtol=1e-4, atol=1e-5
+            )
 
     @pytest.mark.parametrize(
         ("amp", "dtype"),

@@ -76,14 +76,12 @@ class StepTimers:
 
     def trace_events(self, marks: Sequence[tuple[str, Stamp, Stamp]]) -> list[dict[str, Any]]:
         """A step's stamps as a Chrome trace has them, in microseconds since the epoch."""
-        return [
-            {
-                "name": name,
-                "ts": self.origin_s * 1e6 + self.between_ms(self.origin, begin) * 1e3,
-                "dur": self.between_ms(begin, finish) * 1e3,
-            }
-            for name, begin, finish in marks
-        ]
+        events = []
+        for name, begin, finish in marks:
+            at_us = self.origin_s * 1e6 + self.between_ms(self.origin, begin) * 1e3
+            spent_us = self.between_ms(begin, finish) * 1e3
+            events.append({"name": name, "ts": at_us, "dur": spent_us})
+        return events
 
 
 class phase:  # read as a statement: with phase(timers, "forward")

@@ -116,17 +116,21 @@ def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
     cfg, optimizer, scaler = trainer.cfg, trainer.optimizer, trainer.scaler
     if scaler:
         scaler.unscale_(optimizer)  # the norm must be that of the true gradients
-    max_norm = float("inf") if cfg.max_grad_norm is None else cfg.max_grad_norm
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    grad_norm = nn.utils.clip_grad_norm_(parameters, max_norm)
+    grad_norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     # A norm is not negative, and no comparison with NaN holds.
     withheld = torch.logical_not(grad_norm < float("inf")).float()
+    max_norm = float("inf") if cfg.max_grad_norm is None else cfg.max_grad_norm
     if scaler:
+        nn.utils.clip_grads_with_norm_(parameters, max_norm, grad_norm)
         scaler.step(optimizer)  # looks for itself; its scale halves after an overflow
         scaler.update()
-        return grad_norm, withheld
-    optimizer.found_inf = withheld  # type: ignore[attr-defined]
-    optimizer.step()
+    else:
+        # The fused kernel divides by grad_scale while it reads the gradients, so clipping
+        # needs no pass of its own over them; found_inf makes it leave everything as it is.
+        optimizer.grad_scale = (grad_norm / max_norm).clamp(min=1)  # type: ignore[attr-defined]
+        optimizer.found_inf = withheld  # type: ignore[attr-defined]
+        optimizer.step()
     return grad_norm, withheld
 
 

@@ -438,12 +438,13 @@ assert draws("rank", 0, 0) != draws("rank", 1, 0)
 # mean.
 #
 # **Say while typing**
-# - Why: "The loss is summed over samples and weighted with W / S, world size over
+# - Why: "The loss is summed over samples, and backward starts from W / S, world size over
 #   samples in the step. DDP's average over ranks then is the mean over the step's
 #   samples, however they are dealt. A mean of means is wrong as soon as one share is
 #   smaller."
 # - Why: "All micro-batches but the last run under `no_sync`. Clipping comes after the
-#   sync, on the true gradient, the same on all ranks."
+#   sync, on the true gradient, the same on all ranks. The fused optimizer divides by
+#   norm / bound while it reads the gradients, so clipping costs no pass of its own."
 # - Why: "Whether an update is withheld is decided after the sync as well, on the
 #   device. All ranks decide alike without another collective, and the host does not
 #   wait."
