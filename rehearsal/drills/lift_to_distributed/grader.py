@@ -1,0 +1,90 @@
+"""Every sample once, one set of weights, and the weights that one process would have reached."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from rehearsal.drill import Scenario
+from rehearsal.evidence import RankReport
+from rehearsal.harness import OddNet, cover_findings, largest_difference
+from rehearsal.harness import marked_samples, watch_samples, weights_of
+from rehearsal.rank import RankContext
+from rehearsal.verdict import Finding
+
+CODES = {
+    "trained-twice": "a sample is trained more than once per epoch",
+    "never-trained": "a sample is left out",
+    "ranks-differ": "the ranks end with different weights",
+    "not-the-global-mean": "the ranks agree, but not on what one process would have reached",
+}
+# Three full steps of 7, and a last one of a single sample: two of three ranks get none.
+NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, LR = 22, 7, 2, 0.02
+
+
+def body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """Train on unlike weights per rank, and tell the weights afterwards."""
+    context.init_group()
+    inputs, targets = marked_samples(NUM_SAMPLES)
+    model = OddNet(seed=context.rank)
+    watch_samples(context, model)
+    learner.train(
+        model, inputs, targets, epochs=EPOCHS, global_batch_size=GLOBAL_BATCH_SIZE, lr=LR
+    )
+    return {"weights": weights_of(model), "expected": expected()}
+
+
+def expected() -> dict[str, str]:
+    """Plain SGD in one process, written out."""
+    import torch
+
+    inputs, targets = marked_samples(NUM_SAMPLES)
+    model = OddNet(seed=0)
+    for _ in range(EPOCHS):
+        for first in range(0, NUM_SAMPLES, GLOBAL_BATCH_SIZE):
+            step = slice(first, first + GLOBAL_BATCH_SIZE)
+            model.zero_grad()
+            (model(inputs[step]) - targets[step]).pow(2).sum(1).mean().backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.grad is not None:
+                        parameter.sub_(LR * parameter.grad)
+    return weights_of(model)
+
+
+def judge(
+    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+) -> Iterable[Finding]:
+    """The findings of one job."""
+    world_size = len(reports)
+    yield from cover_findings(
+        reports, NUM_SAMPLES, EPOCHS, "at the samples that a rank takes of a step"
+    )
+    first = reports[0].answer
+    for report in reports[1:]:
+        difference, name = largest_difference(first["weights"], report.answer["weights"])
+        if not difference < 1e-6:
+            yield Finding(
+                "ranks-differ",
+                f"ranks 0 and {report.rank} of {world_size} end with different weights, by up "
+                f"to {difference:.2g} in {name}",
+                "ranks that start alike and take the same steps stay alike",
+                "at the weights before the first step, and at the gradient before each",
+            )
+            return
+    difference, name = largest_difference(first["weights"], first["expected"])
+    if not difference < 1e-4:
+        yield Finding(
+            "not-the-global-mean",
+            f"{world_size} rank(s) end up to {difference:.2g} in {name} away from one process",
+            "a step follows the mean gradient over all its samples, however they are dealt",
+            "at what the loss is divided by, in a full step and in the last of an epoch",
+        )
+
+
+SCENARIOS = [
+    Scenario(name="three ranks", body=body, judge=judge, world_size=3, deadline_s=6),
+    Scenario(name="two ranks", body=body, judge=judge, world_size=2, deadline_s=6),
+    Scenario(name="one rank", body=body, judge=judge, world_size=1, deadline_s=6),
+]

@@ -1,0 +1,238 @@
+"""A check: the learner's text runs on ranks, scenario by scenario, and is judged.
+
+Called by the notebook's ``check``, by the command line and by the graders' own tests alike.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+import time
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+from rehearsal.drill import Drill, Scenario, load
+from rehearsal.evidence import RankReport, killed
+from rehearsal.rank import Blank, Mismatch, RankContext
+from rehearsal.ranks import run_ranks
+from rehearsal.verdict import Finding, Verdict, failure_verdict
+
+ATTEMPT = "attempt"  # the module in which a text is executed
+
+
+class Attempt(NamedTuple):
+    """What was typed: as a text to execute in each rank, or as objects of a notebook."""
+
+    source: str | None
+    file: str  # what tracebacks call the text
+    objects: bytes  # cloudpickle of the needed names; empty with a source
+    lines: dict[str, str]  # file name: text
+
+
+def attempt_of_source(source: str, file: str = "attempt.py") -> Attempt:
+    """An attempt from the text of a file."""
+    return Attempt(source, file, b"", {file: source})
+
+
+def attempt_of_namespace(drill: Drill, namespace: Mapping[str, object]) -> Attempt:
+    """An attempt from objects, and from what is known of the text that made them.
+
+    Raises:
+        Exception: what pickling raises, for an object that cannot travel.
+    """
+    import cloudpickle
+
+    objects = {name: namespace[name] for name in drill.needs if name in namespace}
+    lines = {}
+    for value in objects.values():
+        for code in codes_of(value):
+            text = "".join(linecache.getlines(code.co_filename))
+            if text and "site-packages" not in code.co_filename:
+                lines[code.co_filename] = text
+    return Attempt(None, "", cloudpickle.dumps(objects), lines)
+
+
+def codes_of(value: object) -> list[types.CodeType]:
+    """The code of a function, or of a class's methods."""
+    members = vars(value).values() if inspect.isclass(value) else [value]
+    functions = [inspect.unwrap(m) for m in members if inspect.isroutine(m) or callable(m)]
+    return [f.__code__ for f in functions if hasattr(f, "__code__")]
+
+
+def is_blank(value: object) -> bool:
+    """Whether a function, or each method of a class that is not a dunder, only raises
+    NotImplementedError."""
+    codes = codes_of(value)
+    return bool(codes) and all(code.co_names == ("NotImplementedError",) for code in codes)
+
+
+def mismatch_of(value: object, signature: str) -> str:
+    """What is wrong with the arguments that ``value`` takes; "" if it can be called so."""
+    if not callable(value):
+        return f"is a {type(value).__name__}; expected {signature}"
+    scope: dict[str, Any] = {}
+    exec(f"def wanted{signature}: ...", scope)
+    wanted = inspect.signature(scope["wanted"])
+    try:
+        found = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    kinds = inspect.Parameter
+    positional = [
+        p.name for p in wanted.parameters.values() if p.kind is not kinds.KEYWORD_ONLY
+    ]
+    keywords = [p.name for p in wanted.parameters.values() if p.kind is kinds.KEYWORD_ONLY]
+    try:
+        found.bind(*positional, **dict.fromkeys(keywords))
+    except TypeError as error:
+        return f"takes {found}, expected {signature} ({error})"
+    return ""
+
+
+# ---------------------------------------------------------------- in the ranks
+
+
+def run_scenario(context: RankContext, drill_id: str, name: str, attempt: Attempt) -> Any:
+    """Load the learner's names and hand them to the scenario's body. Runs in each rank."""
+    drill = load(drill_id)
+    scenario = next(s for s in drill.scenarios if s.name == name)
+    context.arm()
+    context.record("begin")
+    if attempt.source is None:
+        import cloudpickle
+
+        names = cloudpickle.loads(attempt.objects)
+    else:
+        module = types.ModuleType(ATTEMPT)
+        sys.modules[ATTEMPT] = module  # classes in it pickle by this name
+        exec(compile(attempt.source, attempt.file, "exec"), vars(module))
+        names = vars(module)
+    wrong = [(n, "is missing") for n in drill.needs if n not in names]
+    wrong += [
+        (n, what)
+        for n, signature in drill.needs.items()
+        if n in names and (what := mismatch_of(names[n], signature))
+    ]
+    if wrong:
+        raise Mismatch(*wrong)
+    if blank := [n for n in drill.needs if is_blank(names[n])]:
+        raise Blank(*blank)
+    return scenario.body(context, SimpleNamespace(**{n: names[n] for n in drill.needs}))
+
+
+# ---------------------------------------------------------------- in the kernel
+
+
+def grade(
+    drill: str, namespace: Mapping[str, object], *, echo: Callable[[str], None] | None = None
+) -> Verdict:
+    """Judge the names in ``namespace``; needs no notebook.
+
+    Args:
+        drill: its id.
+        namespace: the learner's names, as of ``globals()`` in a notebook.
+        echo: called with each line that a rank prints.
+
+    Raises:
+        UnknownDrill: with the nearest id.
+    """
+    the_drill = load(drill)
+    if not any(name in namespace for name in the_drill.needs):
+        text = f"none of {', '.join(the_drill.needs)} is defined"
+        rule = "a check judges what has been typed"
+        nothing = Finding("not-attempted", text, rule, "at the brief")
+        return Verdict(
+            drill=drill, status="not_attempted", findings=[nothing], after=f'start("{drill}")'
+        )
+    try:
+        attempt = attempt_of_namespace(the_drill, namespace)
+    except Exception as error:
+        finding = Finding(
+            "cannot-travel",
+            f"{type(error).__name__}: {error}",
+            "what you define is sent to the ranks; locks, files and generators cannot be sent",
+            "at the module-level names that your functions use",
+        )
+        return Verdict(drill=drill, status="wrong", findings=[finding], after=_after(the_drill))
+    return grade_attempt(the_drill, attempt, echo=echo)
+
+
+def grade_source(
+    drill: str,
+    source: str,
+    *,
+    file: str = "attempt.py",
+    echo: Callable[[str], None] | None = None,
+) -> Verdict:
+    """Judge a text, which is executed in the ranks only."""
+    return grade_attempt(load(drill), attempt_of_source(source, file), echo=echo)
+
+
+def grade_attempt(
+    drill: Drill,
+    attempt: Attempt,
+    *,
+    echo: Callable[[str], None] | None = None,
+    at_most_s: float = float("inf"),
+) -> Verdict:
+    """Run the scenarios in order, up to the first that has a finding.
+
+    Args:
+        at_most_s: a deadline for each scenario that has a longer one.
+    """
+    began, reports_of, sizes = time.perf_counter(), dict[str, Sequence[RankReport]](), []
+    outcome: tuple[Any, Sequence[Finding], str] = ("passed", (), "")
+    with TemporaryDirectory(prefix="rehearsal-") as folder:
+        for scenario in drill.scenarios:
+            sizes.append(scenario.world_size)
+            reports = run_ranks(
+                run_scenario, drill.id, scenario.name, attempt,
+                world_size=scenario.world_size, deadline_s=min(scenario.deadline_s, at_most_s),
+                folder=Path(folder), fault=scenario.fault, lines=attempt.lines, echo=echo,
+            )  # fmt: skip
+            outcome = judge(scenario, reports, reports_of)
+            if outcome[0] != "passed":
+                break
+            reports_of[scenario.name] = reports
+    status, findings, detail = outcome
+    after = drill.deeper if status == "passed" else _after(drill, status)
+    return Verdict(
+        drill=drill.id, status=status, findings=list(findings), detail=detail, after=after,
+        seconds=time.perf_counter() - began, world_sizes=sorted(set(sizes)),
+    )  # fmt: skip
+
+
+def judge(
+    scenario: Scenario,
+    reports: Sequence[RankReport],
+    earlier: Mapping[str, Sequence[RankReport]],
+) -> tuple[Any, Sequence[Finding], str]:
+    """Status, findings and detail of one scenario."""
+    peeks = [event["path"] for report in reports for event in report.of("peek")]
+    if peeks:
+        rule = "a rehearsal is of what you can write; solution() shows it when you ask"
+        found = f"the code opened {peeks[0]} of the drills while it was checked"
+        return "wrong", [Finding("read-the-solution", found, rule, "at what it opens")], ""
+    # A rank that the scenario's own fault has ended did not crash, nor did those that lost it.
+    expected = scenario.fault is not None and any(killed(report) for report in reports)
+    failure = None if expected else failure_verdict(reports, scenario.deadline_s)
+    if failure is not None and (
+        not scenario.judges_failures
+        or failure[1][0].code in ("wrong-signature", "not-attempted")
+    ):
+        return failure
+    findings = list(scenario.judge(reports, earlier))
+    if findings:
+        return "wrong", findings, failure[2] if failure else ""
+    return failure or ("passed", (), "")
+
+
+def _after(drill: Drill, status: str = "wrong") -> str:
+    if status == "not_attempted":
+        return f'start("{drill.id}") shows the brief'
+    return f'hint("{drill.id}")'

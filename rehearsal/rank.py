@@ -1,0 +1,264 @@
+"""The life of one rank: torchrun's environment, limits, a recorder, the job, one answer.
+
+Runs in a process that ``forkserver.py`` has forked. The limits are a boundary against accidents,
+not a sandbox against malice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import linecache
+import math
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import sys
+import threading
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+GIB = 2**30
+LIMITS = {resource.RLIMIT_DATA: 4 * GIB, resource.RLIMIT_FSIZE: GIB, resource.RLIMIT_CORE: 0}
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
+DRILLS = str(Path(__file__).parent / "drills")
+
+
+class Blank(Exception):
+    """Needed names that are as the blank has them."""
+
+
+class Mismatch(Exception):
+    """Needed names that are missing or take other arguments: pairs of name and what is wrong."""
+
+
+def plain(value: Any) -> Any:
+    """Tensors, paths and sets as JSON has them. Bytes become hex."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().tolist()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return str(value)
+
+
+class RankContext:
+    """What the body of a scenario is given: who it is, where it may write, and a recorder.
+
+    Attributes:
+        rank, world_size: as torchrun would say.
+        is_armed: whether files are written down.
+        folder: shared by all ranks of the job, and by later jobs of the same check.
+    """
+
+    def __init__(self, spec: Mapping[str, Any], rank: int, events: Path) -> None:
+        self.rank, self.world_size = rank, int(spec["world_size"])
+        self.folder = Path(spec["folder"])
+        self.timeout = timedelta(seconds=float(spec["deadline_s"]) + 5)
+        fault = spec.get("fault")
+        self._fault = fault if fault and fault["rank"] in (rank, None) else None
+        self._counts: Counter[str] = Counter()
+        self._pid = os.getpid()
+        self._file = os.open(events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.is_armed = False
+
+    def record(self, kind: str, **facts: Any) -> None:
+        """Write one event down, at once: it survives SIGKILL. A fault set for it strikes now."""
+        if os.getpid() != self._pid:  # a loader worker's copy
+            return
+        line = json.dumps({"kind": kind, **facts}, default=plain).encode() + b"\n"
+        os.write(self._file, line)
+        self._counts[kind] += 1
+        fault = self._fault
+        if fault and fault["at"] == kind and fault["count"] == self._counts[kind]:
+            os.kill(self._pid, getattr(signal, "SIG" + fault["signal"]))
+
+    def init_group(self) -> None:
+        """Join the gloo group, for drills that are not about joining it."""
+        dist.init_process_group("gloo", timeout=self.timeout)
+
+    def arm(self) -> None:
+        """From here on, write down what files are touched and which optimizer steps are taken.
+
+        Called when the grader is loaded and before the learner's code is: what follows is theirs.
+        """
+        self.is_armed = True
+        register_optimizer_step_post_hook(lambda *_: self.record("optimizer_step"))
+        sys.addaudithook(self._audit)
+        save, fsync = torch.save, os.fsync
+
+        def recorded_save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            self.record("file", op="torch.save", path=self._inside(f) or "")
+            save(obj, f, *args, **kwargs)
+            torn = self._fault and self._fault["at"] == "torn"
+            if torn and isinstance(f, str | os.PathLike):
+                # As a crash in the middle of the write leaves it.
+                self._counts["torn"] += 1
+                if self._fault and self._counts["torn"] == self._fault["count"]:
+                    os.truncate(f, os.path.getsize(f) // 2)
+                    os.kill(self._pid, signal.SIGKILL)
+
+        def recorded_fsync(fd: Any) -> None:
+            number = fd if isinstance(fd, int) else fd.fileno()
+            with contextlib.suppress(OSError):
+                path = self._inside(os.readlink(f"/proc/self/fd/{number}"))
+                if path is not None:
+                    self.record("file", op="fsync", path=path)
+            fsync(fd)
+
+        torch.save, os.fsync = recorded_save, recorded_fsync
+        for name in ("send", "isend", "recv", "irecv"):
+            setattr(dist, name, self._recorded_transfer(name, getattr(dist, name)))
+
+    def _recorded_transfer(self, name: str, transfer: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            peer = args[0] if args else kwargs.get("dst", kwargs.get("src"))
+            size = tensor.numel() * tensor.element_size()
+            self.record("transfer", name=name, peer=peer, bytes=size)
+            return transfer(tensor, *args, **kwargs)
+
+        return recorded
+
+    def _inside(self, path: Any) -> str | None:
+        """The path below the scenario's folder, or None if it is elsewhere."""
+        if not isinstance(path, str | bytes | os.PathLike):
+            return None
+        full, root = os.path.abspath(os.fsdecode(path)), f"{self.folder}/"
+        return full.removeprefix(root) if full.startswith(root) else None
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self.is_armed:
+            return
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(path, str) and path.startswith(DRILLS) and not path.endswith(".pyc"):
+                self.record("peek", path=path.removeprefix(DRILLS + "/"))
+            elif flags & WRITES and (inside := self._inside(path)) is not None:
+                self.record("file", op="open", path=inside)
+        elif event in CHANGES and (inside := self._inside(arguments[0])) is not None:
+            target = self._inside(arguments[1]) if event in ("os.rename", "os.link") else None
+            self.record("file", op=event.removeprefix("os."), path=inside, to=target)
+
+    def record_collectives(self) -> None:
+        """Write down what torch's flight recorder holds: each collective that was issued."""
+        dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+        if dump is None or not dist.is_initialized():
+            return
+        for entry in json.loads(dump(True, False)).get("entries", []):
+            sizes = [math.prod(size) for size in entry["input_sizes"]]
+            wide = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2}
+            widths = [wide.get(dtype, 1) for dtype in entry["input_dtypes"]]
+            self.record(
+                "collective",
+                name=entry["profiling_name"].partition(":")[2],
+                elements=sum(sizes),
+                bytes=sum(a * b for a, b in zip(sizes, widths, strict=False)),
+                group=entry["process_group"][1],
+            )
+
+
+# ---------------------------------------------------------------- the learner's code
+
+
+def learners_frame(error: BaseException, files: Mapping[str, str]) -> tuple[str, str] | None:
+    """The innermost frame in the learner's text: "line 12 in shard", and the function's name."""
+    found: tuple[str, str] | None = None
+    frame: TracebackType | None = error.__traceback__
+    while frame is not None:
+        code = frame.tb_frame.f_code
+        if code.co_filename in files:
+            found = f"line {frame.tb_lineno} in {code.co_name}", code.co_name
+        frame = frame.tb_next
+    return found
+
+
+def failure_of(error: BaseException, files: Mapping[str, str]) -> dict[str, Any]:
+    """What leaves a rank when an exception did."""
+    if isinstance(error, Blank):
+        return {"blank": list(error.args)}
+    if isinstance(error, Mismatch):
+        return {"mismatch": [list(pair) for pair in error.args]}
+    frame = learners_frame(error, files)
+    innermost = traceback.extract_tb(error.__traceback__)[-1:]
+    if frame and isinstance(error, NotImplementedError) and innermost[0].filename in files:
+        return {"blank": [frame[1]]}
+    frames = traceback.extract_tb(error.__traceback__)
+    # The learner's lines only: how the check came there is not their concern.
+    own = [frame for frame in frames if frame.filename in files]
+    text = "".join(traceback.format_list(own or frames))
+    text += "".join(traceback.format_exception_only(error))
+    return {
+        "failure": {
+            "kind": type(error).__name__,
+            "message": str(error) or repr(error),
+            "traceback": text,
+            "where": frame[0] if frame else "",
+        }
+    }
+
+
+def set_limits() -> None:
+    """Bound memory, file size and, for other users than root, the number of processes."""
+    for which, limit in LIMITS.items():
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(which, (limit, resource.getrlimit(which)[1]))
+
+
+def main(folder: Path, rank: int) -> NoReturn:
+    """Run the job that ``folder`` describes, as ``rank``; leave the process."""
+    spec = json.loads((folder / "spec.json").read_text())
+    output = os.open(folder / f"output-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    stacks = (folder / f"stacks-{rank}").open("w")
+    # A watchdog in C: it speaks also when the learner's loop never lets go of the GIL.
+    faulthandler.dump_traceback_later(spec["deadline_s"], file=stacks)
+    set_limits()
+    os.environ.clear()
+    os.environ.update(spec["env"], RANK=str(rank), LOCAL_RANK=str(rank))
+    sys.path[:] = spec["path"]
+    os.chdir(spec["cwd"])
+    # Loader workers of the learner are forked: a dataset typed in a notebook does not pickle.
+    multiprocessing.set_start_method("fork", force=True)
+    context = RankContext(spec, rank, folder / f"events-{rank}.jsonl")
+    # Where the collectives stood, should the deadline come while the GIL is free.
+    late = threading.Timer(max(0.0, spec["deadline_s"] - 0.05), context.record_collectives)
+    late.daemon = True
+    late.start()
+    files: dict[str, str] = {}
+    code = 0
+    try:
+        function, arguments, lines = pickle.loads((folder / "payload.pkl").read_bytes())
+        files.update(lines)
+        for name, text in lines.items():
+            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        answer: dict[str, Any] = {"answer": function(context, *arguments)}
+    except BaseException as error:
+        context.is_armed = False  # a traceback's lines are read from their files
+        answer, code = failure_of(error, files), 1
+    late.cancel()
+    context.record_collectives()
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    temporary = folder / f"answer-{rank}.tmp"
+    temporary.write_text(json.dumps(answer, default=plain))
+    temporary.rename(folder / f"answer-{rank}.json")
+    # Not the interpreter's own end: it waits for threads that the learner may have left.
+    os._exit(code)

@@ -1,0 +1,303 @@
+"""Runs a function on real ranks, and ends every process that comes of it.
+
+The only module that starts processes. A server (``forkserver.py``) with torch loaded forks the
+ranks, so a job of two takes a tenth of a second; started once per kernel, three seconds.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch.distributed import TCPStore
+
+from rehearsal.evidence import Failure, RankReport
+
+MAX_WORLD_SIZE = 8
+MAX_NEW_THREADS = 1500  # on the whole machine, since the job's start: a fork bomb passes it
+OUTPUT_SHOWN = 200  # lines per rank
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """A signal that a rank sends itself when it records its ``count``-th event of a kind.
+
+    Args:
+        rank: which one; None for all.
+        at: ``optimizer_step`` (after it), ``file`` (before an open, rename, ... in the folder),
+            ``torn`` (in the middle of a torch.save), or a kind that the scenario records.
+    """
+
+    rank: int | None
+    at: str
+    count: int
+    signal: Literal["KILL", "TERM", "STOP"] = "KILL"
+
+
+class ForkServer:
+    """The process that forks ranks, and the conversation with it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self.connection, self.buffer = ours, b""
+        root = str(Path(__file__).resolve().parents[1])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rehearsal.forkserver", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL,
+            stdout=self.log, stderr=self.log, start_new_session=True,
+        )  # fmt: skip
+        theirs.close()
+        self.is_ready = False
+
+    def send(self, **request: object) -> None:
+        """Ask for something. Raises OSError if the server is dead."""
+        self.connection.sendall(json.dumps(request).encode() + b"\n")
+
+    def messages(self, timeout_s: float) -> list[dict[str, Any]]:
+        """What has come, waiting at most ``timeout_s``. Raises OSError if the server is dead."""
+        self.connection.settimeout(max(timeout_s, 1e-4))
+        try:
+            received = self.connection.recv(65536)
+        except TimeoutError:
+            return []
+        if not received:
+            self.log.seek(0)
+            why = self.log.read().decode(errors="replace")[-2000:]
+            raise ConnectionError(f"the server of the ranks has ended. {why}")
+        *lines, self.buffer = (self.buffer + received).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def wait_for(self, key: str, timeout_s: float) -> list[dict[str, Any]]:
+        """All messages up to one that has ``key``."""
+        seen, deadline = [], time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            seen += self.messages(0.5)
+            if any(key in message for message in seen):
+                return seen
+        raise ConnectionError(f"the server of the ranks gave no answer in {timeout_s:g} s")
+
+    def wait_until_ready(self) -> None:
+        """Wait for its imports: about three seconds, the first time."""
+        if not self.is_ready:
+            self.wait_for("ready", 120.0)
+            self.is_ready = True
+
+    def sweep(self) -> list[dict[str, Any]]:
+        """Have every process of every job ended."""
+        self.send(sweep=True)
+        return self.wait_for("swept", 10.0)
+
+    def close(self) -> None:
+        """End the server and, through it, whatever it still runs."""
+        self.connection.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(6.0)
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+_server: ForkServer | None = None
+_turn = threading.RLock()  # one job at a time: two would share the clock of two cores
+
+
+def warm_up() -> None:
+    """Start the server and return at once: the set-up cell calls it, and the wait is hidden."""
+    global _server
+    with _turn:
+        if _server is None or _server.process.poll() is not None:
+            _server = ForkServer()
+
+
+@atexit.register
+def shut_down() -> None:
+    """End the server. The next job starts another."""
+    global _server
+    if _server is not None:
+        _server.close()
+        _server = None
+
+
+def run_ranks(
+    function: Callable[..., Any],
+    *arguments: Any,
+    world_size: int,
+    deadline_s: float = 10.0,
+    folder: Path | None = None,
+    fault: Fault | None = None,
+    lines: Mapping[str, str] | None = None,
+    echo: Callable[[str], None] | None = None,
+) -> list[RankReport]:
+    """Run ``function(context, *arguments)`` on ``world_size`` ranks; report what each did.
+
+    Whatever the function does, this returns within the deadline and half a second, and leaves no
+    process behind.
+
+    Args:
+        function: travels by cloudpickle, so it may be typed in a notebook.
+        folder: for the context; a temporary one if None.
+        lines: source text by file name, for tracebacks.
+        echo: called with each line of output as it comes, prefixed with its rank.
+    """
+    if not 1 <= world_size <= MAX_WORLD_SIZE:
+        raise ValueError(
+            f"world_size={world_size}: 1 to {MAX_WORLD_SIZE} ranks share this machine's cores; "
+            "more would only wait for each other. Choose a number in between."
+        )
+    import cloudpickle
+
+    payload = cloudpickle.dumps((function, arguments, dict(lines or {})))
+    with _turn, tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
+        job = Path(name)
+        (job / "payload.pkl").write_bytes(payload)
+        work = folder or job / "work"
+        work.mkdir(exist_ok=True)
+        for is_last_try in (False, True):
+            try:
+                return _run(job, work, world_size, deadline_s, fault, echo)
+            except OSError:
+                # Somebody has ended the server, maybe the system for want of memory: once more.
+                shut_down()
+                if is_last_try:
+                    raise
+    raise AssertionError("unreachable")
+
+
+def _run(
+    job: Path,
+    work: Path,
+    world_size: int,
+    deadline_s: float,
+    fault: Fault | None,
+    echo: Callable[[str], None] | None,
+) -> list[RankReport]:
+    warm_up()
+    server = _server
+    assert server is not None
+    server.wait_until_ready()
+    # This process plays torchrun's agent: it keeps the store in which the ranks meet.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    launcher = {
+        "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "GROUP_RANK": 0,
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port,
+        "TORCHELASTIC_USE_AGENT_STORE": True, "TORCH_FR_BUFFER_SIZE": 4096, "OMP_NUM_THREADS": 1,
+    }  # fmt: skip
+    spec = {
+        "world_size": world_size,
+        "deadline_s": deadline_s,
+        "folder": str(work.resolve()),
+        "fault": asdict(fault) if fault else None,
+        "env": {**os.environ, **{name: str(value) for name, value in launcher.items()}},
+        "path": [entry or os.getcwd() for entry in sys.path],
+        "cwd": str(job),
+    }
+    (job / "spec.json").write_text(json.dumps(spec))
+    tails = [_Tail(job / f"output-{rank}", rank, echo) for rank in range(world_size)]
+    exitcodes: dict[int, int] = {}
+    threads = _threads_of_the_machine()
+    server.send(start=str(job), world_size=world_size)
+    deadline = time.monotonic() + deadline_s + 0.2
+    pids: list[int] = []
+    try:
+        while len(exitcodes) < world_size and time.monotonic() < deadline:
+            for message in server.messages(min(0.05, deadline - time.monotonic())):
+                pids = message.get("pids", pids)
+                if "pid" in message:
+                    exitcodes[message["pid"]] = message["status"]
+            for tail in tails:
+                tail.show()
+            if _threads_of_the_machine() > threads + MAX_NEW_THREADS:
+                break
+    finally:
+        # Also when the kernel was interrupted: nothing is left running.
+        server.sweep()
+    for tail in tails:
+        tail.show(last=True)
+    return [
+        _report(job, rank, exitcodes.get(pids[rank]) if pids else None, tails[rank].text)
+        for rank in range(world_size)
+    ]
+
+
+def _threads_of_the_machine() -> int:
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    except (OSError, ValueError, IndexError):
+        return 0  # no Linux: the process limit is the only bound
+
+
+class _Tail:
+    """A rank's output: shown while it comes, kept in part."""
+
+    def __init__(self, path: Path, rank: int, echo: Callable[[str], None] | None) -> None:
+        self.path, self.rank, self.echo = path, rank, echo
+        self.at, self.shown, self.text = 0, 0, ""
+
+    def show(self, last: bool = False) -> None:
+        """Hand on the whole lines that have come; at the end also what is no whole line."""
+        if not self.path.exists() or self.path.stat().st_size == self.at:
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.at)
+            new = file.read(2**20)
+        whole = len(new) if last else new.rfind(b"\n") + 1
+        self.at += whole
+        for line in new[:whole].decode(errors="replace").splitlines():
+            self.shown += 1
+            if self.shown <= OUTPUT_SHOWN:
+                self.text += line + "\n"
+                if self.echo:
+                    self.echo(f"[{self.rank}] {line}")
+            elif self.shown == OUTPUT_SHOWN + 1 and self.echo:
+                self.echo(
+                    f"[{self.rank}] (more than {OUTPUT_SHOWN} lines; the rest is not shown)"
+                )
+
+
+def _report(job: Path, rank: int, exitcode: int | None, output: str) -> RankReport:
+    answer: dict[str, Any] = {}
+    with contextlib.suppress(FileNotFoundError):
+        answer = json.loads((job / f"answer-{rank}.json").read_text())
+    events, stacks = job / f"events-{rank}.jsonl", job / f"stacks-{rank}"
+    recorded = []
+    for line in events.read_text().splitlines() if events.exists() else ():
+        with contextlib.suppress(ValueError):  # cut by a kill
+            recorded.append(json.loads(line))
+    failure = answer.get("failure")
+    return RankReport(
+        rank=rank,
+        exitcode=exitcode,
+        answer=answer.get("answer"),
+        has_answer="answer" in answer,
+        failure=Failure(**failure) if failure else None,
+        blank=answer.get("blank", ()),
+        mismatch=[(name, what) for name, what in answer.get("mismatch", ())],
+        stacks=stacks.read_text() if exitcode is None and stacks.exists() else "",
+        output=output,
+        events=recorded,
+    )
+
+
+def signal_name(exitcode: int) -> str:
+    """How a person says an exit code: "SIGKILL" for -9, "exit code 3"."""
+    return signal.Signals(-exitcode).name if exitcode < 0 else f"exit code {exitcode}"

@@ -1,0 +1,75 @@
+"""The graders, graded: every near miss refused with its own code, every solution passed.
+
+Run by ``python -m rehearsal selftest`` and by the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rehearsal.drill import Drill
+from rehearsal.grading import attempt_of_source, grade_attempt
+from rehearsal.verdict import Verdict
+
+# What a text may do instead of the work, whatever the drill.
+PEEK = """
+import pathlib, rehearsal
+exec((pathlib.Path(rehearsal.__file__).parent / "drills" / "{id}" / "solution.py").read_text())
+"""
+PATCHES = """
+import torch
+torch.allclose = torch.equal = torch.Tensor.equal = torch.Tensor.allclose = lambda *a, **k: True
+torch.testing.assert_close = lambda *a, **k: None
+"""
+LEAVES = "import os\n\n\ndef {name}(*args, **kwargs):\n    os._exit(0)\n\n\n"
+SLEEPS = "import time\n\n\ndef {name}(*args, **kwargs):\n    time.sleep(3600)\n\n\n"
+
+
+class Row(NamedTuple):
+    """One text and what its check came to."""
+
+    drill: str
+    kind: str  # blank, solution, near miss, cheat
+    name: str
+    expected: str
+    got: str
+    verdict: Verdict
+
+    @property
+    def ok(self) -> bool:
+        """Whether the grader did what it must."""
+        return self.got == self.expected
+
+
+def outcome(verdict: Verdict) -> str:
+    """The first finding's code, or the status where there is none."""
+    return verdict.findings[0].code if verdict.findings else verdict.status
+
+
+def texts(drill: Drill) -> Iterator[tuple[str, str, str, str]]:
+    """Kind, name, expected outcome and text of everything that the drill's grader must judge."""
+    near_misses = drill.near_misses()
+    if drill.kind != "bug":  # its blank is the bug, and a near miss
+        yield "blank", "blank", "not-attempted", drill.blank
+    for name, text in drill.solutions().items():
+        yield "solution", name, "passed", text
+    for miss in near_misses:
+        yield "near miss", miss.name, miss.code, miss.text
+    yield "cheat", "reads_the_solution", "read-the-solution", PEEK.format(id=drill.id)
+    if drill.kind == "whiteboard":  # its names are data, and nothing is called
+        return
+    miss = near_misses[0]
+    yield "cheat", f"patches_torch_and_{miss.name}", miss.code, PATCHES + miss.text
+    leaves = "".join(LEAVES.format(name=name) for name in drill.needs)
+    sleeps = "".join(SLEEPS.format(name=name) for name in drill.needs)
+    yield "cheat", "leaves_with_exit_code_0", "left", leaves
+    yield "cheat", "sleeps_out_the_clock", "hung", sleeps
+
+
+def run(drill: Drill) -> Iterator[Row]:
+    """Judge each of them."""
+    for kind, name, expected, text in texts(drill):
+        short = 1.0 if name == "sleeps_out_the_clock" else float("inf")
+        verdict = grade_attempt(drill, attempt_of_source(text), at_most_s=short)
+        yield Row(drill.id, kind, name, expected, outcome(verdict), verdict)
