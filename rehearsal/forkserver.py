@@ -1,7 +1,7 @@
 """A process that has imported torch once and forks ranks in milliseconds.
 
-Run by ``ranks.py`` as ``python -m rehearsal.forkserver FD``. It obeys lines of JSON on the socket
-FD and answers with such lines:
+Run by ``ranks.py`` as ``python -m rehearsal.forkserver FD``. It obeys lines of JSON on the
+socket FD and answers with such lines:
 
     {"start": FOLDER, "world_size": W}  ->  {"pids": [...]}, later {"pid": ..., "status": ...}
     {"sweep": true}                     ->  {"swept": true}, when no process of any job is left

@@ -1,7 +1,7 @@
 """The life of one rank: torchrun's environment, limits, a recorder, the job, one answer.
 
-Runs in a process that ``forkserver.py`` has forked. The limits are a boundary against accidents,
-not a sandbox against malice.
+Runs in a process that ``forkserver.py`` has forked. The limits are a boundary against
+accidents, not a sandbox against malice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Blank(Exception):
 
 
 class Mismatch(Exception):
-    """Needed names that are missing or take other arguments: pairs of name and what is wrong."""
+    """Needed names that are missing or take other arguments: pairs of name and fault."""
 
 
 def plain(value: Any) -> Any:
@@ -79,7 +79,7 @@ class RankContext:
         self.is_armed = False
 
     def record(self, kind: str, **facts: Any) -> None:
-        """Write one event down, at once: it survives SIGKILL. A fault set for it strikes now."""
+        """Write one event down: it survives SIGKILL. A fault set for it strikes now."""
         if os.getpid() != self._pid:  # a loader worker's copy
             return
         line = json.dumps({"kind": kind, **facts}, default=plain).encode() + b"\n"
@@ -96,7 +96,7 @@ class RankContext:
     def arm(self) -> None:
         """From here on, write down what files are touched and which optimizer steps are taken.
 
-        Called when the grader is loaded and before the learner's code is: what follows is theirs.
+        Called when the grader is loaded and before the learner's code is.
         """
         self.is_armed = True
         register_optimizer_step_post_hook(lambda *_: self.record("optimizer_step"))
@@ -177,7 +177,7 @@ class RankContext:
 
 
 def learners_frame(error: BaseException, files: Mapping[str, str]) -> tuple[str, str] | None:
-    """The innermost frame in the learner's text: "line 12 in shard", and the function's name."""
+    """The innermost frame in the learner's text: "line 12 in shard", and the function."""
     found: tuple[str, str] | None = None
     frame: TracebackType | None = error.__traceback__
     while frame is not None:

@@ -74,7 +74,7 @@ class ForkServer:
         self.connection.sendall(json.dumps(request).encode() + b"\n")
 
     def messages(self, timeout_s: float) -> list[dict[str, Any]]:
-        """What has come, waiting at most ``timeout_s``. Raises OSError if the server is dead."""
+        """What has come within ``timeout_s``. Raises OSError if the server is dead."""
         self.connection.settimeout(max(timeout_s, 1e-4))
         try:
             received = self.connection.recv(65536)
@@ -150,8 +150,8 @@ def run_ranks(
 ) -> list[RankReport]:
     """Run ``function(context, *arguments)`` on ``world_size`` ranks; report what each did.
 
-    Whatever the function does, this returns within the deadline and half a second, and leaves no
-    process behind.
+    Whatever the function does, this returns within the deadline and half a second, and leaves
+    no process behind.
 
     Args:
         function: travels by cloudpickle, so it may be typed in a notebook.
@@ -200,7 +200,8 @@ def _run(
     launcher = {
         "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size, "GROUP_RANK": 0,
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port,
-        "TORCHELASTIC_USE_AGENT_STORE": True, "TORCH_FR_BUFFER_SIZE": 4096, "OMP_NUM_THREADS": 1,
+        "TORCHELASTIC_USE_AGENT_STORE": True, "TORCH_FR_BUFFER_SIZE": 4096,
+        "OMP_NUM_THREADS": 1,
     }  # fmt: skip
     spec = {
         "world_size": world_size,
