@@ -123,7 +123,8 @@ def serve(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    import cloudpickle  # noqa: F401 - the learner's objects come by it
+    with contextlib.suppress(ImportError):  # the learner's objects come by it
+        import cloudpickle  # noqa: F401
     import torch
     import torch._dynamo  # the first optimizer imports it, for two seconds
     from torch.nn.parallel import DistributedDataParallel  # noqa: F401

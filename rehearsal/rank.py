@@ -262,3 +262,7 @@ def main(folder: Path, rank: int) -> NoReturn:
     temporary.rename(folder / f"answer-{rank}.json")
     # Not the interpreter's own end: it waits for threads that the learner may have left.
     os._exit(code)
+
+
+if __name__ == "__main__":  # where ranks cannot be forked
+    main(Path(sys.argv[1]), int(sys.argv[2]))
