@@ -152,15 +152,15 @@ class TestJobs:
 
 class TestFaults:
     def steps(self, fault: Fault, **settings: Any) -> list[Any]:
-        def body(context: RankContext) -> int:
+        def body(context: RankContext) -> str:
             context.init_group()
             context.arm()
             signal.signal(signal.SIGTERM, lambda *_: context.record("asked"))
             optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-            for step in range(5):
+            for _ in range(5):
                 optimizer.step()
                 dist.barrier()
-            return step
+            return "done"
 
         return run_ranks(body, world_size=2, fault=fault, **settings)
 
@@ -175,7 +175,7 @@ class TestFaults:
     def test_sigterm_can_be_handled(self) -> None:
         """A preemption is a request."""
         spared, asked = self.steps(Fault(rank=1, at="optimizer_step", count=2, signal="TERM"))
-        assert (spared.answer, asked.answer) == (4, 4)
+        assert (spared.answer, asked.answer) == ("done", "done")
         assert (len(spared.of("asked")), len(asked.of("asked"))) == (0, 1)
 
     def test_a_stopped_rank_is_told_at_the_deadline(self) -> None:
@@ -300,7 +300,7 @@ class TestHostile:
 
     @pytest.mark.parametrize("body", [hog, hog_in_c, deadlock])
     def test_the_stack_names_the_line(self, body: Callable[[RankContext], Any]) -> None:
-        """Hung, without where, is not a diagnosis; also a loop that keeps the GIL has a stack."""
+        """Hung, without where, is no diagnosis; a loop that keeps the GIL has a stack too."""
         for report in run_ranks(body, world_size=2, deadline_s=0.7):
             assert f"in {body.__name__}" in report.stacks
             assert "/rehearsal/" not in report.stacks
@@ -358,13 +358,16 @@ class TestServer:
                 """
                 from rehearsal.ranks import run_ranks
 
+                def show(line):
+                    print(line, flush=True)
+
                 def hog(context):
                     import os
                     print(os.getpid(), flush=True)
                     while True:
                         pass
 
-                run_ranks(hog, world_size=2, deadline_s=60, echo=lambda line: print(line, flush=True))
+                run_ranks(hog, world_size=2, deadline_s=60, echo=show)
                 """
             )
         )
