@@ -440,6 +440,13 @@ class TestTrace:
             TraceFile(path, rank=0, attempt=1).append(2, events_of(1))
             assert len(json.loads(path.read_text())) == text[:cut].count(b"}}") + 1
 
+    def test_a_step_without_events_leaves_it_valid(self, tmp_path: Path) -> None:
+        """A comma with nothing behind it is no JSON."""
+        path = tmp_path / "x.json"
+        for step, count in enumerate((0, 2, 0, 1)):
+            TraceFile(path, rank=0, attempt=0).append(step, events_of(count))
+        assert [e["args"]["step"] for e in json.loads(path.read_text())] == [1, 1, 3]
+
     def test_a_long_file_is_not_read_whole(self, tmp_path: Path) -> None:
         """At a gigabyte each append would cost more than the step."""
         path = tmp_path / "x.json"

@@ -48,6 +48,8 @@ class TraceFile:
 
     def append(self, step: int, events: Sequence[Mapping[str, Any]]) -> None:
         """Write a step's events, each with ``name``, and ``ts`` and ``dur`` in microseconds."""
+        if not events:
+            return
         common = {"ph": "X", "pid": self.rank, "tid": 0}
         common["args"] = {"step": step, "attempt": self.attempt}
         text = ",\n".join(json.dumps({**event, **common}) for event in events)
