@@ -108,11 +108,11 @@ class Workers:
         for process in late:
             process.kill()
             process.join()
-        if late:
-            raise TimeoutError(f"{len(late)} rank(s) still ran after {timeout_s} s; killed")
         files = [self.results / str(rank) for rank in range(len(self.processes))]
         answers = [pickle.loads(f.read_bytes()) if f.exists() else () for f in files]
         shutil.rmtree(self.results)
+        if late:
+            raise TimeoutError(f"{len(late)} rank(s) still ran after {timeout_s} s; killed")
         return [
             WorkerResult(p.exitcode, *a) for p, a in zip(self.processes, answers, strict=True)
         ]
