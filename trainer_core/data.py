@@ -93,11 +93,8 @@ class ResumeAwareDistributedSampler(Sampler[list[SampleKey]]):
     def __init__(
         self, schedule: StepSchedule, cfg: TrainConfig, rank: int, world_size: int
     ) -> None:
-        self.schedule, self.seed, self.micro_batch_size = (
-            schedule,
-            cfg.seed,
-            cfg.micro_batch_size,
-        )
+        self.schedule, self.seed = schedule, cfg.seed
+        self.micro_batch_size = cfg.micro_batch_size
         self.rank, self.world_size = rank, world_size
         self.position = 0
         most = -(-schedule.global_batch_size // world_size)

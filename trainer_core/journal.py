@@ -12,19 +12,23 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
 
 # %% active="py"
-from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler
+from trainer_core.config import TrainConfig
+from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler, StepSchedule
 from trainer_core.distributed import RankInfo
 from trainer_core.jsonfiles import JsonlSink, TraceFile
 from trainer_core.metrics import RankLog, Sink, StepTimers
 from trainer_core.metrics import log_rank_event, summarize_timers
 from trainer_core.model import learning_rate_at
 from trainer_core.runfolder import Start
+from trainer_core.settings import flag_name
 from trainer_core.train import StepRecord
 
 
@@ -32,6 +36,17 @@ from trainer_core.train import StepRecord
 def say(text: str) -> None:
     """A line for the person at rank 0's terminal."""
     print(text, file=sys.stderr, flush=True)
+
+
+def unread_flags(cfg: TrainConfig) -> list[str]:
+    """Flags that were given, but that this data or the pinned batch leaves without effect."""
+    modes = {None, cfg.data_kind, "pinned" if cfg.pinned_global_batch_size else "unpinned"}
+    return [
+        f"{flag_name(spec.name)} {value}"
+        for spec in fields(cfg)
+        if (value := getattr(cfg, spec.name)) != spec.default
+        and spec.metadata.get("only") not in modes
+    ]
 
 
 class ProgressLine:
@@ -104,6 +119,8 @@ class Journal:
             self.event("checkpoint_rejected", step=at, folder=folder.name, reason=reason)
         if start.changes:
             self.event("config_changed", step=at, changes=start.changes)
+        if unread := ", ".join(unread_flags(start.cfg)):
+            self.event("settings_unread", step=at, flags=unread)
         if start.checkpoint is not None:
             self.event("checkpoint_restored", step=at, folder=start.checkpoint.name)
         if info.rank == 0:
@@ -113,6 +130,8 @@ class Journal:
                 say(f"{folder.name} is damaged and set aside: {reason}")
             for name, (old, new) in start.changes.items():
                 say(f"{name} was {old}, is {new}")
+            if unread:
+                say(f"no effect with --data {start.cfg.data_kind} or a pinned batch: {unread}")
 
     def event(self, name: str, *, step: int, **fields: Any) -> None:
         """Log an event; its epoch is the one in which ``step`` was trained."""
@@ -173,7 +192,9 @@ class Journal:
             is_moved = not movers.isdisjoint(self.start.changes)
             expected = None if is_moved else learning_rate_at(cfg, self.position)
             scales = cfg.amp == "fp16"
-            checks = validate_resume(self.state, self.position, expected, scales, after)
+            checks = validate_resume(
+                self.state, self.position, self.schedule, expected, scales, after
+            )
             ok = False not in checks.values()
             self.event("resume_validated", step=step, ok=ok, checks=checks)
             self.state = None
@@ -204,15 +225,30 @@ class Journal:
         self.logged_step, self.logged_at = step, time.perf_counter()
 
     def close(self) -> None:
-        """Close all files."""
-        for sink in (*self.log.sinks, self.ledger):
-            sink.close()
+        """Close all files, the lock's last."""
+        for file in (*self.log.sinks, self.ledger, self.start.lock):
+            if file is not None:
+                file.close()
 
 
 # %%
+def of_full_steps(
+    losses: Sequence[float], position: int, schedule: StepSchedule
+) -> list[float]:
+    """Of the losses of the steps from ``position`` on, those over a whole global batch.
+
+    The last step of an epoch may have a single sample, whose loss says little.
+    """
+    sizes = (last - first for _, first, last in map(schedule.slots, count(position)))
+    return [
+        loss for loss, size in zip(losses, sizes, strict=False) if size == schedule.slots(0)[2]
+    ]
+
+
 def validate_resume(
     state: Mapping[str, Any],
     position: int,
+    schedule: StepSchedule,
     learning_rate: float | None,
     needs_scaler: bool,
     next_losses: Sequence[float],
@@ -225,11 +261,13 @@ def validate_resume(
         learning_rate: what the schedule gives for the checkpoint's step; None if changed.
         next_losses: over the global batch, of the first steps after the resume.
     """
-    before = [loss for loss in state["losses"] if math.isfinite(loss)]
+    earlier = of_full_steps(state["losses"], state["step"] - len(state["losses"]), schedule)
+    before = [loss for loss in earlier if math.isfinite(loss)]
+    after = of_full_steps(next_losses, position, schedule)
     continuous = None
-    if len(before) > 2 and next_losses:
+    if len(before) > 2 and after:
         # A NaN among the next losses makes the comparison false.
-        jump = abs(statistics.fmean(next_losses) - statistics.fmean(before))
+        jump = abs(statistics.fmean(after) - statistics.fmean(before))
         continuous = jump <= max(4 * statistics.stdev(before), 0.1 * max(before))
     lr_before = state["learning_rate"]
     return {

@@ -28,7 +28,7 @@ from trainer_core.together import all_ranks_together, gather_objects
 
 
 # %%
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Start:
     """What rank 0 has read in the run folder and decided; the other ranks follow."""
 
@@ -38,6 +38,7 @@ class Start:
     checkpoint: Path | None
     damaged: dict[Path, str]
     changes: dict[str, list[Any]]  # setting: [value before, value now]
+    lock: IO[str] | None = None  # of rank 0, while it trains
 
 
 def decide_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule) -> Start:
@@ -165,7 +166,7 @@ def prepare_run_dir(start: Start, rank: int) -> None:
     run_dir, checkpoints = start.cfg.run_dir, start.cfg.run_dir / "checkpoints"
     if rank == 0:
         checkpoints.mkdir(parents=True, exist_ok=True)
-        hold_lock(run_dir / "lock")
+        start.lock = lock_run_dir(run_dir / "lock")
         temporary = run_dir / "config.json.tmp"
         temporary.write_text(json.dumps({"format": 1, **start.record}, indent=1))
         fsync_path(temporary)
@@ -176,24 +177,25 @@ def prepare_run_dir(start: Start, rank: int) -> None:
             set_aside(folder)
 
 
-def hold_lock(path: Path, held: dict[Path, IO[str]] = {}) -> None:  # noqa: B006 - meant to last
-    """Lock the run folder for as long as this process lives; a kill sets it free.
+def lock_run_dir(path: Path) -> IO[str]:
+    """Lock the run folder until the file is closed; a kill sets it free as well.
 
     A lock of the process (lockf), not of the open file (flock): loader workers do not inherit
     it, so one that outlives its rank does not keep the folder locked.
     """
-    file = held.pop(path, None) or path.open("a+")
+    file = path.open("a+")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        file.seek(0)
+        with file:
+            owner = path.read_text().strip()
         raise UserError(
-            f"{path.parent}: another job trains here ({file.read().strip()}), and two would "
-            "delete each other's checkpoints. Wait for it, end it, or use another --run-dir."
+            f"{path.parent}: another job trains here ({owner}), and two would delete each "
+            "other's checkpoints. Wait for it, end it, or use another --run-dir."
         ) from error
     file.truncate(0)
     print(f"process {os.getpid()} on {platform.node()}", file=file, flush=True)
-    held[path] = file
+    return file
 
 
 def last_attempt(log: Path) -> int:
