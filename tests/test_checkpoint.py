@@ -85,7 +85,7 @@ def checkpoint_of(parts: Parts, **changes: Any) -> dict[str, Any]:
 
 
 def writer_of(folder: Path, *, keep_last: int = 9, is_async: bool = False) -> CheckpointWriter:
-    return CheckpointWriter(folder, keep_last, is_async, lambda step, seconds: None)
+    return CheckpointWriter(folder, keep_last, is_async, lambda event, **facts: None)
 
 
 def publish_step(checkpoints: Path, step: int) -> Path:

@@ -64,6 +64,11 @@ class StepSchedule:
         first = step * self.global_batch_size
         return epoch, first, min(first + self.global_batch_size, self.num_samples)
 
+    def size(self, position: int) -> int:
+        """Samples in the step at ``position``; the first step of an epoch has the most."""
+        _, first, last = self.slots(position)
+        return last - first
+
 
 # %%
 class SampleKey(NamedTuple):

@@ -18,11 +18,14 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import serialization
 
 # %% active="py"
 from trainer_core.settings import UserError
@@ -95,19 +98,20 @@ def verify(folder: Path) -> dict[str, Any]:
     """
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-        is_newer = manifest["format"] > FORMAT
-        files, said = ({}, "") if is_newer else (manifest["files"], manifest["sha256"])
-        found: dict[str, Any] = {name: describe(folder / name) for name in files}
+        if manifest["format"] > FORMAT:
+            raise UserError(
+                f"{folder}: format {manifest['format']}, but this code reads up to {FORMAT}. "
+                "To read it wrongly would be worse than to stop. Update trainer_core."
+            )
+        found: dict[str, Any] = {"manifest.json": manifest_sha256(manifest)}
+        found |= {name: describe(folder / name) for name in manifest["files"]}
+        said = {"manifest.json": manifest["sha256"], **manifest["files"]}
+    except UserError:
+        raise
     # Another OSError (no permission, a disk that does not answer) says nothing of the content.
     except (*NOT_A_FILE, ValueError, LookupError, TypeError) as error:
         raise DamagedCheckpoint(f"{type(error).__name__}: {error}") from error
-    if is_newer:
-        raise UserError(
-            f"{folder}: format {manifest['format']}, but this code reads up to {FORMAT}. "
-            "To read it wrongly would be worse than to stop. Update trainer_core."
-        )
-    found["manifest.json"] = manifest_sha256(manifest)
-    for name, what in {"manifest.json": said, **files}.items():
+    for name, what in said.items():
         if found[name] != what:
             raise DamagedCheckpoint(f"{name} is {found[name]}, the manifest says {what}")
     return manifest
@@ -176,6 +180,7 @@ class HostSnapshot:
         return buffer.copy_(value)
 
 
+@dataclass(slots=True)
 class CheckpointWriter:
     """Writes the checkpoints of one run, one at a time.
 
@@ -183,20 +188,16 @@ class CheckpointWriter:
         checkpoints: RUN/checkpoints.
         keep_last: how many to keep.
         is_async: return when the snapshot is taken, not when it is published.
-        report: called with the step and the seconds of each publication.
+        report: called with an event's name, step and seconds, maybe from another thread.
     """
 
-    def __init__(
-        self,
-        checkpoints: Path,
-        keep_last: int,
-        is_async: bool,
-        report: Callable[[int, float], None],
-    ) -> None:
-        self.checkpoints, self.keep_last, self.report = checkpoints, keep_last, report
-        self.snapshot = HostSnapshot() if is_async else None
-        self.pool = ThreadPoolExecutor(1)
-        self.in_flight: Future[None] | None = None
+    checkpoints: Path
+    keep_last: int
+    is_async: bool
+    report: Callable[..., None]
+    snapshot: HostSnapshot = field(default_factory=HostSnapshot)
+    pool: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1))
+    in_flight: Future[None] | None = None
 
     def save(self, state: Any, rng_states: list[Any], manifest: dict[str, Any]) -> None:
         """Publish ``state`` as the step that ``manifest`` names, now or beside the training.
@@ -205,10 +206,10 @@ class CheckpointWriter:
             Exception: what the save in flight has failed with, or this one if it is not async.
         """
         self.wait()
-        if self.snapshot is not None:
+        if self.is_async:
             state = self.snapshot.copy(state)
         self.in_flight = self.pool.submit(self._write, state, rng_states, manifest)
-        if self.snapshot is None:
+        if not self.is_async:
             self.wait()
 
     def _write(self, state: Any, rng_states: list[Any], manifest: dict[str, Any]) -> None:
@@ -216,17 +217,14 @@ class CheckpointWriter:
         temporary = self.checkpoints / f"tmp-{uuid.uuid4().hex}"
         temporary.mkdir(parents=True)
         # SHA-256 guards the content; the zip's own CRC would cost as much once more.
-        computes_crc = torch.serialization.get_crc32_options()
-        torch.serialization.set_crc32_options(False)
-        try:
+        with serialization.config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
             torch.save(state, temporary / "state.pt")
-        finally:
-            torch.serialization.set_crc32_options(computes_crc)
         for rank, rng_state in enumerate(rng_states):
             torch.save(rng_state, temporary / f"rng-rank-{rank}.pt")
         publish(temporary, self.checkpoints / f"step-{manifest['step']:08d}", manifest)
         retain(self.checkpoints, self.keep_last)
-        self.report(manifest["step"], time.perf_counter() - began)
+        seconds = round(time.perf_counter() - began, 6)
+        self.report("checkpoint_saved", step=manifest["step"], seconds=seconds)
 
     def error(self) -> BaseException | None:
         """What the save in flight has failed with, if it has ended."""

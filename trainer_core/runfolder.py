@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -59,13 +60,11 @@ def decide_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule)
     horizon = cfg.decay_steps or before.get("decay_steps") or schedule.total_steps
     cfg = replace(cfg, run_dir=run_dir, decay_steps=horizon)
     config = {**asdict(cfg), "run_dir": str(run_dir)}
-    paths = ("run_dir", "data", "start_over")
     changes = {
         name: [before[name], value]
         for name, value in config.items()
-        if before.get(name, value) != value and name not in paths
+        if before.get(name, value) != value and name not in ("run_dir", "data", "start_over")
     }
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
     record = {
         "run_id": earlier.get("run_id") or os.urandom(6).hex(),
         "config": config,
@@ -73,10 +72,13 @@ def decide_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule)
         "identity": identity,
         "steps_per_epoch": schedule.steps_per_epoch,
         "total_steps": schedule.total_steps,
-        "versions": versions,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "launcher": launcher(),
     }
-    attempt = last_attempt(run_dir / "logs" / "rank-0.jsonl") + 1
+    log = run_dir / "logs" / "rank-0.jsonl"
+    # A kill may have cut the last number, but not the one before, which is not smaller.
+    attempts = re.findall(rb'"attempt": (\d+)', log.read_bytes() if log.exists() else b"")
+    attempt = 1 + max(map(int, attempts), default=-1)
     return Start(cfg, record, attempt, checkpoint, damaged, changes)
 
 
@@ -90,9 +92,8 @@ def run_identity(
         "data": cfg.data_kind,
         "num_samples": schedule.num_samples,
         "dataset_fingerprint": source.fingerprint,
-        "seed": cfg.seed,
         "global_batch_size": schedule.global_batch_size,
-        "model": {name: getattr(cfg, name) for name in ("hidden_dim", "num_layers", *decoder)},
+        **{name: getattr(cfg, name) for name in ("seed", "hidden_dim", "num_layers", *decoder)},
     }
 
 
@@ -103,13 +104,12 @@ def refuse_other_run(run_dir: Path, ours: Mapping[str, Any], theirs: Mapping[str
         "global_batch_size": "--pinned-global-batch-size",
         "dataset_fingerprint": "the data with fingerprint",
     }
-    here, there = {**ours, **ours["model"]}, {**theirs, **theirs["model"]}
     # Other data has another size and another model; the rest follows from it.
-    names = ["data"] if here["data"] != there["data"] else [n for n in here if n != "model"]
-    differ = [name for name in names if here[name] != there.get(name)]
+    names = ["data"] if ours["data"] != theirs["data"] else list(ours)
+    differ = [name for name in names if ours[name] != theirs.get(name)]
     if differ:
-        found = "; ".join(f"{n} is {there.get(n)} there, {here[n]} here" for n in differ)
-        remedy = ", ".join(f"{flags.get(n, flag_name(n))} {there.get(n)}" for n in differ)
+        found = "; ".join(f"{n} is {theirs.get(n)} there, {ours[n]} here" for n in differ)
+        remedy = ", ".join(f"{flags.get(n, flag_name(n))} {theirs.get(n)}" for n in differ)
         raise UserError(
             f"{run_dir} belongs to another run: {found}. A resume with it would replay or skip "
             f"samples, or need other weights. Use {remedy}; or another --run-dir."
@@ -127,18 +127,19 @@ def choose_run_dir(cfg: TrainConfig) -> Path:
 
     Ranks that the same torchrun starts again go on in the folder that their first start made.
     """
-    run_dir = newest = cfg.run_dir.absolute() if cfg.start_over else cfg.run_dir
+    run_dir = first = cfg.run_dir.absolute() if cfg.start_over else cfg.run_dir
     if run_dir.exists() and not run_dir.is_dir():
         raise UserError(
             f"--run-dir {run_dir}: a file, but a run keeps checkpoints and logs in a folder. "
             "Name a folder, or a path that does not exist yet."
         )
-    number = 1
+    number, agent = 1, launcher()
     while cfg.start_over and run_dir.exists():
-        number, newest = number + 1, run_dir
-        run_dir = cfg.run_dir.absolute().with_name(f"{cfg.run_dir.absolute().name}-{number}")
-    is_ours = launcher() is not None and read_run_record(newest).get("launcher") == launcher()
-    return newest if cfg.start_over and is_ours else run_dir
+        if agent and read_run_record(run_dir).get("launcher") == agent:
+            break
+        number += 1
+        run_dir = first.with_name(f"{first.name}-{number}")
+    return run_dir
 
 
 def read_run_record(run_dir: Path) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def read_run_record(run_dir: Path) -> dict[str, Any]:
         return {}
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-        record["identity"]["model"], record["config"].keys(), record["run_id"]
+        record["identity"]["data"], record["config"].keys(), record["run_id"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}: not written by this trainer ({type(error).__name__}: {error}). What "
@@ -198,16 +199,6 @@ def lock_run_dir(path: Path) -> IO[str]:
     return file
 
 
-def last_attempt(log: Path) -> int:
-    """The attempt of the log's last whole line; attempts never fall. -1 without a line."""
-    for line in reversed(log.read_bytes().splitlines() if log.exists() else []):
-        try:
-            return int(json.loads(line)["attempt"])
-        except (ValueError, KeyError, TypeError):
-            continue  # cut by a kill
-    return -1
-
-
 # %%
 def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule) -> Start:
     """Rank 0 reads and decides; the others follow if they see the same folder.
@@ -221,9 +212,7 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
     with all_ranks_together():
         if not dist.is_initialized() or dist.get_rank() == 0:
             start = decide_start(cfg, source, schedule)
-    # As plain data: a class that was typed in a notebook has no name that pickle could send.
-    shared = gather_objects(start and asdict(start))[0]
-    agreed = Start(**{**shared, "cfg": TrainConfig(**shared["cfg"])})
+    agreed: Start = gather_objects(start)[0]
     run_dir = agreed.cfg.run_dir
     seen = [(run_dir / "config.json").exists(), *published_steps(run_dir / "checkpoints")]
     plan = [run_identity(cfg, source, schedule), schedule.total_steps]

@@ -81,12 +81,11 @@ def load_digits_dataset() -> InMemoryDataset:
     """
     package = importlib.util.find_spec("sklearn")
     # The file itself, not load_digits(): importing scikit-learn costs every rank two seconds.
-    path = (
-        Path(package.origin or "").parent / "datasets/data/digits.csv.gz" if package else None
-    )
-    if path is None or not path.is_file():
+    folder = Path(package.origin or "").parent if package else Path("sklearn")
+    path = folder / "datasets/data/digits.csv.gz"
+    if not path.is_file():
         raise UserError(
-            f"--data digits: found {path}. The scans are a file of scikit-learn; without it "
+            f"--data digits: no {path}. The scans are a file of scikit-learn; without it "
             "there is nothing to train on. Run: pip install scikit-learn, or use --data toy."
         )
     table = np.loadtxt(path, delimiter=",", dtype=np.float32)  # (1797, 64 pixels + 1 label)
