@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import serialization
 
 # %% active="py"
 from trainer_core.settings import UserError
@@ -217,8 +216,12 @@ class CheckpointWriter:
         temporary = self.checkpoints / f"tmp-{uuid.uuid4().hex}"
         temporary.mkdir(parents=True)
         # SHA-256 guards the content; the zip's own CRC would cost as much once more.
-        with serialization.config.patch("save.compute_crc32", False):  # type: ignore[attr-defined]
+        computes_crc = torch.serialization.get_crc32_options()
+        torch.serialization.set_crc32_options(False)
+        try:
             torch.save(state, temporary / "state.pt")
+        finally:
+            torch.serialization.set_crc32_options(computes_crc)
         for rank, rng_state in enumerate(rng_states):
             torch.save(rng_state, temporary / f"rng-rank-{rank}.pt")
         publish(temporary, self.checkpoints / f"step-{manifest['step']:08d}", manifest)

@@ -212,7 +212,9 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
     with all_ranks_together():
         if not dist.is_initialized() or dist.get_rank() == 0:
             start = decide_start(cfg, source, schedule)
-    agreed: Start = gather_objects(start)[0]
+    # As plain data: a class that was typed in a notebook has no name that pickle could send.
+    shared = gather_objects(start and asdict(start))[0]
+    agreed = Start(**{**shared, "cfg": TrainConfig(**shared["cfg"])})
     run_dir = agreed.cfg.run_dir
     seen = [(run_dir / "config.json").exists(), *published_steps(run_dir / "checkpoints")]
     plan = [run_identity(cfg, source, schedule), schedule.total_steps]
