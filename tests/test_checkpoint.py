@@ -47,6 +47,7 @@ from trainer_core.publish import (
     verify,
 )
 from trainer_core.rng import restore_rng, setup_seed
+from trainer_core.runfolder import Start
 from trainer_core.settings import UserError
 
 CPU = torch.device("cpu")
@@ -833,6 +834,14 @@ class TestRandomStreams:
         assert self.draw() == expected
 
 
+def start_of(lr: float | None, scales: bool) -> Start:
+    """A start whose schedule gives ``lr`` in its first steps; None: the user has moved it."""
+    amp = "fp16" if scales else "no"
+    cfg = TrainConfig(learning_rate=lr or 0.0, decay_steps=10**9, amp=amp)
+    changes = {"learning_rate": [1e-3, 0.0]} if lr is None else {"dropout": [0.0, 0.1]}
+    return Start(cfg, {}, 1, None, {}, changes)
+
+
 class TestValidateResume:
     def check(
         self, name: str, position: int = 4, lr: float | None = 1e-3, scales: bool = False,
@@ -841,12 +850,13 @@ class TestValidateResume:
     ) -> bool | None:  # fmt: skip
         parts = parts_of(trained=4, amp="fp16" if scales else "no")
         state = checkpoint_of(parts, losses=[2.0, 1.9, 1.8, 1.9]) | changes
-        return validate_resume(state, position, schedule, lr, scales, after)[name]
+        start = start_of(lr, scales)
+        return validate_resume(state, start, schedule, position, after)[name]
 
     def test_a_good_resume_passes_every_check(self) -> None:
         """An alarm that always rings is switched off."""
         state = checkpoint_of(parts_of(trained=4, amp="fp16"), losses=[2.0, 1.9, 1.8])
-        checks = validate_resume(state, 4, TEN_STEPS, 1e-3, True, [1.8, 1.7])
+        checks = validate_resume(state, start_of(1e-3, True), TEN_STEPS, 4, [1.8, 1.7])
         assert checks == dict.fromkeys(
             ["step_monotone", "sampler_position_continuous", "learning_rate_continuous",
              "optimizer_state_present", "scaler_state_present", "loss_continuous"], True,

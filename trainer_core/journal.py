@@ -88,7 +88,7 @@ class Journal:
         sinks: Sequence[Sink],
         state: Mapping[str, Any] | None,
     ) -> None:
-        self.start, self.schedule, self.state = start, sampler.schedule, state
+        self.start, self.state, self.schedule = start, state, sampler.schedule
         self.position = sampler.position
         self.error: OSError | None = None  # of a ledger line
         run_dir, name = start.cfg.run_dir, f"rank-{info.rank}"
@@ -164,14 +164,9 @@ class Journal:
         self.first_losses = (self.first_losses + losses)[:5]
         enough = len(self.first_losses) == 5 or step == self.schedule.total_steps
         if self.state is not None and enough:
-            cfg, after = self.start.cfg, self.first_losses
-            # What the schedule gives now for the step before, unless new settings move it.
-            movers = {"learning_rate", "warmup_steps", "decay_steps", "min_lr_fraction"}
-            is_moved = not movers.isdisjoint(self.start.changes)
-            expected = None if is_moved else learning_rate_at(cfg, self.position)
-            scales = cfg.amp == "fp16"
+            after = self.first_losses
             checks = validate_resume(
-                self.state, self.position, self.schedule, expected, scales, after
+                self.state, self.start, self.schedule, self.position, after
             )
             ok = False not in checks.values()
             self.event("resume_validated", step=step, ok=ok, checks=checks)
@@ -211,10 +206,9 @@ class Journal:
 # %%
 def validate_resume(
     state: Mapping[str, Any],
-    position: int,
+    start: Start,
     schedule: StepSchedule,
-    learning_rate: float | None,
-    needs_scaler: bool,
+    position: int,
     next_losses: Sequence[float],
 ) -> dict[str, bool | None]:
     """What a resume must keep continuous; None where there is too little to judge by.
@@ -222,7 +216,6 @@ def validate_resume(
     Args:
         state: the restored checkpoint.
         position: the sampler's own, when the training went on.
-        learning_rate: what the schedule gives for the checkpoint's step; None if changed.
         next_losses: over the global batch, of the first steps after the resume.
     """
 
@@ -239,12 +232,14 @@ def validate_resume(
         # A NaN among the next losses makes the comparison false.
         jump = abs(statistics.fmean(after) - statistics.fmean(before))
         continuous = jump <= max(4 * statistics.stdev(before), 0.1 * max(before))
-    lr = None if learning_rate is None else math.isclose(learning_rate, state["learning_rate"])
+    # What the schedule gives now for the checkpoint's step, unless new settings move it.
+    movers = {"learning_rate", "warmup_steps", "decay_steps", "min_lr_fraction"}
+    is_same_lr = math.isclose(learning_rate_at(start.cfg, position), state["learning_rate"])
     return {
         "step_monotone": state["step"] == position,
         "sampler_position_continuous": state["sampler"]["position"] == position,
-        "learning_rate_continuous": lr,
+        "learning_rate_continuous": None if movers & start.changes.keys() else is_same_lr,
         "optimizer_state_present": len(state["optimizer"]["state"]) > 0,
-        "scaler_state_present": bool(state["scaler"]) if needs_scaler else None,
+        "scaler_state_present": bool(state["scaler"]) if start.cfg.amp == "fp16" else None,
         "loss_continuous": continuous,
     }

@@ -97,20 +97,19 @@ def verify(folder: Path) -> dict[str, Any]:
     """
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-        if manifest["format"] > FORMAT:
-            raise UserError(
-                f"{folder}: format {manifest['format']}, but this code reads up to {FORMAT}. "
-                "To read it wrongly would be worse than to stop. Update trainer_core."
-            )
-        found: dict[str, Any] = {"manifest.json": manifest_sha256(manifest)}
-        found |= {name: describe(folder / name) for name in manifest["files"]}
-        said = {"manifest.json": manifest["sha256"], **manifest["files"]}
-    except UserError:
-        raise
+        is_newer = manifest["format"] > FORMAT
+        files, said = ({}, "") if is_newer else (manifest["files"], manifest["sha256"])
+        found: dict[str, Any] = {name: describe(folder / name) for name in files}
     # Another OSError (no permission, a disk that does not answer) says nothing of the content.
     except (*NOT_A_FILE, ValueError, LookupError, TypeError) as error:
         raise DamagedCheckpoint(f"{type(error).__name__}: {error}") from error
-    for name, what in said.items():
+    if is_newer:
+        raise UserError(
+            f"{folder}: format {manifest['format']}, but this code reads up to {FORMAT}. "
+            "To read it wrongly would be worse than to stop. Update trainer_core."
+        )
+    found["manifest.json"] = manifest_sha256(manifest)
+    for name, what in {"manifest.json": said, **files}.items():
         if found[name] != what:
             raise DamagedCheckpoint(f"{name} is {found[name]}, the manifest says {what}")
     return manifest

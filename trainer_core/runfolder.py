@@ -42,7 +42,7 @@ class Start:
     lock: IO[str] | None = None  # of rank 0, while it trains
 
 
-def decide_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule) -> Start:
+def decide_start(cfg: TrainConfig, schedule: StepSchedule, identity: dict[str, Any]) -> Start:
     """Read the run folder and decide how to go on.
 
     Raises:
@@ -52,7 +52,6 @@ def decide_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule)
     run_dir = choose_run_dir(cfg)
     checkpoint, manifest, damaged = latest_checkpoint_path(run_dir / "checkpoints")
     earlier = read_run_record(run_dir) or manifest
-    identity = run_identity(cfg, source, schedule)
     for known in (earlier, manifest):
         refuse_other_run(run_dir, identity, known.get("identity", identity))
     before = earlier.get("config", {})
@@ -83,15 +82,13 @@ def decide_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule)
 
 
 # %%
-def run_identity(
-    cfg: TrainConfig, source: SampleSource, schedule: StepSchedule
-) -> dict[str, Any]:
+def run_identity(cfg: TrainConfig, schedule: StepSchedule, fingerprint: str) -> dict[str, Any]:
     """What makes two starts the same run: data, order, global batch, model."""
     decoder = ("num_heads", "seq_len", "vocab_size") if cfg.data_kind == "tokens" else ()
     return {
         "data": cfg.data_kind,
         "num_samples": schedule.num_samples,
-        "dataset_fingerprint": source.fingerprint,
+        "dataset_fingerprint": fingerprint,
         "global_batch_size": schedule.global_batch_size,
         **{name: getattr(cfg, name) for name in ("seed", "hidden_dim", "num_layers", *decoder)},
     }
@@ -208,23 +205,22 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
     Raises:
         UserError: on every rank, what rank 0 has found, or that the views differ.
     """
-    start: Start | None = None
+    start, identity = None, run_identity(cfg, schedule, source.fingerprint)
     with all_ranks_together():
         if not dist.is_initialized() or dist.get_rank() == 0:
-            start = decide_start(cfg, source, schedule)
+            start = decide_start(cfg, schedule, identity)
     # As plain data: a class that was typed in a notebook has no name that pickle could send.
     shared = gather_objects(start and asdict(start))[0]
     agreed = Start(**{**shared, "cfg": TrainConfig(**shared["cfg"])})
     run_dir = agreed.cfg.run_dir
     seen = [(run_dir / "config.json").exists(), *published_steps(run_dir / "checkpoints")]
-    plan = [run_identity(cfg, source, schedule), schedule.total_steps]
-    for rank, (view, other_plan) in enumerate(gather_objects([seen, plan])):
-        if view != seen or other_plan != plan:
+    mine = {"config.json, steps": seen, "total_steps": schedule.total_steps, **identity}
+    for rank, theirs in enumerate(gather_objects(mine)):
+        if theirs != mine:
             raise UserError(
-                f"{run_dir}: this rank sees [config.json, steps] {seen} and plans {plan}, rank "
-                f"{rank} {view} and {other_plan}. From different checkpoints or data the ranks "
-                "would train different weights. Put --run-dir and the data on a disk that all "
-                "nodes share, and give all the same flags."
+                f"{run_dir}: this rank sees {mine}, rank {rank} {theirs}. From different "
+                "checkpoints or data the ranks would train different weights. Put --run-dir "
+                "and the data on a disk that all nodes share, and give all the same flags."
             )
     return agreed
 

@@ -50,9 +50,7 @@ def check_setting(name: str, value: Any, annotation: str, rules: Mapping[str, An
         rule = f"one of {', '.join(choices)}"
     # Written so that NaN, which compares false with everything, is refused as well.
     elif kind in ("int", "float") and not low <= value <= high:
-        rule = f"at least {low}" + (
-            f" and at most {high}" if "high" in rules else " and finite"
-        )
+        rule = f"at least {low} and " + (f"at most {high}" if "high" in rules else "finite")
     else:
         return
     raise UserError(
