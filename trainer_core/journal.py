@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -22,8 +23,7 @@ from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler, StepSchedule
 from trainer_core.distributed import RankInfo
 from trainer_core.jsonfiles import JsonlSink, append_trace
-from trainer_core.metrics import RankLog, Sink, StepTimers
-from trainer_core.metrics import log_rank_event, summarize_timers
+from trainer_core.metrics import RankLog, Sink, StepTimers, log_rank_event, summarize_timers
 from trainer_core.model import learning_rate_at
 from trainer_core.runfolder import Start
 from trainer_core.settings import flag_name
@@ -54,8 +54,8 @@ LINES = {
     "checkpoint_rejected": "{folder} is damaged and set aside: {reason}",
     "config_changed": "changed, as [before, now]: {changes}",
     "settings_unread": "no effect with this data or a pinned global batch: {flags}",
-    "train_progress": "step {step}/{total_steps}  loss {loss:.4f}  {samples_per_s:.0f} "
-    "samples/s  {seconds_left:.0f} s left",
+    "train_progress": "step {step}/{total_steps}  loss {loss:.4f}  "
+    "{samples_per_s:.0f} samples/s  {left} left",
 }
 
 
@@ -65,8 +65,9 @@ class Console:
     def emit(self, record: Mapping[str, Any]) -> None:
         """Show an event that has a line; others pass."""
         if record["event"] in LINES:
+            left = timedelta(seconds=round(record.get("seconds_left", 0)))
             shown = {k: math.nan if value is None else value for k, value in record.items()}
-            say(LINES[record["event"]].format(**shown))
+            say(LINES[record["event"]].format(**shown, left=left))
 
     def close(self) -> None:
         """Nothing is buffered."""
@@ -168,8 +169,8 @@ class Journal:
             checks = validate_resume(
                 self.state, self.start, self.schedule, self.position, after
             )
-            ok = False not in checks.values()
-            self.event("resume_validated", step=step, ok=ok, checks=checks)
+            is_ok = False not in checks.values()
+            self.event("resume_validated", step=step, ok=is_ok, checks=checks)
             self.state = None
 
     def progress(self, step: int, timers: StepTimers) -> None:

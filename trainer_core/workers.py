@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -86,7 +85,7 @@ class Workers:
 
     def kill(self, rank: int) -> None:
         """SIGKILL one rank: no handler runs, nothing is flushed."""
-        os.kill(self.processes[rank].pid or 0, signal.SIGKILL)
+        self.processes[rank].kill()
 
     def wait(self, timeout_s: float = 300.0) -> list[WorkerResult]:
         """Wait for all ranks. When one dies, gloo's closed connections end the others.
