@@ -124,6 +124,25 @@ class TestFlags:
         assert printed.out == ""
         assert not run_dir.exists(), "a refused start writes nothing"
 
+    def test_settings_that_the_run_does_not_read_are_said(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Said, not refused: another --data or a pinned batch is one flag more on a command."""
+        for flags, unread in [
+            ("--data digits --seq-len 9", "--input-dim 8, --seq-len 9"),
+            ("--num-heads 2 --vocab-size 9 --input-dim 9", "--num-heads 2, --vocab-size 9"),
+            ("--grad-accum-steps 3 --pinned-global-batch-size 8", "--grad-accum-steps 3"),
+            ("--grad-accum-steps 3 --seq-len 64", ""),
+        ]:
+            run_dir = tmp_path / unread.replace(" ", "")
+            command = ["--run-dir", str(run_dir / "run"), *FLAGS.split(), *flags.split()]
+            assert launch.main(command) == 0
+            said = re.findall(r"^no effect with .*: (.*)$", capsys.readouterr().err, re.M)
+            assert said == ([unread] if unread else [])
+            log = list(read_jsonl(run_dir / "run" / "logs" / "rank-0.jsonl"))
+            events = [line["flags"] for line in log if line["event"] == "settings_unread"]
+            assert events == said
+
     def test_a_token_file_of_odd_length_is_refused(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -249,6 +268,35 @@ class TestTorchrun:
         last = list(read_jsonl(run_dir / "logs" / "rank-0.jsonl"))[-1]
         assert last["event"] == "preempted"
         assert (run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
+
+    def test_sigterm_to_every_process_of_the_job_saves_the_step(self, tmp_path: Path) -> None:
+        """A service manager signals every process; loader workers must not die of it first."""
+        run_dir = tmp_path / "run"
+        command = [sys.executable, str(SCRIPT), "--run-dir", str(run_dir), *FLAGS.split()]
+        command += ["--max-epochs", "500", "--num-workers", "2"]
+        job = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+        wait_for_step(run_dir, 0, 30)
+        os.killpg(job.pid, signal.SIGTERM)
+        assert job.wait(60) == 0
+        last = list(read_jsonl(run_dir / "logs" / "rank-0.jsonl"))[-1]
+        assert last["event"] == "preempted"
+        assert (run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
+        with pytest.raises(ProcessLookupError):
+            os.killpg(job.pid, 0)  # no loader worker has stayed behind
+
+    def test_sigterm_before_the_training_changes_nothing(self, tmp_path: Path) -> None:
+        """143 makes a scheduler report a failure; nothing has failed, nothing was begun."""
+        command = [sys.executable, str(SCRIPT), "--run-dir", str(tmp_path / "run")]
+        job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        while True:  # until the process catches the signal; torch is not imported by then
+            status = Path(f"/proc/{job.pid}/status").read_text()
+            caught = re.search(r"SigCgt:\s*(\w+)", status)
+            if caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1:
+                break
+        job.terminate()
+        _, errors = job.communicate(timeout=60)
+        assert (job.returncode, "SIGTERM while it was not training" in errors) == (0, True)
+        assert list(tmp_path.iterdir()) == []
 
     def test_a_mistake_is_said_once_and_ends_all_ranks(self, tmp_path: Path) -> None:
         """Four ranks that print the same paragraph hide it."""

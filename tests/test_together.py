@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -137,6 +138,19 @@ class TestNonFinite:
         cfg = small(tmp_path / "killed", amp=amp)
         run_ranks(cfg, 2, partial(kill_after_commit, 0, 8))
         assert finish(cfg, 2)["weights_sha256"] == straight["weights_sha256"]
+
+
+class TestWorkers:
+    def test_ranks_that_hang_are_killed_and_leave_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A notebook in which a rank hangs ten times would fill /tmp."""
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        workers = Workers(partial(time.sleep, 600), 2)
+        with pytest.raises(TimeoutError, match=r"2 rank\(s\) still ran after 0.5 s; killed"):
+            workers.wait(0.5)
+        assert [process.exitcode for process in workers.processes] == [-9, -9]
+        assert list(tmp_path.glob("workers-*")) == []
 
 
 class TestSigterm:
