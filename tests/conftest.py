@@ -5,8 +5,18 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 # Several ranks on few cores: one thread each, or they fight for the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What takes too long for each run."""
+    parser.addoption(
+        "--full-matrix", action="store_true",
+        help="kill and resume in all 96 cells of tests/test_resume.py instead of 16",
+    )  # fmt: skip
 
 
 def pytest_unconfigure() -> None:
