@@ -106,8 +106,8 @@ def obey(options: argparse.Namespace) -> int:
     if options.command == "docs":
         if not docs.PATH.parent.is_dir():
             raise Unreadable(
-                f"{docs.PATH.parent} does not exist: the page belongs to a copy of the project. "
-                "Run this in a clone, installed by make setup."
+                f"{docs.PATH.parent} does not exist: the page belongs to a copy of the "
+                "project. Run this in a clone, installed by make setup."
             )
         return 0 if docs.write(drills(), print) else 1
     if options.command in OF_A_DRILL:
