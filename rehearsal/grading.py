@@ -46,12 +46,11 @@ def attempt_of_namespace(drill: Drill, namespace: Mapping[str, object]) -> Attem
         Exception: what pickling raises, for an object that cannot travel.
     """
     objects = {name: namespace[name] for name in drill.needs if name in namespace}
-    lines: dict[str, str] = {}
-    for value in objects.values():
-        for code in codes_of(value):
-            text = "".join(linecache.getlines(code.co_filename))
-            if text and "site-packages" not in code.co_filename:
-                lines[code.co_filename] = text
+    files = {code.co_filename for value in objects.values() for code in codes_of(value)}
+    # Cells that the needed names lean on, as IPython calls them.
+    cells = [f for f in linecache.cache if f.startswith("<ipython") or "ipykernel_" in f]
+    texts = {file: "".join(linecache.getlines(file)) for file in [*cells, *files]}
+    lines = {f: text for f, text in texts.items() if text and "site-packages" not in f}
     try:
         import cloudpickle
     except ImportError:

@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import traceback
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -28,6 +29,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 GIB = 2**30
@@ -213,6 +215,29 @@ def failure_of(error: BaseException, files: Mapping[str, str]) -> dict[str, Any]
     }
 
 
+def keep_wrappers(context: RankContext) -> None:
+    """Have DDP wrappers that outlive their group live on to the end of the process.
+
+    Their destructor hangs or aborts then, one time in four (torch 2.13 with gloo). That is
+    worth a finding, which the event "destroyed" makes possible, but no verdict by chance.
+    """
+    wrappers: list[weakref.ref[DistributedDataParallel]] = []
+    kept: list[DistributedDataParallel] = []
+    construct, destroy = DistributedDataParallel.__init__, dist.destroy_process_group
+
+    def recorded_construct(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
+        wrappers.append(weakref.ref(self))
+
+    def recorded_destroy(*args: Any, **kwargs: Any) -> None:
+        kept.extend(wrapper for ref in wrappers if (wrapper := ref()) is not None)
+        context.record("destroyed", live_wrappers=len(kept))
+        destroy(*args, **kwargs)
+
+    DistributedDataParallel.__init__ = recorded_construct  # type: ignore[method-assign]
+    dist.destroy_process_group = recorded_destroy
+
+
 def set_limits() -> None:
     """Bound memory, file size and, for other users than root, the number of processes."""
     for which, limit in LIMITS.items():
@@ -237,6 +262,7 @@ def main(folder: Path, rank: int) -> NoReturn:
     # Loader workers of the learner are forked: a dataset typed in a notebook does not pickle.
     multiprocessing.set_start_method("fork", force=True)
     context = RankContext(spec, rank, folder / f"events-{rank}.jsonl")
+    keep_wrappers(context)
     # Where the collectives stood, should the deadline come while the GIL is free.
     late = threading.Timer(max(0.0, spec["deadline_s"] - 0.05), context.record_collectives)
     late.daemon = True

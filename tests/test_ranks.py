@@ -132,6 +132,20 @@ class TestJobs:
         answers = [report.answer for report in run_ranks(body, world_size=2)]
         assert answers == [["0", "0", "2", "2"], ["1", "1", "2", "2"]]
 
+    def test_a_wrapper_that_outlives_its_group_hangs_no_rank(self) -> None:
+        """Torch hangs there one time in four; a verdict must not depend on chance."""
+
+        def body(context: RankContext) -> None:
+            dist.init_process_group("gloo")
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+            model(torch.ones(1, 3)).sum().backward()
+            dist.destroy_process_group()
+
+        for _ in range(10):
+            for report in run_ranks(body, world_size=2, deadline_s=4):
+                assert report.has_answer
+                assert report.of("destroyed") == [{"kind": "destroyed", "live_wrappers": 1}]
+
     def test_one_job_leaves_nothing_for_the_next(self) -> None:
         """A patched torch or a global of the last attempt would judge this one."""
 
