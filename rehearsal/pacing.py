@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from rehearsal.drill import Drill
@@ -106,7 +107,9 @@ def as_text(rows: Sequence[Row]) -> str:
         failed = Counter((t.code, t.found) for t in row.tries if t.status != "passed")
         for (code, found), count in failed.items():
             times = f" ({count} times)" if count > 1 else ""
-            lines.append(f"  {'':<{width}}   {code}{times}: {found}")
+            # JupyterLab would break a long line in the middle of a word.
+            lines += wrap(f"{code}{times}: {found}", 84, initial_indent=" " * 4,
+                          subsequent_indent=" " * 6)  # fmt: skip
     worst = max(rows, key=lambda row: row.over_s)
     if worst.over_s >= 1:
         lines.append(f"  most over its budget: {worst.label}")
