@@ -293,7 +293,9 @@ def bench_checkpoint(quick: bool, folder: Path) -> Iterator[Row]:
 
     # With the trainer's retention: all that the background has to do while the run trains.
     background: list[float] = []
-    writer = CheckpointWriter(folder / "async", 3, True, lambda _, s: background.append(s))
+    writer = CheckpointWriter(
+        folder / "async", 3, True, lambda _, step, seconds: background.append(seconds)
+    )
     save(writer, 0)
     copied, blocked = [], []
     for step in range(1, pairs + 1):
@@ -311,7 +313,7 @@ def bench_checkpoint(quick: bool, folder: Path) -> Iterator[Row]:
     yield row(what="async save beside training", figure=median(background), unit="s", note=note)
 
     # Nothing is deleted by the writer here: the target is about writing and hashing.
-    writer = CheckpointWriter(folder / "sync", 2, False, lambda *_: None)
+    writer = CheckpointWriter(folder / "sync", 2, False, lambda *_, **__: None)
     saved, written, hashed = [], [], []
     for pair in range(pairs):
         for is_ours in random.Random(pair).sample((True, False), 2):
