@@ -31,15 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Let go of what lasts as long as this process."""
+    """End the server of the ranks; the interpreter would wait for it, and it for its pipe."""
     from multiprocessing.forkserver import _forkserver
-
-    from trainer_core.runfolder import hold_lock
-
-    # Locks of the runs made here: the interpreter would name each after pytest's last line.
-    for file in hold_lock.__defaults__[0].values():
-        file.close()
-    # The server of the ranks: the interpreter would wait for it, and it for its pipe.
 
     server = getattr(_forkserver, "_forkserver_pid", None)
     if server is not None:
