@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 ROOT = Path(__file__).resolve().parents[1]
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+# The names that .ci/browser looks for too.
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), "")
 TICK = re.compile(r"(\d+):(\d\d) of")
 
 pytestmark = [
