@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 # Several ranks on few cores: one thread each, or they fight for the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(autouse=True)
+def rehearsal_home(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A history of its own for each test: the developer's is not for tests to write into."""
+    folder = tmp_path_factory.mktemp("home", numbered=True)
+    monkeypatch.setenv("REHEARSAL_HOME", str(folder))
+    return folder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

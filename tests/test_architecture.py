@@ -347,5 +347,5 @@ class TestSetUp:
         commands = [
             line for line in lines if line and not line.startswith(("#", "set ", "cd "))
         ]
-        assert commands == ["make test"]
+        assert commands == ["bash .ci/browser", "make test"]
         assert "set -euo pipefail" in lines
