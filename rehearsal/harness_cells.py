@@ -29,6 +29,11 @@ print(function(learner))
 """
 
 
+IMPORTED = (
+    "a needed name comes from the walkthrough's module",
+    "a rehearsal is of what you can write; solution() shows it when you ask",
+    "at the imports",
+)
 Judge = Callable[[Sequence[RankReport], Mapping[str, Sequence[RankReport]]], Iterable[Finding]]
 
 # ---------------------------------------------------------------- in the ranks
@@ -115,20 +120,27 @@ def at_most(cpu_seconds: float) -> Iterator[None]:
 # ---------------------------------------------------------------- in the judges
 
 
+class Told:
+    """Makes findings from a table: what each code means, its rule, and where to look."""
+
+    def __init__(self, table: Mapping[str, tuple[str, str, str]]) -> None:
+        self.table = {"imported-not-typed": IMPORTED, **table}
+        self.codes = {code: meaning for code, (meaning, _, _) in self.table.items()}
+
+    def __call__(self, code: str, found: str) -> Finding:
+        _, rule, look = self.table[code]
+        return Finding(code, found, rule, look)
+
+
 def first_of(cell: str, findings: Callable[[Sequence[RankReport]], Iterable[Finding]]) -> Judge:
     """A judge that stops at the first finding, since the next ones often follow from it."""
 
     def judge(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterable[Finding]:
-        names = reports[0].answer["imported"]
-        if names:
-            yield Finding(
-                "imported-not-typed",
-                f"{', '.join(names)}: of the walkthrough's own cell, trainer_core.{cell}",
-                "a rehearsal is of what you can write; solution() shows it when you ask",
-                "at the imports",
-            )
+        if names := reports[0].answer["imported"]:
+            found = f"{', '.join(names)}: of the walkthrough's own cell, trainer_core.{cell}"
+            yield Told({})("imported-not-typed", found)
         else:
             yield from itertools.islice(findings(reports), 1)
 
