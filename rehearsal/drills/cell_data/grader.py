@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
 from trainer_core.config import TrainConfig
 
 from rehearsal.drill import Scenario
@@ -147,15 +149,13 @@ def deal(learner: SimpleNamespace, world_size: int, position: int = 0) -> dict[s
             sampler.load_state_dict({"position": position})
     return {
         "micro_steps": [int(sampler.micro_steps) for sampler in samplers],
-        "lengths": [len(sampler) for sampler in samplers],
+        "lengths": [sampler.__len__() for sampler in samplers],
         "ranks": [taken(sampler) for sampler in samplers],
     }
 
 
 def deals(context: RankContext, learner: SimpleNamespace) -> Any:
     """Deal the whole plan to several numbers of ranks, and that of several seeds to one."""
-    import torch
-
     torch.manual_seed(context.rank)
     random.seed(context.rank)
     before = torch.get_rng_state().tolist(), random.getstate()
@@ -170,14 +170,13 @@ def deals(context: RankContext, learner: SimpleNamespace) -> Any:
 
 def resumes(context: RankContext, learner: SimpleNamespace) -> Any:
     """Peek; train some steps through a loader that fetches ahead; resume on other ranks."""
-    from torch.utils.data import DataLoader
-
     straight = taken(sampler_of(learner, context.rank, 2))
     sampler = sampler_of(learner, context.rank, 2)
     taken(sampler, 3)
     states = [sampler.state_dict()["position"]]
-    keys: Any = Echo()
-    loader = DataLoader(keys, batch_sampler=sampler, collate_fn=as_they_are, num_workers=1)
+    loader: DataLoader[Any] = DataLoader(
+        Echo(), batch_sampler=Plain(sampler), collate_fn=as_they_are, num_workers=1
+    )
     batches = iter(loader)
     states.append(sampler.state_dict()["position"])
     trained = []
@@ -192,16 +191,28 @@ def resumes(context: RankContext, learner: SimpleNamespace) -> Any:
             start: list[Keys] | None = taken(far, int(far.micro_steps))
     except (TimeoutError, MemoryError):
         start = None
+    resumed = deal(learner, (1, 3)[context.rank], int(states[-1]))
     return {
         "imported": [], "straight": straight, "trained": trained, "states": states,
-        "again": taken(sampler), "left": len(sampler), "micro_steps": int(sampler.micro_steps),
-        "resumed": deal(learner, (1, 3)[context.rank], int(states[-1])), "far": start,
+        "again": taken(sampler), "left": sampler.__len__(), "resumed": resumed, "far": start,
+        "micro_steps": int(sampler.micro_steps),
         "after_the_end": deal(learner, 2, PLAN)["ranks"],
     }  # fmt: skip
 
 
-class Echo:
-    """A dataset that hands its keys back: a loader then shows what its sampler said."""
+class Plain(Sampler[Keys]):
+    """A sampler's keys as lists, since a class typed in a notebook pickles to no worker."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Keys]:
+        for keys in self.sampler:
+            yield [list(key) for key in keys]
+
+
+class Echo(Dataset[list[int]]):
+    """Hands its keys back: a loader then shows what its sampler said."""
 
     def __getitem__(self, key: Any) -> list[int]:
         return list(key)
@@ -244,8 +255,8 @@ def cover(steps: Sequence[list[Keys]], where: str, codes: tuple[str, str]) -> It
                 yield TOLD(code, f"{found}: {some(samples)}")
 
 
-def deal_findings(deal: dict[str, Any], alone: dict[str, Any]) -> Iterable[Finding]:
-    """About one number of ranks; ``alone`` is what a single rank gets."""
+def shape_findings(deal: dict[str, Any]) -> Iterable[Finding]:
+    """How many micro-batches come, and how large they are."""
     size, counts = len(deal["ranks"]), [len(batches) for batches in deal["ranks"]]
     if max(counts) > PLAN * max(deal["micro_steps"]):
         found = f"{max(counts)} micro-batches, and more to come, in a plan of {PLAN} steps of "
@@ -255,27 +266,31 @@ def deal_findings(deal: dict[str, Any], alone: dict[str, Any]) -> Iterable[Findi
     if (most := max(len(keys) for batches in deal["ranks"] for keys in batches)) > MICRO:
         found = f"{most} samples in one on {size} rank(s), where micro_batch_size is {MICRO}"
         yield TOLD("micro-batch-too-large", found)
-    steps = steps_of(deal)
-    for number, step in enumerate(steps):
+
+
+def deal_findings(deal: dict[str, Any], alone: dict[str, Any]) -> Iterable[Finding]:
+    """About one number of ranks; ``alone`` is what a single rank gets."""
+    size, steps = len(deal["ranks"]), steps_of(deal)
+    for number, step in enumerate(steps if len(steps) == PLAN else ()):
         if wrong := [key for key in keys_of(step) if key[0] != number // STEPS]:
-            yield TOLD("wrong-epoch", f"{wrong[0]} is dealt in step {number}, {STEPS} an epoch")
+            found = f"{wrong[0]} is dealt in step {number}, with {STEPS} steps in an epoch"
+            yield TOLD("wrong-epoch", found)
     yield from cover(steps, f"on {size} rank(s)", ("trained-twice", "never-trained"))
     for number, (step, whole) in enumerate(zip(steps, steps_of(alone), strict=False)):
         ours, theirs = keys_of(step), keys_of(whole)
         if ours != theirs:
-            found = (
-                f"step {number} trains samples {some([s for _, s in ours], 8)} on {size} ranks"
-            )
-            found += f" and {some([s for _, s in theirs], 8)} on one"
+            found = f"step {number} trains samples {some([s for _, s in ours], 8)} on {size} "
+            found += f"ranks and {some([s for _, s in theirs], 8)} on one"
             yield TOLD("step-depends-on-ranks", found)
         if (share := max(map(len, step))) > -(-len(ours) // size):
             found = (
                 f"one of {size} ranks has {share} of the {len(ours)} samples of step {number}"
             )
             yield TOLD("uneven-shares", found)
-    for length, count in zip(deal["lengths"], counts, strict=True):
-        if length != count:
-            yield TOLD("wrong-length", f"len() is {length}, {count} came, at the run's start")
+    for length, batches in zip(deal["lengths"], deal["ranks"], strict=True):
+        if length != len(batches):
+            found = f"len() is {length}, {len(batches)} came, at the run's start"
+            yield TOLD("wrong-length", found)
 
 
 def judge_deals(reports: Sequence[RankReport]) -> Iterable[Finding]:
@@ -288,6 +303,8 @@ def judge_deals(reports: Sequence[RankReport]) -> Iterable[Finding]:
             "moves-global-random-state", "the global random state is another after dealing"
         )
     deals = {int(size): deal for r in reports for size, deal in r.answer["deals"].items()}
+    for deal in deals.values():
+        yield from shape_findings(deal)
     for _, deal in sorted(deals.items()):
         yield from deal_findings(deal, deals[1])
     seen: dict[str, tuple[int, int]] = {}
