@@ -48,7 +48,7 @@ def imported(learner: SimpleNamespace, cell: str) -> list[str]:
         if module in [getattr(part, "__module__", "") for part in _ancestry(value)]
     ]
     # Or called from within. No grader of a cell imports the module itself.
-    return names or ([module] if module in sys.modules else [])
+    return names or (["something"] if module in sys.modules else [])
 
 
 def _ancestry(value: Any) -> Sequence[Any]:
@@ -139,7 +139,7 @@ def first_of(cell: str, findings: Callable[[Sequence[RankReport]], Iterable[Find
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterable[Finding]:
         if names := reports[0].answer["imported"]:
-            found = f"{', '.join(names)}: of the walkthrough's own cell, trainer_core.{cell}"
+            found = f"{', '.join(names)} from trainer_core.{cell}, the walkthrough's own cell"
             yield Told({})("imported-not-typed", found)
         else:
             yield from itertools.islice(findings(reports), 1)

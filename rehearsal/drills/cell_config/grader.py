@@ -90,7 +90,6 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
     is_first = context.rank == 0
     other = OtherInterpreter(digest_of, (learner.TrainConfig, BASE), seed) if is_first else None
     return {
-        "imported": imported(learner, "config"),
         "good": good,
         "bad": [refusal(make, **changes) for changes in BAD],
         "frozen": refusal(lambda: setattr(make(), "seed", -1)) is not None,
@@ -101,6 +100,7 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         "spellings": [digest(learning_rate=one) for one in (1, 1.0)],
         "others": [digest(**changes) for changes in OTHERS],
         "elsewhere": other and other.answer(),
+        "imported": imported(learner, "config"),
     }
 
 

@@ -160,9 +160,9 @@ def deals(context: RankContext, learner: SimpleNamespace) -> Any:
     random.seed(context.rank)
     before = torch.get_rng_state().tolist(), random.getstate()
     answer = {
-        "imported": imported(learner, "data"),
         "deals": {size: deal(learner, size) for size in WORLD_SIZES[context.rank]},
         "orders": [flat(taken(sampler_of(learner, 0, 1, seed))) for seed in SEEDS],
+        "imported": imported(learner, "data"),
     }
     after = torch.get_rng_state().tolist(), random.getstate()
     return {**answer, "is_state_kept": before == after}
