@@ -1,7 +1,7 @@
 """What graders of restarts share: a run is killed, started again, and its lineage is judged.
 
-The lineage of a restarted run: the steps of the killed attempt up to the checkpoint that counts,
-and then the steps of the attempt that went on from it. Plain data only, but for ``train_watched``.
+The lineage of a restarted run: the steps of a killed attempt up to the checkpoint that counts,
+then those of the attempt that went on from it. Plain data only, but for ``train_watched``.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from typing import Any
 
 from torch import nn
 
+from rehearsal.drill import Judge
 from rehearsal.evidence import RankReport, killed
 from rehearsal.harness import Weights, largest_difference, some, trained_by_step
 from rehearsal.harness import watch_samples, weights_of
 from rehearsal.rank import RankContext
 from rehearsal.verdict import Finding
 
-# What the findings below may say, for a grader's CODES.
+# What the findings below may say. A grader's CODES are these and its own.
 CODES = {
     "not-all-steps": "a run that nobody disturbs takes another number of steps than planned",
-    "starts-over": "a restart trains from the beginning though a checkpoint is there",
-    "epoch-skipped": "a restarted run leaves out an epoch's worth of every sample",
-    "epoch-repeated": "a restarted run trains an epoch's worth of every sample again",
+    "ranks-differ": "the ranks end with different weights",
+    "starts-over": "a restart trains from the first weights on though a checkpoint is there",
     "never-trained": "a sample is left out",
     "trained-twice": "a sample is trained more than once per epoch",
-    "other-steps": "a restart takes more or fewer steps than were left",
-    "ranks-differ": "the ranks end with different weights",
     "not-the-same-run": "a restarted run ends with other weights than one without a restart",
+}
+CODES_OF_EPOCHS = {
+    "epoch-left-out": "every sample is trained too rarely",
+    "epoch-trained-again": "every sample is trained too often",
 }
 
 
@@ -53,7 +55,7 @@ def train_watched(
 ) -> dict[str, Any]:
     """Train in the folder of ``run``, which later jobs of the check find again."""
     folder = context.folder / run
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     watch_samples(context, model)
 
     def first_forward(*_: object) -> None:
@@ -81,8 +83,11 @@ def first_weights(reports: Sequence[RankReport]) -> list[Weights]:
 def samples_of_steps(reports: Sequence[RankReport]) -> list[list[int]]:
     """Samples of each step, over all ranks."""
     by_rank = [trained_by_step(report) for report in reports]
-    count = max(map(len, by_rank))
-    return [sum((steps[s] for steps in by_rank if s < len(steps)), []) for s in range(count)]
+    steps: list[list[int]] = [[] for _ in range(max(map(len, by_rank)))]
+    for of_rank in by_rank:
+        for step, samples in zip(steps, of_rank, strict=False):
+            step += samples
+    return steps
 
 
 def whole_findings(plan: Plan, reports: Sequence[RankReport], look: str) -> Iterator[Finding]:
@@ -99,19 +104,35 @@ def whole_findings(plan: Plan, reports: Sequence[RankReport], look: str) -> Iter
         )
         return
     yield from cover(plan, samples_of_steps(reports), where, look)
-    yield from rank_findings(reports, look)
+    for report in reports[1:]:
+        ours = reports[0].answer["weights"]
+        difference, name = largest_difference(ours, report.answer["weights"])
+        if difference != 0:
+            yield Finding(
+                "ranks-differ",
+                f"ranks 0 and {report.rank} of {len(reports)} end with different weights, by "
+                f"up to {difference:.2g} in {name}",
+                "ranks that start alike and take the same steps stay alike",
+                look,
+            )
+            return
 
 
-def killed_findings(reports: Sequence[RankReport], look: str) -> Iterator[Finding]:
+def killed_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
     """A finding if the kill of this job never came: the run did not get so far."""
     if not any(killed(report) for report in reports):
         yield Finding(
             "not-all-steps",
-            f"a run that was to be killed ended before that, after {steps_taken(reports)} "
+            f"a run that was to be killed had ended before that, after {steps_taken(reports)} "
             "optimizer steps",
             "each epoch is trained once, from its first to its last step",
-            look,
+            "at what lets the loops end",
         )
+
+
+def judge_killed(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
+    """The judge of a scenario that only has to be killed."""
+    return killed_findings(reports)
 
 
 def restart_findings(
@@ -122,6 +143,7 @@ def restart_findings(
     look: str,
     *,
     tolerance: float = 0.0,
+    tells_epochs: bool = False,
 ) -> Iterator[Finding]:
     """Findings in a run that was killed and started again.
 
@@ -130,15 +152,12 @@ def restart_findings(
         reports: the last attempt, which ran to the end.
         whole: the same run without a restart; None to leave the weights out.
         tolerance: for weights; 0 asks for the same bits.
+        tells_epochs: as ``cover`` has it.
     """
     start, taken = sum(count for _, count in attempts), steps_taken(reports)
-    left = plan.steps - start
     where = f"{len(reports)} rank(s), restarted with a checkpoint of step {start}"
-    if (
-        start
-        and taken == plan.steps
-        and first_weights(reports) == first_weights(attempts[0][0])
-    ):
+    began = first_weights(reports)
+    if start and taken == plan.steps and began == first_weights(attempts[0][0])[: len(began)]:
         yield Finding(
             "starts-over",
             f"{where}: the restart took all {taken} optimizer steps, from the first weights on",
@@ -147,79 +166,74 @@ def restart_findings(
         )
         return
     lineage = [step for before, count in attempts for step in samples_of_steps(before)[:count]]
-    findings = list(cover(plan, lineage + samples_of_steps(reports), where, look))
-    if findings:
-        yield findings[0]
-    elif taken != left:
-        yield Finding(
-            "other-steps",
-            f"{where}: the restart took {taken} optimizer steps where {left} of {plan.steps} "
-            "were left",
-            "killed and started again, a run takes the steps that it would have taken",
-            look,
+    lineage += samples_of_steps(reports)
+    findings = list(cover(plan, lineage, where, look, tells_epochs=tells_epochs))
+    yield from findings
+    if findings or whole is None:
+        return
+    for report in reports:
+        difference, name = largest_difference(
+            whole[0].answer["weights"], report.answer["weights"]
         )
-    elif whole is not None:
-        yield from rank_findings(reports, look)
-        ours, theirs = reports[0].answer["weights"], whole[0].answer["weights"]
-        difference, name = largest_difference(ours, theirs)
         if not difference <= tolerance:
             yield Finding(
                 "not-the-same-run",
-                f"{where}: it ends up to {difference:.2g} in {name} away from the run that "
-                "nobody disturbed",
-                "a restart restores everything that the next steps depend on",
+                f"{where}: rank {report.rank} ends up to {difference:.2g} in {name} away from "
+                "the run that nobody disturbed",
+                "a restart restores everything that the next steps depend on, on every rank",
                 look,
             )
+            return
+
+
+def after(
+    plan: Plan, whole: str, look: str, *, tells_epochs: bool = False, **attempts: int
+) -> Judge:
+    """The judge of a restart.
+
+    Args:
+        whole: the scenario that nobody disturbed; "" for none.
+        attempts: the scenarios before, and how many steps of each survive.
+    """
+
+    def judge(reports: Sequence[RankReport], earlier: Any) -> Iterator[Finding]:
+        before = [(earlier[name], count) for name, count in attempts.items()]
+        undisturbed = earlier.get(whole)
+        return restart_findings(
+            plan, before, reports, undisturbed, look, tells_epochs=tells_epochs
+        )
+
+    return judge
 
 
 def cover(
-    plan: Plan, steps: Sequence[Sequence[int]], where: str, look: str
+    plan: Plan,
+    steps: Sequence[Sequence[int]],
+    where: str,
+    look: str,
+    *,
+    tells_epochs: bool = False,
 ) -> Iterator[Finding]:
-    """A finding if a run's steps did not train each sample once per epoch."""
+    """A finding if a run's steps did not train each sample once per epoch.
+
+    Args:
+        tells_epochs: a code of its own where it concerns every sample.
+    """
     total = Counter(sample for step in steps for sample in step)
     extra = [s for s in range(plan.num_samples) if total[s] > plan.epochs]
     missing = [s for s in range(plan.num_samples) if total[s] < plan.epochs]
-    rule = "each epoch trains each sample exactly once, over all ranks and all restarts"
-    sides = [("epoch-repeated", extra), ("epoch-skipped", missing)]
-    for code, samples in sides:
-        if len(samples) == plan.num_samples:
-            least, most = min(total.values(), default=0), max(total.values(), default=0)
-            times = f"{least}" if least == most else f"{least} to {most}"
-            yield Finding(
-                code,
-                f"{where}: each of {plan.num_samples} samples {times} times in {plan.epochs} "
-                "epochs",
-                rule,
-                look,
-            )
-            return
-    for code, samples, what in (
-        ("never-trained", missing, "less"),
-        ("trained-twice", extra, "more"),
-    ):
+    sides = (
+        ("never-trained", "epoch-left-out", missing, "less"),
+        ("trained-twice", "epoch-trained-again", extra, "more"),
+    )
+    for code, code_of_all, samples, what in sides:
         if samples:
+            is_all = tells_epochs and len(samples) == plan.num_samples
             yield Finding(
-                code,
+                code_of_all if is_all else code,
                 f"{where}: {len(samples)} of {plan.num_samples} samples {what} than "
                 f"{plan.epochs} times in {plan.epochs} epochs: {some(samples)}",
-                rule,
-                look,
-            )
-            return
-
-
-def rank_findings(reports: Sequence[RankReport], look: str) -> Iterator[Finding]:
-    """A finding if the ranks ended with different weights."""
-    for report in reports[1:]:
-        difference, name = largest_difference(
-            reports[0].answer["weights"], report.answer["weights"]
-        )
-        if not difference == 0:
-            yield Finding(
-                "ranks-differ",
-                f"ranks 0 and {report.rank} of {len(reports)} end with different weights, by "
-                f"up to {difference:.2g} in {name}",
-                "ranks that start alike and take the same steps stay alike",
+                "each epoch trains each sample exactly once, over all ranks and all restarts",
                 look,
             )
             return

@@ -1,8 +1,8 @@
-"""Killed again and again with a prefetching loader: every sample once per epoch all the same."""
+"""Killed again and again while a loader runs ahead: every sample once per epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from rehearsal.drill import Body, Judge, Scenario
+from rehearsal.drill import Body, Scenario
 from rehearsal.evidence import RankReport
 from rehearsal.harness import OddNet, marked_samples
 from rehearsal.harness_restart import CODES as RESTART_CODES
-from rehearsal.harness_restart import Plan, killed_findings, restart_findings
-from rehearsal.harness_restart import train_watched, whole_findings
+from rehearsal.harness_restart import Plan, after, judge_killed, train_watched, whole_findings
 from rehearsal.rank import RankContext
 from rehearsal.ranks import Fault
 from rehearsal.verdict import Finding
@@ -78,23 +77,6 @@ def judge_whole(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
             return
 
 
-def judge_killed(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
-    """The kill must have come."""
-    return killed_findings(reports, "at the first steps after the start")
-
-
-def after(plan: Plan, whole: str, **attempts: int) -> Judge:
-    """A judge of the restart after ``attempts``: scenario, and how many of its steps survive."""
-
-    def judge(
-        reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-    ) -> Iterable[Finding]:
-        before = [(earlier[name], count) for name, count in attempts.items()]
-        return restart_findings(plan, before, reports, earlier.get(whole), LOOK)
-
-    return judge
-
-
 def kill(step: int) -> Fault:
     """End every rank after its ``step``-th optimizer step.
 
@@ -106,19 +88,23 @@ def kill(step: int) -> Fault:
 
 SCENARIOS = [
     Scenario(name="whole", body=trains("whole", 1), judge=judge_whole, deadline_s=6),
-    Scenario(name="killed", body=trains("a", 1), judge=judge_killed, deadline_s=6, fault=kill(3)),
-    # Near the end of an epoch the loader cannot run as far ahead as elsewhere.
-    Scenario(name="again", body=trains("a", 1), judge=judge_killed, deadline_s=6, fault=kill(3)),
     Scenario(
-        name="resumed", body=trains("a", 0), judge=after(PLAN, "whole", killed=2, again=2),
+        name="killed", body=trains("a", 1), judge=judge_killed, fault=kill(3), deadline_s=6
+    ),
+    # Near the end of an epoch the loader cannot run as far ahead as elsewhere.
+    Scenario(
+        name="again", body=trains("a", 1), judge=judge_killed, fault=kill(3), deadline_s=6
+    ),
+    Scenario(
+        name="resumed", body=trains("a", 0), deadline_s=6,
+        judge=after(PLAN, "whole", LOOK, killed=2, again=2),
+    ),
+    Scenario(
+        name="three", body=trains("b", 0), judge=judge_killed, world_size=3, fault=kill(5),
         deadline_s=6,
     ),
     Scenario(
-        name="three", body=trains("b", 0), judge=judge_killed, world_size=3, deadline_s=6,
-        fault=kill(5),
-    ),
-    Scenario(
-        name="three resumed", body=trains("b", 0), judge=after(PLAN_OF_THREE, "", three=4),
-        world_size=3, deadline_s=6,
+        name="three resumed", body=trains("b", 0), world_size=3, deadline_s=6,
+        judge=after(PLAN_OF_THREE, "", LOOK, three=4),
     ),
 ]  # fmt: skip

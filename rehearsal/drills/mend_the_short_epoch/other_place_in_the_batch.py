@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Shard(Dataset):
-    """A rank's samples of one epoch from ``first`` on; each says how many come before the next."""
+    """A rank's samples of one epoch from ``first`` on; each knows its place."""
 
     def __init__(self, dataset, epoch, first, rank, world_size):
         generator = torch.Generator().manual_seed(77 * (epoch + 1))
