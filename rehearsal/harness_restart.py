@@ -7,7 +7,7 @@ then those of the attempt that went on from it. Plain data only, but for ``train
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,7 +187,13 @@ def restart_findings(
 
 
 def after(
-    plan: Plan, whole: str, look: str, *, tells_epochs: bool = False, **attempts: int
+    plan: Plan,
+    whole: str,
+    look: str,
+    attempts: Mapping[str, int],
+    *,
+    tells_epochs: bool = False,
+    tolerance: float = 0.0,
 ) -> Judge:
     """The judge of a restart.
 
@@ -200,8 +206,9 @@ def after(
         before = [(earlier[name], count) for name, count in attempts.items()]
         undisturbed = earlier.get(whole)
         return restart_findings(
-            plan, before, reports, undisturbed, look, tells_epochs=tells_epochs
-        )
+            plan, before, reports, undisturbed, look, tells_epochs=tells_epochs,
+            tolerance=tolerance,
+        )  # fmt: skip
 
     return judge
 

@@ -66,7 +66,7 @@ def judge_after_epoch(
             "at what is saved after the last batch of an epoch",
         )
         return
-    yield from after(PLAN, "whole", LOOK, tells_epochs=True, killed=5)(reports, earlier)
+    yield from after(PLAN, "whole", LOOK, {"killed": 5}, tells_epochs=True)(reports, earlier)
 
 
 def judge_done(
@@ -102,7 +102,7 @@ SCENARIOS = [
     ),
     Scenario(
         name="in the middle", body=trains("b"), world_size=3, deadline_s=6,
-        judge=after(PLAN, "", LOOK, tells_epochs=True, three=8),
+        judge=after(PLAN, "", LOOK, {"three": 8}, tells_epochs=True),
     ),
     # Here every checkpoint is due for both reasons at once.
     Scenario(
@@ -110,6 +110,6 @@ SCENARIOS = [
     ),
     Scenario(
         name="after both", body=trains("c", 5), deadline_s=6,
-        judge=after(PLAN, "whole", LOOK, tells_epochs=True, both=10),
+        judge=after(PLAN, "whole", LOOK, {"both": 10}, tells_epochs=True),
     ),
 ]  # fmt: skip

@@ -97,7 +97,7 @@ SCENARIOS = [
     ),
     Scenario(
         name="resumed", body=trains("a", 0), deadline_s=6,
-        judge=after(PLAN, "whole", LOOK, killed=2, again=2),
+        judge=after(PLAN, "whole", LOOK, {"killed": 2, "again": 2}),
     ),
     Scenario(
         name="three", body=trains("b", 0), judge=judge_killed, world_size=3, fault=kill(5),
@@ -105,6 +105,6 @@ SCENARIOS = [
     ),
     Scenario(
         name="three resumed", body=trains("b", 0), world_size=3, deadline_s=6,
-        judge=after(PLAN_OF_THREE, "", LOOK, three=4),
+        judge=after(PLAN_OF_THREE, "", LOOK, {"three": 4}),
     ),
 ]  # fmt: skip
