@@ -6,6 +6,9 @@ then those of the attempt that went on from it. Plain data only, but for ``train
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ from rehearsal.evidence import RankReport, killed
 from rehearsal.harness import Weights, largest_difference, some, trained_by_step
 from rehearsal.harness import watch_samples, weights_of
 from rehearsal.rank import RankContext
+from rehearsal.ranks import Fault
 from rehearsal.verdict import Finding
 
 # What the findings below may say. A grader's CODES are these and its own.
@@ -34,6 +38,7 @@ CODES_OF_EPOCHS = {
     "epoch-left-out": "every sample is trained too rarely",
     "epoch-trained-again": "every sample is trained too often",
 }
+WRITES = ("open", "torch.save")  # operations of "file" events
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +70,48 @@ def train_watched(
     handle = model.register_forward_pre_hook(first_forward)
     returned = train(folder)
     return {"weights": weights_of(model), "returned": returned}
+
+
+def strike(context: RankContext, count: int, data: bytes | None) -> None:
+    """End this rank in its ``count``-th write to the folder, which leaves ``data`` of the file.
+
+    With ``data`` None: before its ``count``-th rename, removal or the like.
+    """
+    record: Callable[..., None] = context.record
+    seen = 0
+
+    def recorded(kind: str, **facts: Any) -> None:
+        nonlocal seen
+        record(kind, **facts)
+        if kind != "file" or not facts["path"] or facts["op"] == "fsync":
+            return
+        if (facts["op"] in WRITES) != (data is not None):
+            return
+        seen += 1
+        if seen == count:
+            if data is not None:
+                context.is_armed = False
+                (context.folder / facts["path"]).write_bytes(data)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(context, "record", recorded)  # noqa: B010 - mypy knows it as a method
+
+
+def tell_foreign_files(context: RankContext, disks: Path) -> None:
+    """Record as "foreign" what is opened below ``disks``, but not on this rank's own."""
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | os.PathLike):
+            path = os.path.abspath(arguments[0])
+            if path.startswith(f"{disks}/") and f"/node-{context.rank}/" not in path:
+                context.record("foreign", path=path.removeprefix(f"{disks}/"))
+
+    sys.addaudithook(watch)
+
+
+def kill(step: int) -> Fault:
+    """End rank 1 after its ``step``-th optimizer step."""
+    return Fault(rank=1, at="optimizer_step", count=step)
 
 
 # ---------------------------------------------------------------- in the judges

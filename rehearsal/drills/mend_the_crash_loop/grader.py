@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +11,8 @@ from rehearsal.drill import Body, Scenario
 from rehearsal.evidence import RankReport, killed
 from rehearsal.harness import OddNet, marked_samples
 from rehearsal.harness_restart import CODES as RESTART_CODES
-from rehearsal.harness_restart import Plan, after, steps_taken, train_watched, whole_findings
+from rehearsal.harness_restart import WRITES, Plan, after, steps_taken, strike
+from rehearsal.harness_restart import train_watched, whole_findings
 from rehearsal.rank import RankContext
 from rehearsal.ranks import Fault
 from rehearsal.verdict import Finding
@@ -26,31 +25,6 @@ CODES = {
 PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 2
 LOOK = "at what lies in the folder, under which names, at each moment of a save"
-WRITES = ("open", "torch.save")
-
-
-def strike(context: RankContext, count: int, data: bytes | None) -> None:
-    """End this rank in its ``count``-th write to the folder, which leaves ``data`` of the file.
-
-    With ``data`` None: before its ``count``-th rename, removal or the like.
-    """
-    record: Callable[..., None] = context.record
-    seen = 0
-
-    def recorded(kind: str, **facts: Any) -> None:
-        nonlocal seen
-        record(kind, **facts)
-        is_write = facts.get("op") in WRITES
-        if kind != "file" or not facts["path"] or facts["op"] == "fsync":
-            return
-        seen += is_write == (data is not None)
-        if seen == count and is_write == (data is not None):
-            if data is not None:
-                context.is_armed = False
-                (context.folder / facts["path"]).write_bytes(data)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    setattr(context, "record", recorded)  # noqa: B010 - mypy knows it as a method
 
 
 def trains(run: str, count: int = 0, data: bytes | None = None) -> Body:

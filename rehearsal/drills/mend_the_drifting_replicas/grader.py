@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +10,9 @@ from rehearsal.drill import Body, Scenario
 from rehearsal.evidence import RankReport
 from rehearsal.harness import OddNet, largest_difference, marked_samples
 from rehearsal.harness_restart import CODES as RESTART_CODES
-from rehearsal.harness_restart import Plan, after, judge_killed, steps_taken, train_watched
-from rehearsal.harness_restart import whole_findings
+from rehearsal.harness_restart import Plan, after, judge_killed, kill, steps_taken
+from rehearsal.harness_restart import tell_foreign_files, train_watched, whole_findings
 from rehearsal.rank import RankContext
-from rehearsal.ranks import Fault
 from rehearsal.verdict import Finding
 
 CODES = {
@@ -39,13 +36,7 @@ def trains(run: str, lost: Sequence[int] = ()) -> Body:
             for path in (disks / f"node-{context.rank}").iterdir():
                 path.unlink()
 
-        def watch(event: str, arguments: tuple[Any, ...]) -> None:
-            if event == "open" and isinstance(arguments[0], str | os.PathLike):
-                path = os.path.abspath(arguments[0])
-                if path.startswith(f"{disks}/") and f"/node-{context.rank}/" not in path:
-                    context.record("foreign", path=path.removeprefix(f"{disks}/"))
-
-        sys.addaudithook(watch)
+        tell_foreign_files(context, disks)
         return train_watched(
             context, model, f"{run}/node-{context.rank}",
             lambda folder: learner.train(
@@ -107,11 +98,6 @@ def judge(*starts: int, killed: str, whole: str = "") -> Any:
         yield from after(PLAN, whole, LOOK, {killed: start})(reports, earlier)
 
     return judge_restart
-
-
-def kill(step: int) -> Fault:
-    """End rank 1 after its ``step``-th optimizer step."""
-    return Fault(rank=1, at="optimizer_step", count=step)
 
 
 SCENARIOS = [

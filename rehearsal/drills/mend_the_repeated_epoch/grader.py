@@ -10,11 +10,10 @@ from rehearsal.drill import Body, Scenario
 from rehearsal.evidence import RankReport
 from rehearsal.harness import OddNet, largest_difference, marked_samples
 from rehearsal.harness_restart import CODES as RESTART_CODES
-from rehearsal.harness_restart import CODES_OF_EPOCHS, Plan, after, cover, judge_killed
+from rehearsal.harness_restart import CODES_OF_EPOCHS, Plan, after, cover, judge_killed, kill
 from rehearsal.harness_restart import samples_of_steps, steps_taken, train_watched
 from rehearsal.harness_restart import whole_findings
 from rehearsal.rank import RankContext
-from rehearsal.ranks import Fault
 from rehearsal.verdict import Finding
 
 CODES = {
@@ -84,11 +83,6 @@ def judge_done(
             "a run that is done stays as it is",
             LOOK,
         )
-
-
-def kill(step: int) -> Fault:
-    """End rank 1 after its ``step``-th optimizer step."""
-    return Fault(rank=1, at="optimizer_step", count=step)
 
 
 SCENARIOS = [
