@@ -65,3 +65,10 @@ def weights_finding(
     difference, name = largest_difference(ours, theirs)
     if not difference <= most:
         yield Finding(code, f"{who} by up to {difference:.2g}, in {name}", rule, look)
+
+
+def steps_taken(report: RankReport) -> int:
+    """Optimizer steps up to the event "trained": what the body does then is not theirs."""
+    kinds = [event["kind"] for event in report.events]
+    end = kinds.index("trained") if "trained" in kinds else len(kinds)
+    return kinds[:end].count("optimizer_step")
