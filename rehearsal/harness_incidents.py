@@ -5,7 +5,6 @@ Imported by their judges: plain data only.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rehearsal.evidence import RankReport
@@ -24,19 +23,18 @@ def stood_still(
         return
     if any(report.exitcode is not None and not _spoke(report) for report in reports):
         return
-    counts = [Counter(entry["group"] for entry in report.collectives) for report in reports]
-    uneven = [
-        group
-        for group in sorted(set().union(*counts))
-        if len({count[group] for count in counts}) > 1
+    issued = [
+        [(entry["group"], entry["name"], entry["elements"]) for entry in report.collectives]
+        for report in reports
     ]
-    if not uneven or all(report.has_answer for report in reports):
+    if all(report.has_answer for report in reports) or all(own == issued[0] for own in issued):
         return
     ranks = ", ".join(str(report.rank) for report in reports)
-    told = [
-        f"{', '.join(str(count[group]) for count in counts)} in group {group!r}"
-        for group in uneven
-    ]
+    told = []
+    for group in sorted({entry[0] for own in issued for entry in own}):
+        counts = [sum(entry[0] == group for entry in own) for own in issued]
+        if len(set(counts)) > 1:
+            told.append(f"{', '.join(map(str, counts))} collectives in group {group!r}")
     waiting = [report for report in reports if not report.has_answer]
     last = [
         f"rank {report.rank} waits in {entry['name']} of {entry['elements']} element(s)"
@@ -47,8 +45,9 @@ def stood_still(
     last += [f"rank {', '.join(returned)} has returned"] if returned else []
     yield Finding(
         code,
-        f"the run stands still: ranks {ranks} have issued {'; and '.join(told)}. "
-        + "; ".join(last),
+        f"the run stands still: ranks {ranks} have issued "
+        + ("; and ".join(told) or "as many collectives, but not the same")
+        + f". {'; '.join(last)}",
         "a collective ends when every rank of its group has issued it",
         "at your innermost line in the stack of each rank: who comes there, and who does not?",
     )
@@ -67,8 +66,17 @@ def weights_finding(
         yield Finding(code, f"{who} by up to {difference:.2g}, in {name}", rule, look)
 
 
-def steps_taken(report: RankReport) -> int:
-    """Optimizer steps up to the event "trained": what the body does then is not theirs."""
+def first_of(*parts: Iterable[Finding]) -> Iterable[Finding]:
+    """The findings of the first part that has any: it explains the rest."""
+    for part in parts:
+        findings = list(part)
+        if findings:
+            yield from findings
+            return
+
+
+def steps_taken(report: RankReport, until: str = "trained") -> int:
+    """Optimizer steps before an event; by default, before the body's own work afterwards."""
     kinds = [event["kind"] for event in report.events]
-    end = kinds.index("trained") if "trained" in kinds else len(kinds)
+    end = kinds.index(until) if until in kinds else len(kinds)
     return kinds[:end].count("optimizer_step")

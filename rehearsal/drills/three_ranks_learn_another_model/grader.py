@@ -10,7 +10,7 @@ from typing import Any
 from rehearsal.drill import Scenario
 from rehearsal.evidence import RankReport
 from rehearsal.harness import weights_of
-from rehearsal.harness_incidents import stood_still, steps_taken, weights_finding
+from rehearsal.harness_incidents import first_of, stood_still, steps_taken, weights_finding
 from rehearsal.harness_tokens import LR, WIDTH, Corpus
 from rehearsal.rank import RankContext
 from rehearsal.verdict import Finding
@@ -45,8 +45,7 @@ def scenario(name: str, corpus: Corpus) -> Scenario:
             return
         shares = reports[0].answer["shares"]
         steps = [judge_step(step, shares, corpus) for step in range(corpus.steps)]
-        # What comes first explains the rest.
-        yield from next(filter(None, map(list, [judge_run(reports, corpus), *steps])), [])
+        yield from first_of(judge_run(reports, corpus), *steps)
 
     return Scenario(
         name=name, body=body, judge=judge, world_size=corpus.world_size, deadline_s=4,
