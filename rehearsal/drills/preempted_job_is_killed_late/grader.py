@@ -41,11 +41,8 @@ def body_in(name: str, told_after: Sequence[int] = ()) -> Body:
             record_after(context, told_after[context.rank], "told")
         shares = PLAN.shares(context.rank, context.world_size)
         whole = learner.train(model, shares, folder, lr=PLAN.lr)
-        context.record("trained")
-        return {
-            "whole": whole, "weights": weights_of(model),
-            "expected": PLAN.expected(context.world_size),
-        }  # fmt: skip
+        expected = PLAN.expected(context.world_size)
+        return {"whole": whole, "weights": weights_of(model), "expected": expected}
 
     return body
 
