@@ -66,6 +66,21 @@ def weights_finding(
         yield Finding(code, f"{who} by up to {difference:.2g}, in {name}", rule, look)
 
 
+def same_run(reports: Sequence[RankReport]) -> Iterable[Finding]:
+    """A finding if "weights" and "expected" of the ranks' answers differ."""
+    for report in reports:
+        difference, name = largest_difference(
+            report.answer["weights"], report.answer["expected"]
+        )
+        if not difference < 1e-4:
+            text = f"rank {report.rank}'s weights differ from those of one run by up to "
+            text += f"{difference:.2g}, in {name}"
+            rule = "being stopped and going on changes nothing"
+            look = "at everything that the next step depends on"
+            yield Finding("not-the-same-run", text, rule, look)
+            return
+
+
 def first_of(*parts: Iterable[Finding]) -> Iterable[Finding]:
     """The findings of the first part that has any: it explains the rest."""
     for part in parts:

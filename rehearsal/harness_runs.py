@@ -54,11 +54,11 @@ class Plan:
                     parameter.sub_(self.lr * momentum)
         return weights_of(model)
 
-    def steps_trained(self, reports: Sequence[RankReport]) -> list[int]:
-        """The steps of rank 0's forward passes, told by the samples in them."""
+    def steps_trained(self, reports: Sequence[RankReport], rank: int = 0) -> list[int]:
+        """The steps of a rank's forward passes, told by the samples in them."""
         return [
             event["samples"][0] // (self.share * len(reports))
-            for event in reports[0].of("forward")
+            for event in reports[rank].of("forward")
         ]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from rehearsal.drill import Body, Scenario
 from rehearsal.evidence import RankReport, killed
 from rehearsal.harness import OddNet, some, watch_samples, weights_of
-from rehearsal.harness_incidents import first_of, stood_still, steps_taken, weights_finding
+from rehearsal.harness_incidents import same_run, steps_taken, stood_still
 from rehearsal.harness_runs import Plan, record_after
 from rehearsal.rank import RankContext
 from rehearsal.ranks import Fault
@@ -94,14 +94,7 @@ def judge_resume(
     if any(report.answer["whole"] is not True for report in reports):
         text = f"train returned {[report.answer['whole'] for report in reports]}"
         yield Finding("wrong-answer", text, "True tells that all is trained", "at each return")
-    yield from first_of(*(
-        weights_finding(
-            "not-the-same-run", f"rank {report.rank}'s weights differ from those of one run",
-            report.answer["weights"], report.answer["expected"], 1e-4,
-            "stopping and going on changes nothing", "at what the next step depends on",
-        )
-        for report in reports
-    ))  # fmt: skip
+    yield from same_run(reports)
 
 
 SCENARIOS = [
