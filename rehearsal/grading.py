@@ -5,6 +5,8 @@ Called by the notebook's ``check``, by the command line and by the graders' own 
 
 from __future__ import annotations
 
+import copyreg
+import importlib
 import inspect
 import linecache
 import sys
@@ -46,6 +48,12 @@ def attempt_of_namespace(drill: Drill, namespace: Mapping[str, object]) -> Attem
         Exception: what pickling raises, for an object that cannot travel.
     """
     import cloudpickle
+    import torch
+
+    # Code that uses torch and any attribute called classes or ops takes these along, as
+    # submodules; they are modules of a type that does not pickle.
+    for module in (torch.classes, torch.ops):
+        copyreg.pickle(type(module), _module_by_name)
 
     objects = {name: namespace[name] for name in drill.needs if name in namespace}
     lines = {}
@@ -55,6 +63,10 @@ def attempt_of_namespace(drill: Drill, namespace: Mapping[str, object]) -> Attem
             if text and "site-packages" not in code.co_filename:
                 lines[code.co_filename] = text
     return Attempt(None, "", cloudpickle.dumps(objects), lines)
+
+
+def _module_by_name(module: types.ModuleType) -> tuple[Callable[..., Any], tuple[str]]:
+    return importlib.import_module, (module.__name__,)
 
 
 def codes_of(value: object) -> list[types.CodeType]:
