@@ -55,10 +55,18 @@ def _ancestry(value: Any) -> Sequence[Any]:
     return value.__mro__ if inspect.isclass(value) else [value]
 
 
-def refusal(make: Callable[..., Any], **arguments: Any) -> list[Any] | None:
-    """How ``make`` refuses: class, whether it is a ValueError, message. None if it does not."""
+def refusal(
+    make: Callable[..., Any], *, into: list[Any] | None = None, **arguments: Any
+) -> list[Any] | None:
+    """How ``make`` refuses: class, whether it is a ValueError, message. None if it does not.
+
+    Args:
+        into: a list to which what it makes is added.
+    """
     try:
-        make(**arguments)
+        made = make(**arguments)
+        if into is not None:
+            into.append(made)
     except NotImplementedError:
         raise
     except Exception as error:
