@@ -1,7 +1,11 @@
 """The coach: runs what a learner typed on real ranks, and says what is wrong with it."""
 
-from rehearsal.drill import Drill, drill_ids, load
+from rehearsal.drill import Drill, UnknownDrill, drill_ids, load
 from rehearsal.grading import grade, grade_source
+from rehearsal.progress import forget
+from rehearsal.ranks import warm_up
+from rehearsal.ui import brief, check, debrief, diff, hint, narration, solution, start, status
+from rehearsal.verdict import Finding, Verdict
 
 
 def drills() -> list[Drill]:
@@ -9,4 +13,8 @@ def drills() -> list[Drill]:
     return [load(drill_id) for drill_id in drill_ids()]
 
 
-__all__ = ["Drill", "drills", "grade", "grade_source"]
+__all__ = [
+    "Drill", "Finding", "UnknownDrill", "Verdict",
+    "brief", "check", "debrief", "diff", "drills", "forget", "grade", "grade_source", "hint",
+    "narration", "solution", "start", "status", "warm_up",
+]  # fmt: skip

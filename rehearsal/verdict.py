@@ -40,10 +40,15 @@ class Verdict:
     detail: str = ""  # a traceback, or where every rank stood
     after: str = ""  # what to do next; after a pass, one deeper question
 
-    def __str__(self) -> str:
+    @property
+    def facts(self) -> str:
+        """On how many ranks, and for how long."""
         ranks = ", ".join(map(str, self.world_sizes))
-        facts = f"{ranks} rank{'s' if ranks != '1' else ''}, " if ranks else ""
-        lines = [f"{self.drill}   {SHOWN[self.status]}   {facts}{self.seconds:.1f} s"]
+        before = f"{ranks} rank{'s' if ranks != '1' else ''}, " if ranks else ""
+        return f"{before}{self.seconds:.1f} s"
+
+    def __str__(self) -> str:
+        lines = [f"{self.drill}   {SHOWN[self.status]}   {self.facts}"]
         for finding in self.findings:
             lines += [f"  {name:<6}{text}" for name, text in finding._asdict().items()]
         lines += [f"  | {line}" for line in self.detail.rstrip().splitlines()]
@@ -51,13 +56,23 @@ class Verdict:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        # Colour and word both: nobody has to tell two hues apart.
+        # Colour and word both: nobody has to tell two hues apart. White on it is readable in a
+        # light and in a dark theme.
         colour = {"passed": "#0072b2", "not_attempted": "#767676"}.get(self.status, "#b34700")
-        head, *rest = str(self).splitlines()
+        pairs = [pair for finding in self.findings for pair in finding._asdict().items()]
+        pairs += [("next", self.after)] if self.after else []
+        cells = [
+            f'<span style="opacity:.75">{name}</span><span>{html.escape(text)}</span>'
+            for name, text in pairs
+        ]
+        detail = f"<pre>{html.escape(self.detail.rstrip())}</pre>" if self.detail else ""
         return (
-            f'<div style="border-left:4px solid {colour};padding-left:.8em">'
-            f'<b style="color:{colour}">{html.escape(head)}</b>'
-            f'<pre style="margin:.3em 0 0">{html.escape(chr(10).join(rest))}</pre></div>'
+            f'<div style="border-left:4px solid {colour};padding-left:.8em;max-width:60em">'
+            f"<b>{html.escape(self.drill)}</b>&ensp;"
+            f'<b style="background:{colour};color:#fff;padding:.1em .5em">'
+            f"{SHOWN[self.status]}</b>&ensp;{html.escape(self.facts)}"
+            '<div style="display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;'
+            f'margin:.4em 0">{"".join(cells)}</div>{detail}</div>'
         )
 
 
@@ -84,11 +99,7 @@ def failure_verdict(
     late = [report for report in reports if report.exitcode is None]
     if late:
         names = ", ".join(str(report.rank) for report in late)
-        stacks = "\n".join(
-            f"[rank {report.rank}] {report.stacks.strip() or 'left no stack'}"
-            for report in reports
-            if report.exitcode is None or report.failure
-        )
+        stacks = "\n".join(where_it_stood(report) for report in reports)
         found = f"rank {names} of {len(reports)} still ran after {deadline_s:g} s"
         rule = "every rank reaches every collective, and every loop ends"
         look = "at the innermost line of yours in each rank's stack"
@@ -100,11 +111,8 @@ def failure_verdict(
         report = silent[0]
         found = f"rank {report.rank} left with exit code {report.exitcode} before its answer"
         rule = "a rank returns from what is called; it does not end the process"
-        return (
-            "crashed",
-            [Finding("left", found, rule, "at exit, os._exit, abort")],
-            report.output,
-        )
+        look = "at exit, os._exit, abort"
+        return "crashed", [Finding("left", found, rule, look)], report.output
     if not causes and failed:
         waiting, done = failed[0], [report for report in reports if report.has_answer]
         where = waiting.failure.where if waiting.failure else ""
@@ -121,6 +129,16 @@ def failure_verdict(
         look = f"at {failure.where}" if failure.where else "at the last line of yours below"
         return "crashed", [Finding("crashed", found, rule, look)], failure.traceback
     return None
+
+
+def where_it_stood(report: RankReport) -> str:
+    """One rank of a job that hung: its collectives so far, and its stack if it still ran."""
+    issued = report.collectives
+    last = f", the last {issued[-1]['name']} of {issued[-1]['bytes']} bytes" if issued else ""
+    head = f"[rank {report.rank}] {len(issued)} collective(s){last}; "
+    if report.exitcode is not None:
+        return head + ("has returned" if report.has_answer else "has failed")
+    return head + f"stands at\n{report.stacks or 'an unknown line: it was stopped'}"
 
 
 def is_echo(report: RankReport) -> bool:

@@ -1,7 +1,8 @@
 """Which cell of a notebook comes from which file, and do the two still agree?
 
 Modules in ``trainer_core`` are the source of every definition, ``notebooks/src/*.py`` of
-prose and demos. ``notebooks/*.ipynb`` are derived from both, committed without outputs.
+prose and demos. ``notebooks/*.ipynb`` are derived from both, committed without outputs, and
+``notebooks/drills/NN_<id>.ipynb`` from the drills' folders, with the set-up of 02_rehearse.
 
     build           write every notebook
     check           exit 1, with a diff, where a notebook is not what its sources say
@@ -13,6 +14,7 @@ What a file in ``notebooks/src`` may say, beside jupytext's percent format:
     # %% include="scale.interfaces"         the cells of trainer_core/scale/interfaces.py
     # %% include="rehearsal.audit"          the cells of rehearsal/audit.py
     # %% include="order" collapsed=true     the same, folded away
+    # %% drills="cell"                      the cells of all drills of that kind, in order
     # %% active="py"                        a cell that is not in the notebook
     # %matplotlib inline                    a magic, a comment only in the file
     {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the file's name
@@ -42,7 +44,10 @@ TYPED = ("config", "data", "model", "distributed", "train", "checkpoint", "metri
 VARIANTS = ("blank", "hidden")
 PACKAGES = ("trainer_core/", "rehearsal/")
 VARIANTS_LINE = re.compile(r"^# variants:(.*)$", re.MULTILINE)
-DIRECTIVES = ("include", "collapsed", "active")
+DIRECTIVES = ("include", "collapsed", "active", "drills")
+# Its cells tagged "setup" open the notebook of each drill too.
+REHEARSE = "notebooks/src/02_rehearse.py"
+KINDS = ("handbook", "whiteboard", "cell", "bug")
 KEPT_METADATA = ("tags", "jupyter", "cellView")
 # comment_magics off: jupytext would uncomment "# copy the state" too, taking it for a command.
 FORMAT = {"extension": ".py", "format_name": "percent", "comment_magics": False}
@@ -67,7 +72,7 @@ class Cell:
     source: str  # as in the file: with the docstring, without a title or an address
     file: str
     index: int
-    role: str = ""  # what was done to it: collapsed, blank, solution, or nothing
+    role: str = ""  # what was done to it: collapsed, blank, solution, drill, or nothing
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -301,6 +306,67 @@ def restore(root: Path, name: str, cell: Cell, text: str) -> str:
     return text
 
 
+# Drills -------------------------------------------------------------------------------------
+
+
+def drills_of(root: Path, kind: str = "") -> list[dict[str, Any]]:
+    """The tables of the drills of a kind, or of all, with their ids; in order."""
+    found = []
+    for path in (root / "rehearsal/drills").glob("*/drill.toml"):
+        file = path.relative_to(root).as_posix()
+        try:
+            table = tomllib.loads(read_text(root, file))
+            table = {key: table[key] for key in ("order", "title", "minutes", "kind")}
+        except (tomllib.TOMLDecodeError, KeyError) as error:
+            raise SyncError(f"{file} cannot be used ({error!r}). Mend it there.") from error
+        found.append({**table, "id": path.parent.name})
+    chosen = [table for table in found if kind in ("", table["kind"])]
+    return sorted(chosen, key=lambda table: (table["order"], table["id"]))
+
+
+def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
+    """Heading, start, blank, check, hint, and what helps afterwards."""
+    name, folder = drill["id"], f"rehearsal/drills/{drill['id']}"
+    # Comments, so that "Run all" opens no hint.
+    help_text = f'''\
+# hint("{name}")  # the next of three; take the first # away
+# diff("{name}")  # what changed since the attempt before
+# narration("{name}")  # what to say while typing it
+# solution("{name}")  # opens after a pass; give_up=True opens it now'''
+    texts = [
+        ("markdown", f"{heading} {drill['title']}\n\n{drill['minutes']:g} minutes."),
+        ("code", f'start("{name}")'),
+        ("code", f'check("{name}")'),
+        ("code", help_text),
+    ]
+    cells = [
+        Cell(kind=kind, text=t, source=t, file=f"{folder}/drill.toml", index=i, role="drill")
+        for i, (kind, t) in enumerate(texts)
+    ]
+    blank = read_text(root, f"{folder}/blank.py").rstrip("\n")
+    parse(blank, f"{folder}/blank.py")
+    typed = Cell(
+        kind="code", text=blank, source=blank, file=f"{folder}/blank.py", index=0, role="drill"
+    )
+    return [*cells[:2], typed, *cells[2:]]
+
+
+def compose_drills(root: Path) -> dict[str, list[Cell]]:
+    """A notebook for each drill, beginning with the set-up of 02_rehearse."""
+    if not (root / REHEARSE).is_file():
+        return {}
+    setup = [
+        from_file(node, REHEARSE, index)
+        for index, node in enumerate(read_cells(root, REHEARSE))
+        if "setup" in node.metadata.get("tags", [])
+    ]
+    derived = {}
+    for drill in drills_of(root):
+        title, *rest = drill_cells(root, drill, "#")
+        derived[f"drills/{drill['order']:02}_{drill['id']}.ipynb"] = [title, *setup, *rest]
+    return derived
+
+
 # Composing notebooks ------------------------------------------------------------------------
 
 
@@ -362,7 +428,7 @@ def refuse_clashes(cells: Iterable[Cell], where: str) -> None:
     """One notebook holds all modules' names: of two definitions the later hides the earlier."""
     seen: dict[str, tuple[str, str]] = {}
     for cell in cells:
-        if cell.kind == "code" and cell.file.startswith(PACKAGES):
+        if cell.kind == "code" and cell.file.startswith(PACKAGES) and cell.role != "drill":
             for name, meaning in bindings(cell):
                 earlier, file = seen.setdefault(name, (meaning, cell.file))
                 if earlier != meaning and file != cell.file and not name.startswith("__"):
@@ -411,6 +477,12 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
         folded = bool(node.metadata.get("collapsed"))
         if node.metadata.get("active") == "py" or (index == 0 and is_header(node)):
             continue
+        if kind := node.metadata.get("drills"):
+            if kind not in KINDS:
+                raise SyncError(f"{where} asks for drills {kind!r}.{nearest(kind, KINDS)}")
+            for drill in drills_of(root, kind):
+                derived += drill_cells(root, drill, "##")
+            continue
         if module is None:
             cell = from_file(node, file, index, fill(root, name, node))
             derived.append(collapse(cell, "", "") if folded and cell.kind == "code" else cell)
@@ -450,7 +522,7 @@ def compose(root: Path) -> dict[str, list[Cell]]:
             if name in derived:
                 raise SyncError(f"{file} derives {name}, and another file does. Rename it.")
             derived[name] = compose_one(root, file, variant, name)
-    return derived
+    return derived | compose_drills(root)
 
 
 # Notebooks on disk --------------------------------------------------------------------------
@@ -521,6 +593,7 @@ def build(root: Path, *, overwrite: bool = False) -> list[Path]:
                         f"--overwrite to drop it."
                     )
     for path, text in changed:
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, "utf-8", newline="\n")
     return [path for path, _ in changed]
 
@@ -550,6 +623,9 @@ def check(root: Path) -> list[str]:
     for path in sorted((root / "notebooks").glob("*.ipynb")):
         if path.name not in composed:
             problems.append(f"notebooks/{path.name} has no source in notebooks/src.")
+    for path in sorted((root / "notebooks/drills").glob("*.ipynb")):
+        if f"drills/{path.name}" not in composed:
+            problems.append(f"notebooks/drills/{path.name} has no folder in rehearsal/drills.")
     return problems
 
 
@@ -596,6 +672,7 @@ def edited_text(root: Path, path: Path, number: int, node: dict[str, Any], cell:
     addresses_lost = len(placeholders(text)) < len(placeholders(cell.source))
     reasons = [
         (cell.role == "blank", "is a blank, and a blank never overwrites its module"),
+        (cell.role == "drill", "is a drill's, and a drill is never overwritten from here"),
         (node["cell_type"] != cell.kind, "became a cell of another type"),
         (built != digest(cell.kind, cell.text), "was edited, and its file changed as well"),
         (addresses_lost, "lost an address that its file writes as {{...}}"),
@@ -623,6 +700,7 @@ def push(root: Path, notebook_path: Path) -> str:
         SyncError: for an edit without a place in a file, and where a file changed too.
     """
     composed, name = compose(root), notebook_path.stem + ".ipynb"
+    name = f"drills/{name}" if f"drills/{name}" in composed else name
     if name not in composed:
         raise SyncError(f"No source derives {name}.{nearest(name, composed)}")
     # A path as the root sees it comes before one as the current folder sees it.
@@ -664,7 +742,8 @@ def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
     try:
         if options.command == "build":
             changed = build(root, overwrite=options.overwrite)
-            print("\n".join(f"wrote notebooks/{path.name}" for path in changed) or "no change")
+            names = [path.relative_to(root).as_posix() for path in changed]
+            print("\n".join(f"wrote {name}" for name in names) or "no change")
         elif options.command == "push":
             diff = push(root, options.notebook)
             print(f"{diff}Now run: build" if diff else "No cell was edited.")

@@ -58,12 +58,12 @@ def blurred(output: str) -> str:
     return re.sub(r"\S*/\S*|\b[0-9a-f]{16}\b|\d+(\.\d+)?", "~", output)
 
 
-def shell(command: str, timeout_s: float = 300) -> str:
+def shell(command: str, timeout_s: float = 300, exit_code: int = 0) -> str:
     """Run a README command exactly as it is printed."""
     done = subprocess.run(
         command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == exit_code, done.stdout + done.stderr
     return done.stdout
 
 
@@ -100,6 +100,10 @@ class TestCommands:
             ".venv/bin/torchrun --standalone --nproc-per-node 2 --max-restarts 3 "
             "scripts/launch.py --run-dir runs/second --data digits",
             ".venv/bin/python scripts/audit_run.py runs/second --plot runs/second.png",
+            ".venv/bin/python -m rehearsal list",
+            ".venv/bin/python -m rehearsal start lift_to_distributed",
+            ".venv/bin/python -m rehearsal blank lift_to_distributed > attempt.py",
+            ".venv/bin/python -m rehearsal check lift_to_distributed attempt.py",
         ]  # fmt: skip
         assert commands() == tested
 
@@ -123,7 +127,7 @@ class TestCommands:
         if any((ROOT / "runs" / name).exists() for name in ("first", "second")):
             pytest.skip("runs/first or runs/second is somebody's; these commands were not run")
         try:
-            for command in commands()[3:]:
+            for command in commands()[3:6]:
                 output = shell(command)
             assert "proved" in output
             assert (ROOT / "runs" / "second.png").stat().st_size > 10_000
@@ -131,6 +135,22 @@ class TestCommands:
             for name in ("first", "second"):
                 shutil.rmtree(ROOT / "runs" / name, ignore_errors=True)
             (ROOT / "runs" / "second.png").unlink(missing_ok=True)
+
+    @needs_setup
+    @pytest.mark.ranks
+    def test_the_rehearsal_commands_run_as_printed(self) -> None:
+        """The check is of the blank, and says so: nothing was typed."""
+        attempt = ROOT / "attempt.py"
+        if attempt.exists():
+            pytest.skip("attempt.py is somebody's; these commands were not run")
+        try:
+            *before, check = commands()[6:]
+            listed, brief, _ = [shell(command) for command in before]
+            assert "lift_to_distributed" in listed
+            assert "The clock runs" in brief
+            assert "NOT ATTEMPTED" in shell(check, exit_code=1)
+        finally:
+            attempt.unlink(missing_ok=True)
 
     @needs_setup
     def test_make_lab_serves_the_start_notebook(self, tmp_path: Path) -> None:

@@ -959,3 +959,130 @@ class TestCommandLine:
         """A check that finds nothing to check would pass for ever."""
         with pytest.raises(sync.SyncError, match=r"holds no \.py file"):
             sync.check(tmp_path)
+
+
+DRILL_FILES = {
+    "notebooks/src/02_rehearse.py": """\
+# %% [markdown]
+# # Rehearse
+
+# %% tags=["setup"]
+from rehearsal import start
+
+# %% drills="cell"
+
+# %%
+print("end")
+""",
+    **{
+        f"rehearsal/drills/{name}/{file}": text
+        for name, order, kind in (
+            ("late", 30, "cell"),
+            ("early", 3, "cell"),
+            ("hunt", 9, "bug"),
+        )
+        for file, text in (
+            (
+                "drill.toml",
+                f'title = "The {name} one"\norder = {order}\nminutes = 7.5\nkind = "{kind}"\n',
+            ),
+            ("blank.py", 'import math\n\nSAME = 1\n\n\ndef typed():\n    """Says."""\n'),
+        )
+    },
+}
+DRILL = "notebooks/drills/03_early.ipynb"
+
+
+@pytest.fixture
+def drilled(project: Path) -> Path:
+    for name, text in DRILL_FILES.items():
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    sync.build(project)
+    return project
+
+
+class TestDrills:
+    def test_each_drill_has_a_notebook_that_begins_with_the_set_up(self, drilled: Path) -> None:
+        """A drill that is due is opened by itself; its cells must be all that it needs."""
+        names = [path.name for path in sorted((drilled / "notebooks/drills").iterdir())]
+        assert names == ["03_early.ipynb", "09_hunt.ipynb", "30_late.ipynb"]
+        sources = [cell.source for cell in read(drilled, DRILL).cells]
+        assert sources[:4] == [
+            "# The early one\n\n7.5 minutes.",
+            "from rehearsal import start",
+            'start("early")',
+            DRILL_FILES["rehearsal/drills/early/blank.py"].rstrip("\n"),
+        ]
+        assert sources[4] == 'check("early")'
+
+    def test_run_all_opens_neither_hint_nor_solution(self, drilled: Path) -> None:
+        """A hint that nobody asked for spoils the drill, and counts."""
+        last = read(drilled, DRILL).cells[-1].source
+        assert [line.split("(")[0] for line in last.splitlines()] == [
+            "# hint", "# diff", "# narration", "# solution",
+        ]  # fmt: skip
+
+    def test_the_rehearsal_holds_the_drills_of_the_kind_in_order(self, drilled: Path) -> None:
+        """Blanks of two drills may define the same name: one is typed after the other."""
+        cells = read(drilled, "notebooks/02_rehearse.ipynb").cells
+        starts = [cell.source for cell in cells if cell.source.startswith("start(")]
+        assert starts == ['start("early")', 'start("late")']
+        assert len({cell.id for cell in cells}) == len(cells)
+        assert cells[-1].source == 'print("end")'
+
+    def test_a_second_build_changes_nothing_and_jupyter_would_write_the_same(
+        self, drilled: Path
+    ) -> None:
+        """Bytes that vary make every commit touch every notebook."""
+        assert sync.build(drilled) == []
+        assert sync.check(drilled) == []
+        notebook = nbformat.read(drilled / DRILL, 4)
+        nbformat.validate(notebook)
+        assert nbformat.writes(notebook) + "\n" == (drilled / DRILL).read_text("utf-8")
+
+    def test_a_changed_blank_is_drift(self, drilled: Path) -> None:
+        """A notebook with an old blank asks for names that the check no longer calls."""
+        replace(drilled, "rehearsal/drills/early/blank.py", "SAME = 1", "SAME = 2")
+        problems = sync.check(drilled)
+        assert [problem.splitlines()[0] for problem in problems] == [
+            "--- notebooks/02_rehearse.ipynb", f"--- {DRILL}",
+        ]  # fmt: skip
+
+    def test_a_notebook_of_a_drill_that_is_gone_is_named(self, drilled: Path) -> None:
+        """It would call a check that there is no longer."""
+        shutil.rmtree(drilled / "rehearsal/drills/hunt")
+        (problem,) = sync.check(drilled)
+        assert "drills/09_hunt.ipynb has no folder" in problem
+
+    def test_what_was_typed_into_a_blank_goes_nowhere(self, drilled: Path) -> None:
+        """It would be the next person's blank."""
+        origin = "rehearsal/drills/early/blank.py#0:drill"
+        edit(drilled, DRILL, origin, "SAME = 1", "SAME = 3")
+        before = contents(drilled)
+        with pytest.raises(sync.SyncError, match="a drill is never overwritten from here"):
+            sync.push(drilled, Path("03_early"))
+        replace(drilled, "rehearsal/drills/early/blank.py", "import math", "import cmath")
+        with pytest.raises(sync.SyncError, match="was edited there; building would lose"):
+            sync.build(drilled)
+        assert contents(drilled)[DRILL] == before[DRILL]
+
+    def test_an_edit_of_the_set_up_goes_to_its_one_source(self, drilled: Path) -> None:
+        """It is written once, and shown in every drill."""
+        edit(drilled, DRILL, "notebooks/src/02_rehearse.py#1", "start", "start, stop")
+        assert "+from rehearsal import start, stop" in sync.push(
+            drilled, Path("03_early.ipynb")
+        )
+
+    def test_an_unknown_kind_is_refused_with_the_nearest(self, drilled: Path) -> None:
+        """A misspelled kind would give a notebook without drills."""
+        replace(drilled, "notebooks/src/02_rehearse.py", 'drills="cell"', 'drills="cells"')
+        with pytest.raises(sync.SyncError, match=r"drills 'cells'.*nearest is 'cell'"):
+            sync.build(drilled)
+
+    def test_a_drill_without_a_title_is_named(self, drilled: Path) -> None:
+        """A KeyError says nothing about the file that lacks it."""
+        replace(drilled, "rehearsal/drills/early/drill.toml", "title", "titel")
+        with pytest.raises(sync.SyncError, match=r"drills/early/drill.toml.*title"):
+            sync.build(drilled)

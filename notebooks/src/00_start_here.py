@@ -83,6 +83,8 @@ if "google.colab" in sys.modules:
 # | [01_walkthrough](01_walkthrough.ipynb) | all eight cells, explained, run, killed, resumed, proved |
 # | [01_walkthrough_hidden](01_walkthrough_hidden.ipynb) | bodies to be typed, the answer folded below each |
 # | [01_walkthrough_blank](01_walkthrough_blank.ipynb) | bodies to be typed, nothing below |
+# | [02_rehearse](02_rehearse.ipynb) | the same, against a clock, judged on real ranks |
+# | [drills](drills) | one drill each, to repeat when it is due |
 
 # %% [markdown]
 # ## Where to go

@@ -1,0 +1,51 @@
+"""Runs notebooks' cells in one process, which costs no kernel: python run_notebooks.py SPEC.
+
+SPEC is JSON, a list of [path, text of the blank's cell or null]. Prints one line of JSON per
+notebook: its path, the verdicts that ``check`` returned, and what a cell raised.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from rehearsal import ui
+from rehearsal.ranks import shut_down
+
+
+def main(spec: str) -> None:
+    """Run them one after the other, each in a fresh namespace."""
+    verdicts = []
+    settle = ui._settle
+
+    def recorded(drill, text, verdict):  # type: ignore[no-untyped-def]
+        verdicts.append([verdict.drill, verdict.status, [f.code for f in verdict.findings]])
+        return settle(drill, text, verdict)
+
+    ui._settle = recorded
+    shell = InteractiveShell.instance()
+    shell.history_manager.enabled = False
+    for path, typed in json.loads(spec):
+        verdicts.clear()
+        shell.reset(new_session=False)
+        raised = ""
+        for cell in json.loads(Path(path).read_text())["cells"]:
+            if cell["cell_type"] != "code":
+                continue
+            text = "".join(cell["source"])
+            if typed is not None and cell["metadata"]["origin"].endswith("blank.py#0:drill"):
+                text = typed
+            result = shell.run_cell(text, store_history=True)
+            if not result.success:
+                raised = repr(result.error_before_exec or result.error_in_exec)
+                break
+        # On a line of its own: the cells print too.
+        print("\nRESULT " + json.dumps({"path": path, "verdicts": verdicts, "raised": raised}))
+    shut_down()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

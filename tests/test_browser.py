@@ -1,0 +1,232 @@
+"""What a person sees: a drill in JupyterLab, in a real browser.
+
+Serves the notebook on loopback and drives the system's chromium over it. Needs ``chromium`` (on
+Debian: apt-get install chromium); without one the test is skipped, and says so.
+REHEARSAL_SCREENSHOTS names a folder in which the pictures are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import rehearsal
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+ROOT = Path(__file__).resolve().parents[1]
+# The names that .ci/browser looks for too.
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), "")
+TICK = re.compile(r"(\d+):(\d\d) of")
+
+pytestmark = [
+    pytest.mark.ranks,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(
+        not CHROMIUM,
+        reason="no chromium here (apt-get install chromium), so no browser was driven",
+    ),
+]
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[str]:
+    """The address of a JupyterLab of its own; nothing of this user's is read or written."""
+    (source,) = (ROOT / "notebooks/drills").glob("*_lift_to_distributed.ipynb")
+    served = tmp_path / "served"
+    served.mkdir()
+    shutil.copy(source, served)
+    settings = tmp_path / "settings"
+    settings.mkdir()
+    overrides = {
+        # Cells out of view are in the page too, so that they can be found.
+        "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
+        # What is typed is what is there: no brackets that close themselves.
+        "@jupyterlab/codemirror-extension:plugin": {
+            "defaultConfig": {"autoClosingBrackets": False}
+        },
+        "@jupyterlab/apputils-extension:notification": {
+            "fetchNews": "false",
+            "checkForUpdates": False,
+        },
+    }
+    (settings / "overrides.json").write_text(json.dumps(overrides))
+    port = free_port()
+    folders = {
+        name: str(tmp_path / name.lower())
+        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR",
+                     "IPYTHONDIR", "REHEARSAL_HOME", "JUPYTERLAB_WORKSPACES_DIR")
+    }  # fmt: skip
+    command = [
+        sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
+        "--allow-root", "--IdentityProvider.token=", "--ServerApp.password=",
+        f"--ServerApp.root_dir={served}", f"--LabApp.app_settings_dir={settings}",
+    ]  # fmt: skip
+    with (tmp_path / "lab.log").open("w") as log:
+        server = subprocess.Popen(
+            command, stdout=log, stderr=log, start_new_session=True,
+            env={**os.environ, **folders, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    try:
+        wait_for(f"http://127.0.0.1:{port}/api", server, tmp_path / "lab.log")
+        yield f"http://127.0.0.1:{port}/lab/tree/{source.name}"
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(30)
+
+
+def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=10).close()
+            return
+        except urllib.error.URLError:
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+
+
+# What somebody types who has heard of sharding only; no text that would spoil the drill.
+EACH_FOR_ITSELF = """\
+mine = slice(dist.get_rank(), None, dist.get_world_size())
+    train_alone(
+        model, inputs[mine], targets[mine],
+        epochs=epochs, global_batch_size=global_batch_size, lr=lr,
+    )"""
+CELLS = ["warm_up()", "start(", "NotImplementedError", "check(", "# hint("]
+
+
+def code_cells(page: Page) -> list[Locator]:
+    """The notebook's code cells, by place: their texts will change."""
+    cells = [page.locator(".jp-CodeCell").nth(place) for place in range(len(CELLS))]
+    for cell, text in zip(cells, CELLS, strict=True):
+        assert text in cell.locator(".jp-InputArea-editor").inner_text()
+    return cells
+
+
+def run(page: Page, which: Locator) -> None:
+    """Click into a cell and run it, as a person does."""
+    which.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+
+
+def retype(page: Page, which: Locator, text: str) -> None:
+    """Replace what a cell holds. As one insertion: the editor indents what is typed by keys."""
+    which.locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.press("Delete")
+    page.keyboard.insert_text(text)
+    page.keyboard.press("Control+Enter")
+
+
+def seconds_shown(page: Page) -> int:
+    shown = TICK.search(page.locator(".rehearsal-clock").inner_text())
+    assert shown is not None
+    return 60 * int(shown[1]) + int(shown[2])
+
+
+def test_a_drill_from_the_start_to_the_pass(lab: str, tmp_path: Path) -> None:
+    """Everything below this is tested apart; whether a person sees it is tested here."""
+    from playwright.sync_api import expect, sync_playwright
+
+    pictures = Path(os.environ.get("REHEARSAL_SCREENSHOTS", tmp_path))
+    drill = next(d for d in rehearsal.drills() if d.id == "lift_to_distributed")
+    assert drill.blank.count("raise NotImplementedError") == 1
+    wrong = drill.blank.replace("raise NotImplementedError", EACH_FOR_ITSELF)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": 940, "height": 960})
+        outside: list[str] = []
+        page.on("request", lambda r: outside.append(r.url) if not is_here(r.url) else None)
+        page.goto(lab)
+        expect(page.locator(".jp-Notebook")).to_be_visible(timeout=90_000)
+        # Before the kernel is there, running a cell would open a dialogue.
+        expect(page.locator(".jp-StatusBar-Widget", has_text="Idle")).to_be_visible(
+            timeout=60_000
+        )
+
+        page.keyboard.press("Control+B")  # the list of files takes the width
+        setup, begin, blank, check, busy = code_cells(page)
+        run(page, setup)
+        run(page, begin)
+        expect(page.locator(".rehearsal-clock")).to_be_visible(timeout=60_000)
+        expect(page.locator("h3", has_text=drill.title)).to_be_visible()
+
+        run(page, blank)
+        run(page, check)
+        expect(check).to_contain_text("NOT ATTEMPTED", timeout=60_000)
+
+        # Not the kernel's idle loop: a cell is running while the clock is read.
+        retype(page, busy, "import time; time.sleep(6)")
+        expect(busy.locator(".jp-InputPrompt", has_text="*")).to_be_visible()
+        first = seconds_shown(page)
+        page.wait_for_function(
+            f"""() => {{ const t = document.querySelector('.rehearsal-clock').innerText
+                 .match(/(\\d+):(\\d\\d) of/); return 60 * t[1] + 1 * t[2] >= {first + 2} }}""",
+            timeout=5_500,
+        )
+        assert "*" in busy.locator(".jp-InputPrompt").inner_text(), "the kernel was busy"
+
+        retype(page, blank, wrong)
+        run(page, check)
+        verdict = check.locator(".jp-OutputArea-output", has_text="NOT YET")
+        expect(verdict).to_be_visible(timeout=60_000)
+        expect(verdict).to_contain_text("ranks-differ")
+        expect(check.locator(".jp-OutputArea-output", has_text="NOT YET")).to_have_count(1)
+        retype(page, busy, f'hint("{drill.id}")')
+        expect(busy).to_contain_text("Hint 1 of 3", timeout=30_000)
+        photograph(page, pictures / "wrong.png", begin.locator(".rehearsal-clock"), busy)
+
+        retype(page, blank, drill.solution)
+        run(page, check)
+        expect(check).to_contain_text("PASSED", timeout=60_000)
+        expect(page.locator(".rehearsal-clock")).to_contain_text("stopped")
+        stopped = seconds_shown(page)
+        retype(page, busy, "debrief()")
+        expect(busy.locator("img")).to_be_visible(timeout=60_000)
+        assert seconds_shown(page) == stopped, "the clock stands after the pass"
+        photograph(page, pictures / "passed.png", check, busy)
+        browser.close()
+    assert outside == [], "nothing leaves the machine"
+
+
+def photograph(page: Page, path: Path, first: Locator, last: Locator) -> None:
+    """The window, scrolled to ``first`` and cut below ``last``."""
+    page.wait_for_timeout(500)  # JupyterLab scrolls to the active cell once more
+    first.evaluate("it => it.scrollIntoView({block: 'start'})")
+    box = last.bounding_box()
+    assert box is not None
+    size = page.viewport_size
+    assert size is not None
+    height = min(size["height"], box["y"] + box["height"] + 12)
+    page.screenshot(path=path, clip={"x": 0, "y": 0, "width": size["width"], "height": height})
+
+
+def is_here(url: str) -> bool:
+    """Whether a request stays on this machine."""
+    return url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))

@@ -1,0 +1,238 @@
+"""python -m rehearsal: the same verdicts for people who prefer an editor."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rehearsal import docs, drills, selftest
+from rehearsal.__main__ import main
+from rehearsal.drill import load
+from rehearsal.progress import progress
+from rehearsal.verdict import Verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+ID = "lift_to_distributed"
+DRILL = load(ID)
+Capture = pytest.CaptureFixture[str]
+
+
+class TestCheck:
+    @pytest.mark.ranks
+    def test_exit_codes_and_verdicts_are_those_of_the_notebook(
+        self, tmp_path: Path, capfd: Capture
+    ) -> None:
+        """An editor shows what the exit code says."""
+        file = tmp_path / "attempt.py"
+        file.write_text(DRILL.blank)
+        assert main(["check", ID, str(file)]) == 1
+        assert "NOT ATTEMPTED" in capfd.readouterr().out
+        miss = next(m for m in DRILL.near_misses() if m.name == "no_all_reduce")
+        file.write_text(
+            miss.text.replace("    rank, world", "    print('hello')\n    rank, world")
+        )
+        assert main(["check", ID, str(file)]) == 1
+        out = capfd.readouterr().out
+        assert f"code  {miss.code}" in out
+        assert "[1] hello" in out
+        file.write_text(DRILL.solution)
+        assert main(["check", ID, str(file)]) == 0
+        assert "PASSED" in capfd.readouterr().out
+        statuses = [entry.status for entry in progress().entries()]
+        assert statuses == ["wrong", "passed"]
+
+    @pytest.mark.ranks
+    def test_a_file_that_is_no_python_is_a_crash_with_its_line(
+        self, tmp_path: Path, capfd: Capture
+    ) -> None:
+        """It is what was typed; the line is what helps."""
+        file = tmp_path / "attempt.py"
+        file.write_text("def train(:\n")
+        assert main(["check", ID, str(file)]) == 1
+        assert "SyntaxError" in capfd.readouterr().out
+
+    @pytest.mark.parametrize("broken", ["missing", "folder", "bytes"])
+    def test_a_file_that_cannot_be_read_is_one_line_and_2(
+        self, tmp_path: Path, capsys: Capture, broken: str
+    ) -> None:
+        """1 would say that the attempt was judged."""
+        file = tmp_path / "attempt.py"
+        if broken == "folder":
+            file.mkdir()
+        elif broken == "bytes":
+            file.write_bytes(b"\xff\xfe\x00")
+        assert main(["check", ID, str(file)]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert f"{file} cannot be read" in said.err
+        assert f"python -m rehearsal blank {ID} > attempt.py" in said.err
+        assert said.err.count("\n") == 1
+
+
+class TestCommands:
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "brief",
+            "start",
+            "hint",
+            "narration",
+            "diff",
+            "blank",
+            "solution",
+            "selftest",
+            "check",
+        ],
+    )
+    def test_an_unknown_drill_is_2_with_the_nearest(
+        self, capsys: Capture, command: str
+    ) -> None:
+        """A traceback for a typing error is rude."""
+        more = ["nofile.py"] if command == "check" else []
+        assert main([command, "lift_to_distribute", *more]) == 2
+        said = capsys.readouterr()
+        assert f"The nearest is '{ID}'" in said.err
+        assert "Traceback" not in said.err
+        assert said.out == ""
+
+    @pytest.mark.parametrize(
+        "arguments", [[], ["chek", ID, "x.py"], ["check", ID], ["brief"], ["status", "--all"]]
+    )
+    def test_a_wrong_call_is_2_with_the_usage(
+        self, capsys: Capture, arguments: list[str]
+    ) -> None:
+        """argparse says it; the code is that of all that can be mended."""
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        assert left.value.code == 2
+        assert "usage: python -m rehearsal" in capsys.readouterr().err
+
+    def test_list_has_a_line_for_each_drill(self, capsys: Capture) -> None:
+        """What is not listed is not found."""
+        assert main(["list"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in lines] == [drill.id for drill in drills()]
+
+    def test_each_of_the_others_shows_its_own(self, capsys: Capture) -> None:
+        """The commands are wired by a table; one wrong row shows another's text."""
+        for arguments, text in [
+            (["brief", ID], "12 minutes."),
+            (["start", ID], "The clock runs: 12:00."),
+            (["hint", ID], "hint 1 of 3"),
+            (["hint", ID], "hint 2 of 3"),
+            (["narration", ID], DRILL.narration.follow_up),
+            (["diff", ID], "a diff needs two"),
+            (["blank", ID], DRILL.blank),
+            (["solution", ID], "has not passed yet"),
+            (["solution", ID, "--give-up"], DRILL.solution),
+            (["status"], f"of {len(drills())} passed"),
+            (["debrief"], "Nothing to debrief"),
+            (["forget"], "is deleted"),
+        ]:
+            assert main(arguments) == 0, arguments
+            assert text in capsys.readouterr().out, arguments
+        assert progress().entries() == []
+
+    def test_it_runs_as_a_module(self) -> None:
+        """-m takes another way in than a call of main."""
+        run = subprocess.run(
+            [sys.executable, "-m", "rehearsal", "hint", "nothing"],
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        )  # fmt: skip
+        assert run.returncode == 2
+        assert run.stderr.startswith("rehearsal: 'nothing': no such drill.")
+
+
+class TestSelftest:
+    def test_what_is_not_as_it_must_be_is_shown_and_1(
+        self, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A score without the text that spoiled it helps nobody."""
+
+        def run(drill: object) -> list[selftest.Row]:
+            good = Verdict(drill=ID, status="passed", seconds=0.5)
+            bad = Verdict(drill=ID, status="passed", seconds=0.5, after="?")
+            return [
+                selftest.Row(ID, "solution", "solution", "passed", "passed", good),
+                selftest.Row(ID, "near miss", "sly", "some-code", "passed", bad),
+            ]
+
+        monkeypatch.setattr(selftest, "run", run)
+        assert main(["selftest", ID]) == 1
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == f"{ID}: 1 of 2 as they must be; a solution takes 0.50 s"
+        assert lines[1] == "  near miss sly: expected some-code, got passed"
+
+
+class TestDocs:
+    def test_the_page_is_current(self) -> None:
+        """Codes are looked up there; one that is missing looks like a fault of the coach."""
+        scores = docs.kept_scores()
+        stale = [d.id for d in drills() if d.id not in scores]
+        stale += [
+            d.id
+            for d in drills()
+            if d.id in scores and scores[d.id].digest != docs.digest_of(d)
+        ]
+        assert stale == [], "run: python -m rehearsal docs"
+        assert docs.PATH.read_text("utf-8") == docs.render(drills(), scores)
+        assert all(score.ok == score.of for score in scores.values())
+        assert set(scores) == {drill.id for drill in drills()}
+
+    def test_it_counts_solutions_and_near_misses_and_names_every_code(self) -> None:
+        """The numbers are what a reader trusts the graders by."""
+        page = docs.render(drills(), {})
+        for drill in drills():
+            row = f"| {len(drill.solutions())} | {len(drill.near_misses())} | not run |"
+            assert re.search(rf"\[{drill.id}\].*{re.escape(row)}", page)
+            for code, meaning in drill.codes.items():
+                assert f"| `{code}` | {meaning} |" in page
+            for miss in drill.near_misses():
+                assert miss.code in {**drill.codes, **docs.COMMON_CODES}, miss
+
+    def test_the_common_codes_are_those_that_the_engine_finds(self) -> None:
+        """A code without a meaning is noise."""
+        found = set()
+        for name in ("verdict", "grading"):
+            tree = ast.parse((ROOT / "rehearsal" / f"{name}.py").read_text())
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                    first = node.args[0]
+                    assert isinstance(first, ast.Constant), ast.unparse(node)
+                    found.add(first.value)
+        assert found == set(docs.COMMON_CODES)
+
+    def test_only_what_has_changed_is_judged_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All drills take minutes; a page that takes minutes is not kept current."""
+        judged: list[str] = []
+
+        def run(drill: object) -> list[selftest.Row]:
+            judged.append(ID)
+            verdict = Verdict(drill=ID, status="passed")
+            return [selftest.Row(ID, "solution", "solution", "passed", "passed", verdict)]
+
+        monkeypatch.setattr(selftest, "run", run)
+        page, said = tmp_path / "drills.md", list[str]()
+        assert docs.write([DRILL], said.append, page)
+        assert docs.write([DRILL], said.append, page)
+        assert judged == [ID]
+        assert said == [f"{ID}: 1 of 1 as they must be"]
+        page.write_text(page.read_text().replace(docs.digest_of(DRILL), "0" * 12))
+        assert docs.write([DRILL], said.append, page)
+        assert judged == [ID, ID]
+
+    def test_outside_a_clone_it_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        """An installed package has no docs folder."""
+        monkeypatch.setattr(docs, "PATH", tmp_path / "docs" / "drills.md")
+        assert main(["docs"]) == 2
+        assert "belongs to a copy of the project" in capsys.readouterr().err

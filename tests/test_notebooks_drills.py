@@ -1,0 +1,117 @@
+"""Each drill's notebook survives "Run all" untouched, and passes with the solution pasted in.
+
+A kernel and a server for each would cost minutes: all notebooks run in one process here, and
+one of them in a real kernel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+import rehearsal
+from rehearsal.drill import Drill
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+DRILLS = rehearsal.drills()
+FIRST = next(drill for drill in DRILLS if drill.kind != "bug")
+
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
+
+
+def notebook_of(drill: Drill) -> Path:
+    (path,) = (NOTEBOOKS / "drills").glob(f"*_{drill.id}.ipynb")
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """What came of every notebook untouched, and of every drill's with its solution."""
+    wanted: dict[str, tuple[str, str | None]] = {
+        "rehearse": (str(NOTEBOOKS / "02_rehearse.ipynb"), None),
+        **{f"{drill.id} untouched": (str(notebook_of(drill)), None) for drill in DRILLS},
+        **{f"{drill.id} solved": (str(notebook_of(drill)), drill.solution) for drill in DRILLS},
+    }
+    home = tmp_path_factory.mktemp("home_of_all")
+    run = subprocess.run(
+        [sys.executable, str(ROOT / "tests/run_notebooks.py"), json.dumps([*wanted.values()])],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "REHEARSAL_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=560,
+    )
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    lines = [line for line in run.stdout.splitlines() if line.startswith("RESULT ")]
+    found = [json.loads(line.removeprefix("RESULT ")) for line in lines]
+    return dict(zip(wanted, found, strict=True))
+
+
+class TestInOneProcess:
+    @pytest.mark.parametrize("drill", DRILLS, ids=lambda drill: drill.id)
+    def test_untouched_it_says_that_nothing_was_typed(
+        self, results: dict[str, dict[str, Any]], drill: Drill
+    ) -> None:
+        """A notebook that raises at its first check is closed by half of its readers."""
+        result = results[f"{drill.id} untouched"]
+        assert result["raised"] == ""
+        ((name, status, codes),) = result["verdicts"]
+        assert name == drill.id
+        if drill.kind == "bug":  # its blank is the bug
+            assert status != "passed"
+        else:
+            assert (status, codes) == ("not_attempted", ["not-attempted"])
+
+    @pytest.mark.parametrize("drill", DRILLS, ids=lambda drill: drill.id)
+    def test_with_the_solution_pasted_in_it_passes(
+        self, results: dict[str, dict[str, Any]], drill: Drill
+    ) -> None:
+        """A solution that passes only outside of notebooks is none for who works in one."""
+        result = results[f"{drill.id} solved"]
+        assert (result["raised"], result["verdicts"]) == ("", [[drill.id, "passed", []]])
+
+    def test_the_rehearsal_has_the_cell_drills_in_order(
+        self, results: dict[str, dict[str, Any]]
+    ) -> None:
+        """One that is missing is one that nobody rehearses."""
+        result = results["rehearse"]
+        assert result["raised"] == ""
+        checked = [name for name, *_ in result["verdicts"]]
+        assert checked == [drill.id for drill in DRILLS if drill.kind == "cell"]
+        assert {status for _, status, _ in result["verdicts"]} <= {"not_attempted"}
+
+
+class TestInAKernel:
+    def test_the_verdict_is_drawn_once_and_the_clock_is_a_widget(self) -> None:
+        """check shows its verdict and returns it; a notebook would show it twice."""
+        notebook = nbformat.read(notebook_of(FIRST), 4)
+        for cell in notebook.cells:
+            if cell.metadata.get("origin", "").endswith("blank.py#0:drill"):
+                cell.source = FIRST.solution
+        notebook.cells.append(nbformat.v4.new_code_cell("again = 1\nstatus()"))
+        client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": ROOT}})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(ROOT))
+            client.execute()
+        outputs = {
+            cell.source.partition("(")[0]: cell.outputs
+            for cell in notebook.cells
+            if cell.cell_type == "code"
+        }
+        html = [
+            o.data["text/html"] for o in outputs["check"] if "text/html" in o.get("data", {})
+        ]
+        assert len(html) == 1, "the verdict is drawn once"
+        assert "PASSED" in html[0]
+        kinds = {kind for output in outputs["start"] for kind in output.get("data", {})}
+        assert "application/vnd.jupyter.widget-view+json" in kinds
+        table = outputs["again = 1\nstatus"][0].data["text/markdown"]
+        assert f"{FIRST.id} | {FIRST.minutes:g} | 1 |" in table

@@ -1,0 +1,392 @@
+"""What a cell's call shows, keeps and returns; in a terminal, in IPython and in a kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rehearsal
+from rehearsal import frontend, pacing, ui
+from rehearsal.drill import load
+from rehearsal.progress import Entry, Round, progress
+from rehearsal.verdict import Verdict
+
+ROOT = Path(__file__).resolve().parents[1]
+ID = "lift_to_distributed"
+DRILL = load(ID)
+Shown = Callable[[], str]
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str]) -> Shown:
+    """What was shown since it was last asked."""
+    return lambda: capsys.readouterr().out
+
+
+@pytest.fixture(autouse=True)
+def no_clock_left() -> Iterator[None]:
+    yield
+    ui._clock = None
+
+
+@pytest.fixture
+def verdict_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has checks come to a status at once: what the ranks do is tested elsewhere."""
+
+    def come_to(status: Any) -> None:
+        def grade(drill: str, *_: object, **__: object) -> Verdict:
+            return Verdict(drill=drill, status=status, seconds=0.2, after="next?")
+
+        monkeypatch.setattr(ui, "grade", grade)
+        monkeypatch.setattr(ui, "grade_source", grade)
+
+    return come_to
+
+
+def names_from(text: str) -> dict[str, object]:
+    """A namespace in which ``text`` was executed, with its lines known to tracebacks."""
+    file = f"<cell {len(linecache.cache)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    names: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(text, file, "exec"), names)
+    return names
+
+
+class TestImport:
+    def test_it_loads_neither_ipython_nor_widgets_nor_pictures(self) -> None:
+        """The set-up cell would wait for what a terminal never needs."""
+        code = (
+            "import sys, rehearsal\n"
+            "print([m for m in ('IPython', 'ipywidgets', 'matplotlib', 'fsrs') "
+            "if m in sys.modules])"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert run.stdout == "[]\n"
+
+    def test_every_exported_name_is_there_and_is_no_module(self) -> None:
+        """A module of the same name would hide a function as soon as it is imported."""
+        for name in rehearsal.__all__:
+            assert callable(getattr(rehearsal, name)), name
+
+    @pytest.mark.parametrize(
+        "call", ["start", "check", "hint", "solution", "debrief", "diff", "narration", "brief"]
+    )
+    def test_an_unknown_drill_is_refused_with_the_nearest(self, call: str) -> None:
+        """Ids are typed by hand."""
+        with pytest.raises(rehearsal.UnknownDrill, match=f"nearest is '{ID}'"):
+            getattr(rehearsal, call)("lift_to_distribute")
+        assert progress().entries() == []
+
+
+class TestStart:
+    def test_it_shows_the_brief_with_names_and_minutes(self, shown: Shown) -> None:
+        """A needed name that is not in the brief cannot be known."""
+        rehearsal.start(ID)
+        text = shown()
+        assert DRILL.title in text
+        assert "12 minutes" in text
+        assert "train(model, inputs, targets, *, epochs, global_batch_size, lr)" in text
+        assert "The clock runs: 12:00" in text
+        (entry,) = progress().entries()
+        assert entry.kind == "start"
+
+    def test_a_second_start_stops_the_first_clock(self) -> None:
+        """Two running clocks would both be wrong."""
+        rehearsal.start(ID)
+        first = ui._clock
+        rehearsal.start(ID)
+        assert first is not None
+        assert first._stopped.is_set()
+        assert ui._clock is not None
+        assert not ui._clock._stopped.is_set()
+
+
+class TestClock:
+    @pytest.mark.parametrize(
+        ("seconds", "text"),
+        [(0, "0:00 of 12:00"), (192.9, "3:12 of 12:00"), (720, "12:00 of 12:00"),
+         (760, "12:40 of 12:00, 0:40 over"), (3725, "1:02:05 of 12:00, 50:05 over")],
+    )  # fmt: skip
+    def test_it_says_time_and_budget_and_what_is_over(self, seconds: float, text: str) -> None:
+        """A clock that ends at the budget hides by how much it was missed."""
+        assert frontend.pace(seconds, 12) == text
+
+    def test_it_ticks_while_this_thread_works_and_stops_when_told(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A clock that stands still while a check runs would be wrong by every check."""
+        import IPython.display
+
+        displayed: list[Any] = []
+        monkeypatch.setattr(frontend, "has_front_end", lambda: True)
+        monkeypatch.setattr(IPython.display, "display", displayed.append)
+        clock = frontend.Clock(DRILL)
+        clock.show()
+        (widget,) = displayed
+        assert "0:00 of 12:00" in widget.value
+        deadline = time.monotonic() + 10
+        while "0:02 of" not in widget.value and time.monotonic() < deadline:
+            sum(range(10_000))  # busy, and never handing over by itself
+        assert "0:02 of 12:00" in widget.value
+        clock.stop()
+        stands = widget.value
+        assert "stopped" in stands
+        time.sleep(1.2)
+        assert widget.value == stands
+
+
+class TestCheck:
+    @pytest.mark.ranks
+    def test_wrong_and_right_are_shown_kept_and_returned(
+        self, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """The whole way once: names, ranks, verdict, history."""
+        rehearsal.start(ID)
+        wrong = next(m for m in DRILL.near_misses() if m.name == "no_all_reduce")
+        text = wrong.text.replace("    rank, world", "    print('I am here')\n    rank, world")
+        verdict = rehearsal.check(ID, names_from(text))
+        assert verdict.status == "wrong"
+        out = capfd.readouterr().out
+        assert "[0] I am here" in out
+        assert "[2] I am here" in out
+        assert str(verdict) in out
+        assert "clock 0:" in out
+        assert rehearsal.check(ID, names_from(DRILL.solution)).status == "passed"
+        first, second = [entry for entry in progress().entries() if entry.kind == "attempt"]
+        assert (first.status, second.status) == ("wrong", "passed")
+        assert first.findings[0][0] == wrong.code
+        assert first.text == text
+        assert second.text == DRILL.solution
+
+    @pytest.mark.ranks
+    def test_a_blank_is_no_attempt(self, shown: Shown) -> None:
+        """Running all cells of a notebook must not fill the history."""
+        assert rehearsal.check(ID, names_from(DRILL.blank)).status == "not_attempted"
+        assert rehearsal.check(ID, {}).status == "not_attempted"
+        assert "NOT ATTEMPTED" in shown()
+        assert progress().entries() == []
+
+    def test_outside_a_notebook_the_callers_names_are_judged(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In a script there is no shell whose names could be taken."""
+        seen: list[Any] = []
+
+        def grade(drill: str, names: Any, **_: object) -> Verdict:
+            seen.append(names)
+            return Verdict(drill=drill, status="not_attempted")
+
+        monkeypatch.setattr(ui, "grade", grade)
+        rehearsal.check(ID)
+        assert seen == [globals()]
+
+    def test_a_pass_stops_the_clock_and_says_what_to_do_next(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """The narration is what the interview asks for next."""
+        rehearsal.start(ID)
+        verdict_is("wrong")
+        rehearsal.check(ID, {})
+        assert ui._clock is not None
+        assert not ui._clock._stopped.is_set()
+        verdict_is("passed")
+        shown()
+        rehearsal.check(ID, {})
+        assert ui._clock._stopped.is_set()
+        assert f'narration("{ID}")' in shown()
+
+
+class TestTexts:
+    def test_the_cells_that_define_the_names_are_kept_in_their_order(self) -> None:
+        """Two cells make one attempt; a third that only calls them is none of it."""
+        two = dataclasses.replace(DRILL, needs={"second": "()", "first": "()"})
+        cells = ["def first():\n    return 1\n", "def second():\n    return first()\n"]
+        names = {**names_from(cells[0]), **names_from(cells[1])}
+        names["In"] = ["", "import os", *cells, "second()"]
+        assert frontend.texts_of(two, names) == "\n\n".join(c.rstrip() for c in cells) + "\n"
+
+    def test_data_is_found_in_the_cell_that_assigned_it_last(self) -> None:
+        """The answer to a whiteboard drill is a list, which knows no file."""
+        cells = ["train = [1]", "train = [2]  # better", "%time train", "print(train)"]
+        names = {"train": [2], "In": cells}
+        assert frontend.texts_of(DRILL, names) == "train = [2]  # better\n"
+
+    def test_data_without_a_cell_is_kept_as_it_is(self) -> None:
+        """A script has no cells."""
+        assert frontend.texts_of(DRILL, {"train": [2]}) == "train = [2]\n"
+
+
+class TestHint:
+    def test_three_then_the_last_again_and_a_start_begins_anew(self, shown: Shown) -> None:
+        """A repeated drill must not begin with its last hint."""
+        for number in (1, 2, 3, 3):
+            rehearsal.hint(ID)
+            text = shown()
+            assert f"hint {number} of 3" in text
+            assert DRILL.hints[number - 1] in text
+        assert "give_up=True" in text
+        assert len(progress().entries()) == 3, "the last again is no fourth"
+        rehearsal.start(ID)
+        rehearsal.hint(ID)
+        assert "hint 1 of 3" in shown()
+
+
+class TestSolution:
+    def test_it_opens_after_a_pass_or_on_request_and_says_which(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """A solution that opens by accident ends the rehearsal."""
+        rehearsal.solution(ID)
+        text = shown()
+        assert DRILL.solution not in text
+        assert "give_up=True" in text
+        assert progress().entries() == []
+        rehearsal.solution(ID, give_up=True)
+        assert DRILL.solution in shown()
+        verdict_is("passed")
+        rehearsal.check(ID, {})
+        rehearsal.solution(ID)
+        assert DRILL.solution in shown()
+        kept = [entry.status for entry in progress().entries() if entry.kind == "solution"]
+        assert kept == ["gave_up", "earned"]
+
+
+class TestStatusDiffNarration:
+    def test_status_says_what_passed_and_what_is_next(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """Whoever opens the notebook after a week asks this first."""
+        rehearsal.status()
+        text = shown()
+        assert f"0 of {len(rehearsal.drills())} passed" in text
+        assert f'Next: start("{rehearsal.drills()[0].id}")' in text
+        rehearsal.start(ID)
+        verdict_is("passed")
+        rehearsal.check(ID, {})
+        shown()
+        rehearsal.status()
+        text = shown()
+        assert f"1 of {len(rehearsal.drills())} passed" in text
+        (row,) = [line for line in text.splitlines() if line.startswith(ID)]
+        assert "passed, due in" in row
+
+    def test_diff_shows_what_changed_between_the_last_two(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """What made it pass is the lesson."""
+        rehearsal.diff(ID)
+        assert "a diff needs two" in shown()
+        verdict_is("wrong")
+        for value in (1, 2, 3):
+            rehearsal.check(ID, {"train": value})
+        shown()
+        rehearsal.diff(ID)
+        lines = shown().splitlines()
+        assert "-train = 2" in lines
+        assert "+train = 3" in lines
+        rehearsal.check(ID, {"train": 3})
+        shown()
+        rehearsal.diff(ID)
+        assert "same text" in shown()
+
+    def test_narration_shows_all_four_parts(self, shown: Shown) -> None:
+        """The follow-up is what decides."""
+        rehearsal.narration(ID)
+        text = shown()
+        for part in DRILL.narration:
+            assert part in text
+
+
+def round_of(*entries: tuple[float, str, str], drill: str = ID) -> Round:
+    return Round(
+        entries=[
+            Entry(at, drill, kind, status, [["code-" + status, "found", "", ""]])  # type: ignore[arg-type]
+            for at, kind, status in entries
+        ]
+    )
+
+
+EASY = round_of((0, "start", ""), (100, "hint", "1"), (400, "attempt", "passed"))
+LATE = round_of((500, "start", ""), (600, "attempt", "wrong"), (700, "attempt", "wrong"),
+                (1500, "attempt", "passed"), drill="b")  # fmt: skip
+BROKEN = round_of((1600, "start", ""), (1700, "attempt", "hung"), drill="c")
+DRILLS = dict.fromkeys((ID, "b", "c"), DRILL)
+
+
+class TestDebrief:
+    def test_a_run_is_what_no_long_pause_parts(self) -> None:
+        """Yesterday's pace is not today's."""
+        old = round_of((-90_000, "start", ""), (-89_000, "attempt", "passed"))
+        untimed = round_of((450, "attempt", "wrong"))
+        nothing = round_of((1550, "start", ""))
+        run = pacing.run_of([old, EASY, untimed, LATE, nothing, BROKEN])
+        assert run == [EASY, LATE, BROKEN]
+
+    def test_the_text_has_pace_findings_and_what_repeats(self) -> None:
+        """In a terminal there is no picture."""
+        text = pacing.as_text(pacing.rows_of_run([EASY, LATE, BROKEN], DRILLS))
+        lines = text.splitlines()
+        assert lines[0] == "debrief   25:00 of 36:00 for 3 rounds"
+        assert "6:40 of 12:00, 1 attempt, 1 hint" in lines[1]
+        assert "16:40 of 12:00, 4:40 over, 3 attempts" in lines[2]
+        assert "code-wrong (2 times): found" in lines[3]
+        assert "hung" in lines[4]
+        assert "most over its budget: b" in text
+        assert "met most often: code-wrong, 2 times" in text
+
+    def test_the_picture_draws_what_the_text_says(self) -> None:
+        """A bar without a unit, or without its budget, says nothing."""
+        rows = pacing.rows_of_run([EASY, LATE, BROKEN], DRILLS)
+        figure = pacing.picture(rows)
+        (axes,) = figure.axes
+        assert axes.get_xlabel() == "minutes since the start"
+        assert [label.get_text() for label in axes.get_yticklabels()] == [ID, "b", "c"]
+        widths = [round(patch.get_width(), 3) for patch in axes.patches]  # type: ignore[attr-defined]
+        assert widths == [round(400 / 60, 3), 12, round(280 / 60, 3), round(100 / 60, 3)]
+        assert [bool(patch.get_hatch()) for patch in axes.patches] == [
+            False,
+            False,
+            True,
+            False,
+        ]
+        budgets = [line.get_xdata() for line in axes.lines if line.get_linewidth() == 2.5]
+        assert [list(xs) for xs in budgets] == [[12, 12]] * 3  # type: ignore[arg-type]
+        markers = [line.get_marker() for line in axes.lines if len(line.get_xdata()) == 1]  # type: ignore[arg-type]
+        assert sorted(map(str, markers)) == ["X", "X", "X", "o", "o", "v"]
+        words = [text.get_text() for text in axes.texts]
+        assert words == ["passed", "passed", "hung: code-hung"]
+        assert len(figure.legends[0].get_texts()) == 6
+
+    def test_one_drill_over_its_starts(self) -> None:
+        """Is it getting faster? That is the question after a week."""
+        rows = pacing.rows_of_drill([EASY, EASY], DRILL)
+        assert [row.label for row in rows] == [f"{ID}, start 1", f"{ID}, start 2"]
+
+    def test_without_a_timed_run_it_says_how_to_get_one(self, shown: Shown) -> None:
+        """An empty picture would look like a fault."""
+        rehearsal.debrief()
+        rehearsal.debrief(ID)
+        assert shown().count("Nothing to debrief: start(") == 2
+
+    def test_from_the_history_in_a_terminal(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """The text form needs no matplotlib."""
+        rehearsal.start(ID)
+        verdict_is("crashed")
+        rehearsal.check(ID, {})
+        shown()
+        rehearsal.debrief()
+        assert f"{ID}   crashed" in shown()
