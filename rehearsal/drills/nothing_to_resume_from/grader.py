@@ -90,7 +90,7 @@ def scenario(number: int, fault: Fault | None) -> Scenario:
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterable[Finding]:
         yield from judge_start(reports, list(earlier.values()))
-        # A file object is not torn: that save is killed at its other operations.
+        # A file object is not torn: its save is killed at other operations.
         was_due = fault is not None and fault.at != "torn" and not killed(reports[0])
         if was_due and reports[0].has_answer:
             text = "rank 0 trained to the end, and no kill within a save came upon it"
@@ -100,8 +100,8 @@ def scenario(number: int, fault: Fault | None) -> Scenario:
             yield from judge_end(reports, keep=1)
 
     return Scenario(
-        name=f"job {number}", body=body_with("chain", 1), judge=judge, deadline_s=5, fault=fault,
-        judges_failures=True,
+        name=f"job {number}", body=body_with("chain", 1), judge=judge, fault=fault,
+        deadline_s=5, judges_failures=True,
     )  # fmt: skip
 
 
