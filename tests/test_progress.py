@@ -152,6 +152,23 @@ class TestHistory:
         drills = [entry.drill for entry in Progress(tmp_path).entries()]
         assert (drills.count("a"), drills.count("b")) == (40, 40)
 
+    def test_a_kernel_that_reads_does_not_stop_one_that_writes(
+        self, book: Book, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A check that waits for somebody's open table would be lost to the file."""
+        book.progress.add("d", "start")
+        whole = sqlite3.connect
+        monkeypatch.setattr(
+            sqlite3, "connect", lambda *a, **k: whole(*a, **{**k, "timeout": 0.05})
+        )
+        reader = whole(book.progress.path)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM entries").fetchall()
+        book.progress.add("d", "hint", "1")
+        reader.close()
+        assert book.said == []
+        assert len(book.progress.entries()) == 2
+
 
 class TestDamage:
     @pytest.mark.parametrize("damage", ["noise", "torn", "other tables", "newer", "a folder"])
@@ -341,6 +358,7 @@ class TestNext:
             ([], 0, "a", ["new", "new", "new"]),
             ([("a", "passed")], 0, "b", ["due in 2 days", "new", "new"]),
             ([("a", "passed"), ("c", "wrong")], 0, "c", ["due in 2 days", "new", "begun"]),
+            ([("c", "wrong"), ("b", "passed")], 40, "b", ["new", "due now", "begun"]),
             ([("c", "passed"), ("a", "passed")], 40, "c", ["due now", "new", "due now"]),
             ([(n, "passed") for n in "abc"], 1, None, ["due in 1 day"] * 3),
         ],
