@@ -17,8 +17,8 @@ def main(arguments: list[str]) -> int:
         wrong = [row for row in rows if not row.ok]
         bad += len(wrong)
         seconds = sorted(row.verdict.seconds for row in rows if row.kind == "solution")
-        print(f"{drill.id}: {len(rows) - len(wrong)} of {len(rows)} as they must be; a solution "
-              f"takes {seconds[len(seconds) // 2]:.2f} s")  # fmt: skip
+        score = f"{len(rows) - len(wrong)} of {len(rows)} as they must be"
+        print(f"{drill.id}: {score}; a solution takes {seconds[len(seconds) // 2]:.2f} s")
         for row in wrong:
             print(f"  {row.kind} {row.name}: expected {row.expected}, got {row.got}")
             print("    " + str(row.verdict).replace("\n", "\n    "))

@@ -2,7 +2,7 @@
 
     drills/<id>/
         drill.toml        title, minutes, brief, needed names, hints, narration, near misses
-        blank.py          what the learner starts from (of a find-the-bug drill: the broken trainer)
+        blank.py          what the learner starts from (of a bug drill: the broken trainer)
         solution.py       the one that opens after a pass
         other_*.py        correct solutions of another design: the grader must pass them too
         grader.py         SCENARIOS and CODES
@@ -170,7 +170,8 @@ def _module(path: Path) -> ModuleType:
     # By its file: as a package, the folder would hide the function rehearsal.drills.
     name = f"rehearsal_grader_of_{path.parent.name}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

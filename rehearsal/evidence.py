@@ -1,6 +1,6 @@
 """What the ranks of one job wrote down, as plain data.
 
-A grader reads this and nothing else: it never sees a live process, a tensor or the learner's code.
+A grader reads this and nothing else: no live process, no tensor, not the learner's code.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RankReport:
     def collectives(self) -> list[dict[str, Any]]:
         """The collectives that it issued: name ("all_reduce"), elements, bytes, group.
 
-        As torch's flight recorder saw them, those of DDP included; sends and receives come last.
+        As torch's flight recorder saw them, those of DDP included.
         """
         return self.of("collective")
 

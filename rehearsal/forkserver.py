@@ -1,7 +1,7 @@
 """A process that has imported torch once and forks ranks in milliseconds.
 
-Run by ``ranks.py`` as ``python -m rehearsal.forkserver FD``. It obeys lines of JSON on the socket
-FD and answers with such lines:
+Run by ``ranks.py`` as ``python -m rehearsal.forkserver FD``. It obeys lines of JSON on the
+socket FD and answers with such lines:
 
     {"start": FOLDER, "world_size": W}  ->  {"pids": [...]}, later {"pid": ..., "status": ...}
     {"sweep": true}                     ->  {"swept": true}, when no process of any job is left
@@ -123,7 +123,8 @@ def serve(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    import cloudpickle  # noqa: F401 - the learner's objects come by it
+    with contextlib.suppress(ImportError):  # the learner's objects come by it
+        import cloudpickle  # noqa: F401
     import torch
     import torch._dynamo  # the first optimizer imports it, for two seconds
     from torch.nn.parallel import DistributedDataParallel  # noqa: F401

@@ -45,15 +45,20 @@ def attempt_of_namespace(drill: Drill, namespace: Mapping[str, object]) -> Attem
     Raises:
         Exception: what pickling raises, for an object that cannot travel.
     """
-    import cloudpickle
-
     objects = {name: namespace[name] for name in drill.needs if name in namespace}
-    lines = {}
-    for value in objects.values():
-        for code in codes_of(value):
-            text = "".join(linecache.getlines(code.co_filename))
-            if text and "site-packages" not in code.co_filename:
-                lines[code.co_filename] = text
+    files = {code.co_filename for value in objects.values() for code in codes_of(value)}
+    # Cells that the needed names lean on, as IPython calls them.
+    cells = [f for f in linecache.cache if f.startswith("<ipython") or "ipykernel_" in f]
+    texts = {file: "".join(linecache.getlines(file)) for file in [*cells, *files]}
+    lines = {f: text for f, text in texts.items() if text and "site-packages" not in f}
+    try:
+        import cloudpickle
+    except ImportError:
+        print(
+            "cloudpickle is not installed: the text of your cells is executed again in each "
+            "rank, so names from other cells are missing there. Run: pip install cloudpickle"
+        )
+        return attempt_of_source("\n\n".join(lines.values()))
     return Attempt(None, "", cloudpickle.dumps(objects), lines)
 
 

@@ -1,6 +1,6 @@
 """What graders share: unfriendly data, a model that tells who trained what, exact comparison.
 
-Imported by the graders' bodies (in the ranks, with torch) and by their judges (plain data only).
+Used by the graders' bodies (in the ranks, with torch) and their judges (plain data only).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The life of one rank: torchrun's environment, limits, a recorder, the job, one answer.
 
-Runs in a process that ``forkserver.py`` has forked. The limits are a boundary against accidents,
-not a sandbox against malice.
+Runs in a process that ``forkserver.py`` has forked. The limits are a boundary against
+accidents, not a sandbox against malice.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import signal
 import sys
 import threading
 import traceback
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -28,6 +29,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 GIB = 2**30
@@ -42,7 +44,7 @@ class Blank(Exception):
 
 
 class Mismatch(Exception):
-    """Needed names that are missing or take other arguments: pairs of name and what is wrong."""
+    """Needed names that are missing or take other arguments: pairs of name and fault."""
 
 
 def plain(value: Any) -> Any:
@@ -79,7 +81,7 @@ class RankContext:
         self.is_armed = False
 
     def record(self, kind: str, **facts: Any) -> None:
-        """Write one event down, at once: it survives SIGKILL. A fault set for it strikes now."""
+        """Write one event down: it survives SIGKILL. A fault set for it strikes now."""
         if os.getpid() != self._pid:  # a loader worker's copy
             return
         line = json.dumps({"kind": kind, **facts}, default=plain).encode() + b"\n"
@@ -96,7 +98,7 @@ class RankContext:
     def arm(self) -> None:
         """From here on, write down what files are touched and which optimizer steps are taken.
 
-        Called when the grader is loaded and before the learner's code is: what follows is theirs.
+        Called when the grader is loaded and before the learner's code is.
         """
         self.is_armed = True
         register_optimizer_step_post_hook(lambda *_: self.record("optimizer_step"))
@@ -177,7 +179,7 @@ class RankContext:
 
 
 def learners_frame(error: BaseException, files: Mapping[str, str]) -> tuple[str, str] | None:
-    """The innermost frame in the learner's text: "line 12 in shard", and the function's name."""
+    """The innermost frame in the learner's text: "line 12 in shard", and the function."""
     found: tuple[str, str] | None = None
     frame: TracebackType | None = error.__traceback__
     while frame is not None:
@@ -213,6 +215,29 @@ def failure_of(error: BaseException, files: Mapping[str, str]) -> dict[str, Any]
     }
 
 
+def keep_wrappers(context: RankContext) -> None:
+    """Have DDP wrappers that outlive their group live on to the end of the process.
+
+    Their destructor hangs or aborts then, one time in four (torch 2.13 with gloo). That is
+    worth a finding, which the event "destroyed" makes possible, but no verdict by chance.
+    """
+    wrappers: list[weakref.ref[DistributedDataParallel]] = []
+    kept: list[DistributedDataParallel] = []
+    construct, destroy = DistributedDataParallel.__init__, dist.destroy_process_group
+
+    def recorded_construct(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
+        construct(self, *args, **kwargs)
+        wrappers.append(weakref.ref(self))
+
+    def recorded_destroy(*args: Any, **kwargs: Any) -> None:
+        kept.extend(wrapper for ref in wrappers if (wrapper := ref()) is not None)
+        context.record("destroyed", live_wrappers=len(kept))
+        destroy(*args, **kwargs)
+
+    DistributedDataParallel.__init__ = recorded_construct  # type: ignore[method-assign]
+    dist.destroy_process_group = recorded_destroy
+
+
 def set_limits() -> None:
     """Bound memory, file size and, for other users than root, the number of processes."""
     for which, limit in LIMITS.items():
@@ -237,6 +262,7 @@ def main(folder: Path, rank: int) -> NoReturn:
     # Loader workers of the learner are forked: a dataset typed in a notebook does not pickle.
     multiprocessing.set_start_method("fork", force=True)
     context = RankContext(spec, rank, folder / f"events-{rank}.jsonl")
+    keep_wrappers(context)
     # Where the collectives stood, should the deadline come while the GIL is free.
     late = threading.Timer(max(0.0, spec["deadline_s"] - 0.05), context.record_collectives)
     late.daemon = True
@@ -262,3 +288,7 @@ def main(folder: Path, rank: int) -> NoReturn:
     temporary.rename(folder / f"answer-{rank}.json")
     # Not the interpreter's own end: it waits for threads that the learner may have left.
     os._exit(code)
+
+
+if __name__ == "__main__":  # where ranks cannot be forked
+    main(Path(sys.argv[1]), int(sys.argv[2]))

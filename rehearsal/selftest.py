@@ -48,7 +48,7 @@ def outcome(verdict: Verdict) -> str:
 
 
 def texts(drill: Drill) -> Iterator[tuple[str, str, str, str]]:
-    """Kind, name, expected outcome and text of everything that the drill's grader must judge."""
+    """Kind, name, expected outcome and text of all that the drill's grader must judge."""
     near_misses = drill.near_misses()
     if drill.kind != "bug":  # its blank is the bug, and a near miss
         yield "blank", "blank", "not-attempted", drill.blank

@@ -84,11 +84,7 @@ def failure_verdict(
     late = [report for report in reports if report.exitcode is None]
     if late:
         names = ", ".join(str(report.rank) for report in late)
-        stacks = "\n".join(
-            f"[rank {report.rank}] {report.stacks.strip() or 'left no stack'}"
-            for report in reports
-            if report.exitcode is None or report.failure
-        )
+        stacks = "\n".join(where_it_stood(report) for report in reports)
         found = f"rank {names} of {len(reports)} still ran after {deadline_s:g} s"
         rule = "every rank reaches every collective, and every loop ends"
         look = "at the innermost line of yours in each rank's stack"
@@ -100,11 +96,8 @@ def failure_verdict(
         report = silent[0]
         found = f"rank {report.rank} left with exit code {report.exitcode} before its answer"
         rule = "a rank returns from what is called; it does not end the process"
-        return (
-            "crashed",
-            [Finding("left", found, rule, "at exit, os._exit, abort")],
-            report.output,
-        )
+        look = "at exit, os._exit, abort"
+        return "crashed", [Finding("left", found, rule, look)], report.output
     if not causes and failed:
         waiting, done = failed[0], [report for report in reports if report.has_answer]
         where = waiting.failure.where if waiting.failure else ""
@@ -121,6 +114,16 @@ def failure_verdict(
         look = f"at {failure.where}" if failure.where else "at the last line of yours below"
         return "crashed", [Finding("crashed", found, rule, look)], failure.traceback
     return None
+
+
+def where_it_stood(report: RankReport) -> str:
+    """One rank of a job that hung: its collectives so far, and its stack if it still ran."""
+    issued = report.collectives
+    last = f", the last {issued[-1]['name']} of {issued[-1]['bytes']} bytes" if issued else ""
+    head = f"[rank {report.rank}] {len(issued)} collective(s){last}; "
+    if report.exitcode is not None:
+        return head + ("has returned" if report.has_answer else "has failed")
+    return head + f"stands at\n{report.stacks or 'an unknown line: it was stopped'}"
 
 
 def is_echo(report: RankReport) -> bool:

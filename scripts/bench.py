@@ -19,6 +19,7 @@ import platform
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -292,7 +293,9 @@ def bench_checkpoint(quick: bool, folder: Path) -> Iterator[Row]:
 
     # With the trainer's retention: all that the background has to do while the run trains.
     background: list[float] = []
-    writer = CheckpointWriter(folder / "async", 3, True, lambda _, s: background.append(s))
+    writer = CheckpointWriter(
+        folder / "async", 3, True, lambda _, step, seconds: background.append(seconds)
+    )
     save(writer, 0)
     copied, blocked = [], []
     for step in range(1, pairs + 1):
@@ -310,7 +313,7 @@ def bench_checkpoint(quick: bool, folder: Path) -> Iterator[Row]:
     yield row(what="async save beside training", figure=median(background), unit="s", note=note)
 
     # Nothing is deleted by the writer here: the target is about writing and hashing.
-    writer = CheckpointWriter(folder / "sync", 2, False, lambda *_: None)
+    writer = CheckpointWriter(folder / "sync", 2, False, lambda *_, **__: None)
     saved, written, hashed = [], [], []
     for pair in range(pairs):
         for is_ours in random.Random(pair).sample((True, False), 2):
@@ -402,6 +405,85 @@ def bench_restart(quick: bool, folder: Path) -> Iterator[Row]:
             yield row(what=what, figure=median(seconds), unit="s", target=target, note=note)
 
 
+# ---------------------------------------------------------------- the checks
+
+COMMON_WORK = """
+import os
+import torch, torch.distributed as dist
+
+def work(rank=None, port=None):
+    if rank is not None:
+        os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(20):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+"""
+
+
+def bench_checks(quick: bool, folder: Path) -> Iterator[Row]:
+    """What a learner waits for, beside the same job by torchrun and by mp.spawn."""
+    from rehearsal import drills, grade_source, ranks
+
+    row, tries = partial(Row, section="checks"), 3 if quick else 15
+
+    def hang(context: Any) -> None:
+        time.sleep(60)
+
+    def same_work(context: Any) -> None:
+        scope: dict[str, Any] = {"__name__": "work"}
+        exec(COMMON_WORK + "    pass", scope)
+        scope["work"]()
+
+    first = []
+    for _ in range(2 if quick else 5):
+        ranks.shut_down()
+        first.append(seconds_of(lambda: ranks.run_ranks(same_work, world_size=2)))
+    what = "the first job of a kernel, hidden behind the set-up cell"
+    yield row(what=what, figure=median(first), unit="s", target=3.5, note=quartiles(first))
+    ours = [seconds_of(lambda: ranks.run_ranks(same_work, world_size=2)) for _ in range(tries)]
+    what = "20 steps on 2 ranks, "
+    yield row(what=what + "warm", figure=median(ours), unit="s", note=quartiles(ours))
+    (folder / "by_torchrun.py").write_text(COMMON_WORK + "    work()")
+    spawning = "    torch.multiprocessing.spawn(work, args=(os.environ['PORT'],), nprocs=2)"
+    (folder / "by_spawn.py").write_text(COMMON_WORK + spawning)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PORT": str(free_port())}
+    others = {
+        "torchrun": [*TORCHRUN, str(folder / "by_torchrun.py")],
+        "mp.spawn": [str(folder / "by_spawn.py")],
+    }
+    for name, arguments in others.items():
+        command = [sys.executable, *arguments]
+        run = partial(subprocess.run, command, env=environment, check=True, capture_output=True)
+        theirs = [seconds_of(run) for _ in range(2 if quick else 5)]
+        yield row(what=what + name, figure=median(theirs), unit="s", note=quartiles(theirs))
+    late = [
+        seconds_of(lambda: ranks.run_ranks(hang, world_size=2, deadline_s=1.0)) - 1.0
+        for _ in range(tries)
+    ]
+    what = "a hang is told after its deadline"
+    yield row(what=what, figure=median(late), unit="s", target=0.5, note=quartiles(late))
+    for drill in drills():
+        check = partial(grade_source, drill.id, drill.solution)
+        checks = [seconds_of(check) for _ in range(tries)]
+        target = {"cell": 0.3}.get(drill.kind, 2.0 if "resume" in drill.id else None)
+        sizes = sorted({scenario.world_size for scenario in drill.scenarios})
+        note = f"{quartiles(checks)}; world sizes {sizes}"
+        yield row(what=drill.id, figure=median(checks), unit="s", target=target, note=note)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
 # ---------------------------------------------------------------- all together
 
 
@@ -416,7 +498,7 @@ def bench_cuda(quick: bool, folder: Path) -> Iterator[Row]:
 
 SECTIONS = {
     "step": bench_step, "order": bench_order, "checkpoint": bench_checkpoint,
-    "restart": bench_restart, "cuda": bench_cuda,
+    "restart": bench_restart, "checks": bench_checks, "cuda": bench_cuda,
 }  # fmt: skip
 
 

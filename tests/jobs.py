@@ -53,7 +53,7 @@ def this_rank() -> int:
     return int(os.environ["RANK"])
 
 
-def kill_after_commit(rank: int, step: int) -> None:
+def kill_after_commit(rank: int, step: int, signal_: signal.Signals = signal.SIGKILL) -> None:
     """Die when the optimizer has taken ``step``, before the ledger and the checkpoint."""
     from trainer_core.data import ResumeAwareDistributedSampler as Sampler
 
@@ -62,7 +62,7 @@ def kill_after_commit(rank: int, step: int) -> None:
     def commit_and_die(self: Sampler) -> None:
         commit(self)
         if this_rank() == rank and self.position == step:
-            die()
+            os.kill(os.getpid(), signal_)
 
     Sampler.commit = commit_and_die  # type: ignore[method-assign]
 

@@ -47,9 +47,11 @@ from trainer_core.publish import (
     verify,
 )
 from trainer_core.rng import restore_rng, setup_seed
+from trainer_core.runfolder import Start
 from trainer_core.settings import UserError
 
 CPU = torch.device("cpu")
+TEN_STEPS = StepSchedule(100, 10, 2)
 Parts = dict[str, Any]
 
 
@@ -84,7 +86,7 @@ def checkpoint_of(parts: Parts, **changes: Any) -> dict[str, Any]:
 
 
 def writer_of(folder: Path, *, keep_last: int = 9, is_async: bool = False) -> CheckpointWriter:
-    return CheckpointWriter(folder, keep_last, is_async, lambda step, seconds: None)
+    return CheckpointWriter(folder, keep_last, is_async, lambda event, **facts: None)
 
 
 def publish_step(checkpoints: Path, step: int) -> Path:
@@ -177,6 +179,12 @@ class TestLayout:
         assert run(cfg) == first
         assert contents(tmp_path) == before
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
+
+    def test_a_run_that_has_ended_holds_no_file_open(self, tmp_path: Path) -> None:
+        """A notebook's kernel that keeps the lock keeps all other processes out of the run."""
+        run(small_run(tmp_path / "run"))
+        links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        assert not [link for link in map(os.readlink, links) if str(tmp_path) in link]
 
     def test_nothing_in_it_can_run_code(self, folder: Path) -> None:
         """A pickle is a program; torch's default load refuses the handbook's own checkpoint."""
@@ -826,19 +834,29 @@ class TestRandomStreams:
         assert self.draw() == expected
 
 
+def start_of(lr: float | None, scales: bool) -> Start:
+    """A start whose schedule gives ``lr`` in its first steps; None: the user has moved it."""
+    amp = "fp16" if scales else "no"
+    cfg = TrainConfig(learning_rate=lr or 0.0, decay_steps=10**9, amp=amp)
+    changes = {"learning_rate": [1e-3, 0.0]} if lr is None else {"dropout": [0.0, 0.1]}
+    return Start(cfg, {}, 1, None, {}, changes)
+
+
 class TestValidateResume:
     def check(
         self, name: str, position: int = 4, lr: float | None = 1e-3, scales: bool = False,
-        after: tuple[float, ...] = (1.7, 1.8), **changes: Any,
+        after: tuple[float, ...] = (1.7, 1.8), schedule: StepSchedule = TEN_STEPS,
+        **changes: Any,
     ) -> bool | None:  # fmt: skip
         parts = parts_of(trained=4, amp="fp16" if scales else "no")
         state = checkpoint_of(parts, losses=[2.0, 1.9, 1.8, 1.9]) | changes
-        return validate_resume(state, position, lr, scales, after)[name]
+        start = start_of(lr, scales)
+        return validate_resume(state, start, schedule, position, after)[name]
 
     def test_a_good_resume_passes_every_check(self) -> None:
         """An alarm that always rings is switched off."""
         state = checkpoint_of(parts_of(trained=4, amp="fp16"), losses=[2.0, 1.9, 1.8])
-        checks = validate_resume(state, 4, 1e-3, True, [1.8, 1.7])
+        checks = validate_resume(state, start_of(1e-3, True), TEN_STEPS, 4, [1.8, 1.7])
         assert checks == dict.fromkeys(
             ["step_monotone", "sampler_position_continuous", "learning_rate_continuous",
              "optimizer_state_present", "scaler_state_present", "loss_continuous"], True,
@@ -875,6 +893,16 @@ class TestValidateResume:
         """Other weights than those that were saved."""
         assert self.check("loss_continuous", after=(5.0, 5.0)) is False
         assert self.check("loss_continuous", after=(1.9, 2.05)) is True
+
+    def test_a_step_of_one_sample_is_no_jump(self) -> None:
+        """The last step of an epoch may hold a single sample, and its loss may be anything."""
+        short = StepSchedule(21, 10, 9)  # steps of 10, 10 and 1 samples
+        steps: dict[str, Any] = {"schedule": short, "step": 6, "position": 6}
+        losses = [2.0, 1.9, 0.1, 1.8, 1.9, 9.0]
+        after = (1.8, 1.9, 20.0, 1.7)
+        assert self.check("loss_continuous", losses=losses, after=after, **steps) is True
+        after = (3.0, 3.1, 0.1, 3.0)
+        assert self.check("loss_continuous", losses=losses, after=after, **steps) is False
 
     def test_too_few_losses_are_no_verdict(self) -> None:
         """None is not False: nothing was found wrong."""

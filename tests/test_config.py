@@ -65,8 +65,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("async_checkpoint", 1, "of type bool"),
     ("log_every", 0, "at least 1"),
     ("trace_steps", -1, "at least 0"),
-    ("dist_timeout_s", 0.5, "at least 1.0 and finite"),
-    ("dist_timeout_s", INF, "at least 1.0 and finite"),
+    ("dist_timeout_s", 0.5, "at least 1.0 and at most 1000000.0"),
+    ("dist_timeout_s", 1e20, "at least 1.0 and at most 1000000.0"),
     ("start_over", "yes", "of type bool"),
 ]
 
@@ -94,6 +94,7 @@ ACCEPTED: list[tuple[str, Any]] = [
     ("num_workers", 0),
     ("trace_steps", 0),
     ("dist_timeout_s", 1),
+    ("dist_timeout_s", 1e6),
 ]
 
 # For each field that defines the training: a value other than the default.

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import pickle
+import subprocess
+import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -385,6 +389,45 @@ def tokens_of(path: Path, **changes: Any) -> TrainConfig:
     return TrainConfig(data=f"tokens:{path}", **({"seq_len": 8} | changes))
 
 
+ABANDON = """
+import subprocess, sys, time, torch
+from trainer_core.config import TrainConfig
+from trainer_core.data import (ResumeAwareDistributedSampler, StepSchedule, TrainingView,
+                               build_dataloader, build_dataset)
+cfg = TrainConfig(num_workers=2, dataset_size=1000)
+sampler = ResumeAwareDistributedSampler(StepSchedule(1000, 16, 9), cfg, 0, 1)
+view = TrainingView(build_dataset(cfg), seed=1, input_noise=0.0)
+batches = iter(build_dataloader(view, sampler, cfg, torch.device("cpu")))
+[next(batches) for _ in range(2)]  # one of each worker
+pids = [str(worker.pid) for worker in batches._workers]
+print(*pids)
+if sys.argv[1] == "hit":  # by somebody else: their own process's SIGTERM they obey
+    subprocess.run(["kill", "-TERM", *pids], check=True)
+time.sleep(0.2)
+[next(batches) for _ in range(9)]
+keep = batches  # a global name, alive until the end
+"""
+
+
+@pytest.mark.ranks
+class TestLoaderWorkers:
+    @pytest.mark.skipif(
+        sys.platform != "linux", reason="not checked: signals to loader workers"
+    )
+    @pytest.mark.parametrize("signals", ["hit", "spared"])
+    def test_they_outlive_a_sigterm_but_not_their_process(self, signals: str) -> None:
+        """An iterator that was left behind must not make the interpreter wait at its end."""
+        run = subprocess.run(
+            [sys.executable, "-c", ABANDON, signals],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert (run.returncode, run.stderr) == (0, "")
+        pids = run.stdout.split()
+        assert len(pids) == 2
+        assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
 class TestTokens:
     @pytest.mark.parametrize(
         ("count", "windows"), [(9, 1), (16, 1), (17, 2), (80, 9), (81, 10)]
@@ -437,6 +480,16 @@ class TestTokens:
         with pytest.raises(UserError, match=r"token 256, .*--vocab-size 256.*Raise"):
             source.batch([0, 6])
         build_dataset(tokens_of(tmp_path / "x.bin", vocab_size=257)).batch([6])
+
+    def test_a_spawned_worker_gets_the_path_and_not_the_content(self, tmp_path: Path) -> None:
+        """Off Linux each loader worker would be sent the whole file through a pipe."""
+        write_tokens(tmp_path / "x.bin", 100_000)
+        source = build_dataset(tokens_of(tmp_path / "x.bin"))
+        pickled = pickle.dumps(TrainingView(source, seed=1, input_noise=0.0))
+        assert len(pickled) < 1000
+        copy = pickle.loads(pickled).source
+        assert copy.fingerprint == source.fingerprint
+        assert torch.equal(copy.batch([3, 7])[0], source.batch([3, 7])[0])
 
     def test_a_file_of_8_gib_is_not_read_into_memory(self, tmp_path: Path) -> None:
         """Any size is the promise; each rank holding a copy breaks it."""

@@ -7,12 +7,13 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,18 +36,51 @@ def launch() -> ModuleType:
     return module
 
 
-def torchrun(run_dir: Path, world_size: int, *flags: str, restarts: int = 0) -> Any:
-    """Start torchrun with small sizes; its output goes to a file beside the run."""
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone",
-        f"--nproc-per-node={world_size}", f"--max-restarts={restarts}", str(SCRIPT),
-        "--run-dir", str(run_dir), *FLAGS.split(), *flags,
-    ]  # fmt: skip
-    with run_dir.with_suffix(".err").open("w") as errors:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
-        )
+class Torchrun:
+    """Starts torchrun with small sizes; output and errors go to files beside the run."""
+
+    def __init__(self) -> None:
+        self.jobs: list[subprocess.Popen[str]] = []
+
+    def __call__(
+        self,
+        run_dir: Path,
+        world_size: int,
+        *flags: str,
+        restarts: int = 0,
+        meeting: Sequence[str] = ("--standalone",),
+        script: Path = SCRIPT,
+        **environment: str,
+    ) -> subprocess.Popen[str]:
+        command = [
+            sys.executable, "-m", "torch.distributed.run", *meeting,
+            f"--nproc-per-node={world_size}", f"--max-restarts={restarts}", str(script),
+            "--run-dir", str(run_dir), *FLAGS.split(), *flags,
+        ]  # fmt: skip
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        with run_dir.with_suffix(".err").open("a") as errors:
+            self.jobs.append(
+                subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+                )
+            )
+        return self.jobs[-1]
+
+    def end(self) -> None:
+        """End what a failed test has left: torchrun passes SIGTERM on to its ranks."""
+        for job in self.jobs:
+            if job.poll() is None:
+                job.terminate()
+        for job in self.jobs:
+            job.communicate(timeout=60)
+
+
+@pytest.fixture
+def torchrun() -> Iterator[Torchrun]:
+    """Torchrun that ends with the test."""
+    starter = Torchrun()
+    yield starter
+    starter.end()
 
 
 def wait_for_step(run_dir: Path, rank: int, step: int, attempt: int = 0) -> int:
@@ -123,6 +157,25 @@ class TestFlags:
         assert len(printed.err) < 500
         assert printed.out == ""
         assert not run_dir.exists(), "a refused start writes nothing"
+
+    def test_settings_that_the_run_does_not_read_are_said(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Said, not refused: another --data or a pinned batch is one flag more on a command."""
+        for flags, unread in [
+            ("--data digits --seq-len 9", "--input-dim 8, --seq-len 9"),
+            ("--num-heads 2 --vocab-size 9 --input-dim 9", "--num-heads 2, --vocab-size 9"),
+            ("--grad-accum-steps 3 --pinned-global-batch-size 8", "--grad-accum-steps 3"),
+            ("--grad-accum-steps 3 --seq-len 64", ""),
+        ]:
+            run_dir = tmp_path / unread.replace(" ", "")
+            command = ["--run-dir", str(run_dir / "run"), *FLAGS.split(), *flags.split()]
+            assert launch.main(command) == 0
+            said = re.findall(r"^no effect with .*: (.*)$", capsys.readouterr().err, re.M)
+            assert said == ([unread] if unread else [])
+            log = list(read_jsonl(run_dir / "run" / "logs" / "rank-0.jsonl"))
+            events = [line["flags"] for line in log if line["event"] == "settings_unread"]
+            assert events == said
 
     def test_a_token_file_of_odd_length_is_refused(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -216,15 +269,19 @@ class TestFlags:
 
 @pytest.mark.ranks
 class TestTorchrun:
-    def test_every_launch_ends_with_0(self, tmp_path: Path) -> None:
+    def test_four_ranks_end_with_0_and_one_summary(
+        self, tmp_path: Path, torchrun: Torchrun
+    ) -> None:
         """Ranks that abort while tearing down fail a job that has done its work (D27)."""
-        for launch in range(2):
-            job = torchrun(tmp_path / str(launch), 4)
-            output, _ = job.communicate(timeout=120)
-            assert job.returncode == 0, (tmp_path / f"{launch}.err").read_text()
-            assert json.loads(output.splitlines()[-1])["status"] == "done"
+        job = torchrun(tmp_path / "run", 4)
+        output, _ = job.communicate(timeout=120)
+        assert job.returncode == 0, (tmp_path / "run.err").read_text()
+        (line,) = output.splitlines()
+        assert json.loads(line)["status"] == "done"
 
-    def test_a_rank_killed_three_times_is_restarted_three_times(self, tmp_path: Path) -> None:
+    def test_a_rank_killed_three_times_is_restarted_three_times(
+        self, tmp_path: Path, torchrun: Torchrun
+    ) -> None:
         """Restarted ranks that read keys of the dead attempt wait for ever (D24)."""
         run_dir = tmp_path / "run"
         flags = ("--max-epochs", "12", "--checkpoint-every-steps", "10")
@@ -238,7 +295,9 @@ class TestTorchrun:
         report = audit_run(run_dir)
         assert (report.status, report.attempts) == ("proved", 4)
 
-    def test_sigterm_to_torchrun_saves_the_step(self, tmp_path: Path) -> None:
+    def test_sigterm_to_torchrun_saves_the_step(
+        self, tmp_path: Path, torchrun: Torchrun
+    ) -> None:
         """A scheduler that takes the node back sends SIGTERM and does not wait long (D17)."""
         run_dir = tmp_path / "run"
         flags = ("--max-epochs", "500", "--checkpoint-every-steps", "1000000")
@@ -250,7 +309,38 @@ class TestTorchrun:
         assert last["event"] == "preempted"
         assert (run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
 
-    def test_a_mistake_is_said_once_and_ends_all_ranks(self, tmp_path: Path) -> None:
+    def test_sigterm_to_every_process_of_the_job_saves_the_step(self, tmp_path: Path) -> None:
+        """A service manager signals every process; loader workers must not die of it first."""
+        run_dir = tmp_path / "run"
+        command = [sys.executable, str(SCRIPT), "--run-dir", str(run_dir), *FLAGS.split()]
+        command += ["--max-epochs", "500", "--num-workers", "2"]
+        job = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+        wait_for_step(run_dir, 0, 30)
+        os.killpg(job.pid, signal.SIGTERM)
+        assert job.wait(60) == 0
+        last = list(read_jsonl(run_dir / "logs" / "rank-0.jsonl"))[-1]
+        assert last["event"] == "preempted"
+        assert (run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
+        with pytest.raises(ProcessLookupError):
+            os.killpg(job.pid, 0)  # no loader worker has stayed behind
+
+    def test_sigterm_before_the_training_changes_nothing(self, tmp_path: Path) -> None:
+        """143 makes a scheduler report a failure; nothing has failed, nothing was begun."""
+        command = [sys.executable, str(SCRIPT), "--run-dir", str(tmp_path / "run")]
+        job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        while True:  # until the process catches the signal; torch is not imported by then
+            status = Path(f"/proc/{job.pid}/status").read_text()
+            caught = re.search(r"SigCgt:\s*(\w+)", status)
+            if caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1:
+                break
+        job.terminate()
+        _, errors = job.communicate(timeout=60)
+        assert (job.returncode, "SIGTERM while it was not training" in errors) == (0, True)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_mistake_is_said_once_and_ends_all_ranks(
+        self, tmp_path: Path, torchrun: Torchrun
+    ) -> None:
         """Four ranks that print the same paragraph hide it."""
         run_dir = tmp_path / "run"
         job = torchrun(run_dir, 2, "--data", "tokens:/nowhere/tokens.bin")
@@ -260,3 +350,68 @@ class TestTorchrun:
         assert text.count("no such file") == 1
         assert re.search(r"exitcode\s*: 2", text)
         assert not re.search(r"launch\.py\", line", text), "torchrun's own traceback is enough"
+
+
+# launch.py, but one rank stops after a step until a signal comes: alone for the SIGTERM of a
+# membership change, in a group of two for the SIGKILL that its node dies of.
+PAUSING = f"""
+import runpy, signal
+from trainer_core.data import ResumeAwareDistributedSampler as Sampler
+
+commit = Sampler.commit
+
+def commit_and_pause(self):
+    commit(self)
+    if (self.world_size, self.rank, self.position) in [(1, 0, 25), (2, 1, 50)]:
+        signal.pause()
+
+Sampler.commit = commit_and_pause
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.ranks
+class TestMembership:
+    def test_a_node_joins_and_dies_and_each_sample_is_trained_once(
+        self, tmp_path: Path, torchrun: Torchrun
+    ) -> None:
+        """A job on machines that come and go would wait for them, or lose its place (D9)."""
+        run_dir, script = tmp_path / "run", tmp_path / "pausing.py"
+        script.write_text(PAUSING)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            endpoint = f"localhost:{free.getsockname()[1]}"
+
+        def start_node(address: str) -> subprocess.Popen[str]:
+            # The first node keeps the meeting point; of the two addresses its own sorts first,
+            # so it stays the node of rank 0. A node is dead after five seconds of silence.
+            return torchrun(
+                run_dir, 1, "--max-epochs", "4", "--pinned-global-batch-size", "8",
+                restarts=3, script=script,
+                meeting=[
+                    "--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
+                    f"--local-addr={address}", "--rdzv-conf=last_call_timeout=1,"
+                    "keep_alive_interval=1,keep_alive_max_attempt=5",
+                ],
+                # Else the first agent tells the ranks' address in its first round only, and an
+                # agent that joins later waits for it until it gives up (torch 2.13).
+                TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
+            )  # fmt: skip
+
+        first = start_node("127.0.0.1")
+        wait_for_step(run_dir, 0, 24)
+        second = start_node("localhost")
+        pid = wait_for_step(run_dir, 1, 49, attempt=1)
+        second.kill()
+        os.kill(pid, signal.SIGKILL)
+        output, _ = first.communicate(timeout=120)
+        assert first.returncode == 0, run_dir.with_suffix(".err").read_text()
+        assert json.loads(output.splitlines()[-1])["step"] == 4 * 26
+        starts = [
+            line["world_size"]
+            for line in read_jsonl(run_dir / "logs" / "rank-0.jsonl")
+            if line["event"] == "run_start"
+        ]
+        assert starts == [1, 2, 1]
+        report = audit_run(run_dir)
+        assert (report.status, report.epochs) == ("proved", 4), report.findings

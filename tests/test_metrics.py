@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch, SampleKey, TrainingView
-from trainer_core.jsonfiles import JsonlSink, TraceFile
+from trainer_core.jsonfiles import JsonlSink, append_trace
 from trainer_core.launch import run
 from trainer_core.metrics import (
     PHASES,
@@ -392,14 +392,19 @@ def events_of(count: int, name: str = "forward") -> list[dict[str, Any]]:
     return [{"name": name, "ts": 1.5e15 + i, "dur": 100.25 * i} for i in range(count)]
 
 
+def append_step(
+    path: Path, step: int, events: list[dict[str, Any]], rank: int = 0, attempt: int = 0
+) -> None:
+    append_trace(path, events, pid=rank, args={"step": step, "attempt": attempt})
+
+
 class TestTrace:
     def test_it_is_valid_after_every_append(self, tmp_path: Path) -> None:
         """A viewer opened beside a running job must not fail."""
         path, expected = tmp_path / "traces" / "rank-3.json", []
         for attempt in (0, 1):
-            trace = TraceFile(path, rank=3, attempt=attempt)
             for step in range(1, 40):
-                trace.append(step, events_of(7))
+                append_step(path, step, events_of(7), rank=3, attempt=attempt)
                 expected += [(attempt, step)] * 7
                 found = json.loads(path.read_text())
                 places = [(e["args"]["attempt"], e["args"]["step"]) for e in found]
@@ -417,13 +422,12 @@ class TestTrace:
     ) -> None:
         """A kill cuts at any byte, and an array without its end opens nowhere."""
         path = tmp_path_factory.mktemp("trace") / "x.json"
-        trace = TraceFile(path, rank=0, attempt=0)
         for step, count in enumerate(before):
-            trace.append(step, events_of(count))
+            append_step(path, step, events_of(count))
         text = path.read_bytes()
         cut = data.draw(st.integers(0, len(text)), label="cut")
         path.write_bytes(text[:cut])
-        TraceFile(path, rank=0, attempt=1).append(99, events_of(2, "optimizer"))
+        append_step(path, 99, events_of(2, "optimizer"), attempt=1)
         found = json.loads(path.read_text())
         whole = [event for event in json.loads(text) if event]
         kept = text[:cut].count(b"}}")
@@ -433,25 +437,31 @@ class TestTrace:
     def test_every_cut_of_a_short_file_is_mended(self, tmp_path: Path) -> None:
         """Every byte, the first and the last included."""
         path = tmp_path / "x.json"
-        TraceFile(path, rank=0, attempt=0).append(1, events_of(3))
+        append_step(path, 1, events_of(3))
         text = path.read_bytes()
         for cut in range(len(text) + 1):
             path.write_bytes(text[:cut])
-            TraceFile(path, rank=0, attempt=1).append(2, events_of(1))
+            append_step(path, 2, events_of(1), attempt=1)
             assert len(json.loads(path.read_text())) == text[:cut].count(b"}}") + 1
+
+    def test_a_step_without_events_leaves_it_valid(self, tmp_path: Path) -> None:
+        """A comma with nothing behind it is no JSON."""
+        path = tmp_path / "x.json"
+        for step, count in enumerate((0, 2, 0, 1)):
+            append_step(path, step, events_of(count))
+        assert [e["args"]["step"] for e in json.loads(path.read_text())] == [1, 1, 3]
 
     def test_a_long_file_is_not_read_whole(self, tmp_path: Path) -> None:
         """At a gigabyte each append would cost more than the step."""
         path = tmp_path / "x.json"
-        TraceFile(path, rank=0, attempt=0).append(1, events_of(2))
+        append_step(path, 1, events_of(2))
         text = path.read_text()
         first = text[2 : text.index("}}") + 2]
         with path.open("w") as file:
             file.write("[\n" + ",\n".join([first] * 50_000) + "\n]")
-        trace = TraceFile(path, rank=0, attempt=0)
         tracemalloc.start()
         try:
-            trace.append(2, events_of(2))
+            append_step(path, 2, events_of(2))
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

@@ -325,6 +325,22 @@ class TestNonFinite:
         assert not last.skipped
         assert weights_sha256(trainer.model) != weights
 
+    def test_fp16_withholds_what_it_reports_as_withheld(self) -> None:
+        """Gradients are finite, their norm overflows: the ledger and the scaler disagreed."""
+        trainer = trainer_of(amp="fp16")
+        train_step(trainer, [batch_of(16)], 16, 1e-2)
+        before = state_of(trainer)
+
+        def grow(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            parameter.grad.fill_(3e38)
+
+        for parameter in trainer.model.parameters():
+            parameter.register_post_accumulate_grad_hook(grow)
+        assert train_step(trainer, [batch_of(16)], 16, 1e-2).item() == 1
+        assert all(grad.isfinite().all() for grad in gradients(trainer.model))
+        assert_same_bits(state_of(trainer), before)
+
     def test_fp16_stops_at_a_loss_that_is_not_finite(self) -> None:
         """The scaler would halve its scale for ever and train nothing."""
         trainer = trainer_of(amp="fp16")

@@ -21,18 +21,11 @@ class TinyDecoder(nn.Module):
     def __init__(self, cfg: TrainConfig, vocab_size: int) -> None:
         super().__init__()
         width = cfg.hidden_dim
-        self.tokens, self.places = (
-            nn.Embedding(vocab_size, width),
-            nn.Embedding(cfg.seq_len, width),
-        )
+        self.tokens = nn.Embedding(vocab_size, width)
+        self.places = nn.Embedding(cfg.seq_len, width)
+        sizes = width, cfg.num_heads, 4 * width
         block = nn.TransformerEncoderLayer(
-            width,
-            cfg.num_heads,
-            4 * width,
-            cfg.dropout,
-            F.gelu,
-            batch_first=True,
-            norm_first=True,
+            *sizes, cfg.dropout, F.gelu, batch_first=True, norm_first=True
         )
         self.blocks = nn.TransformerEncoder(block, cfg.num_layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, vocab_size)

@@ -10,21 +10,23 @@ import os
 import statistics
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 # %% active="py"
-from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler
+from trainer_core.config import TrainConfig
+from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler, StepSchedule
 from trainer_core.distributed import RankInfo
-from trainer_core.jsonfiles import JsonlSink, TraceFile
-from trainer_core.metrics import RankLog, Sink, StepTimers
-from trainer_core.metrics import log_rank_event, summarize_timers
+from trainer_core.jsonfiles import JsonlSink, append_trace
+from trainer_core.metrics import RankLog, Sink, StepTimers, log_rank_event, summarize_timers
 from trainer_core.model import learning_rate_at
 from trainer_core.runfolder import Start
+from trainer_core.settings import flag_name
 from trainer_core.train import StepRecord
 
 
@@ -34,18 +36,38 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class ProgressLine:
-    """Rank 0's line on stderr: how far, how fast, how long still."""
+def unread_flags(cfg: TrainConfig) -> list[str]:
+    """Flags that were given, but that this data or the pinned batch leaves without effect."""
+    modes = {None, cfg.data_kind, "pinned" if cfg.pinned_global_batch_size else "unpinned"}
+    return [
+        f"{flag_name(spec.name)} {value}"
+        for spec in fields(cfg)
+        if (value := getattr(cfg, spec.name)) != spec.default
+        and spec.metadata.get("only") not in modes
+    ]
+
+
+# What rank 0's terminal shows of an event.
+LINES = {
+    "run_start": "{run_dir}, attempt {attempt}, step {step}, world_size {world_size}, "
+    "total_steps {total_steps}, global_batch_size {global_batch_size}",
+    "checkpoint_rejected": "{folder} is damaged and set aside: {reason}",
+    "config_changed": "changed, as [before, now]: {changes}",
+    "settings_unread": "no effect with this data or a pinned global batch: {flags}",
+    "train_progress": "step {step}/{total_steps}  loss {loss:.4f}  "
+    "{samples_per_s:.0f} samples/s  {left} left",
+}
+
+
+class Console:
+    """Rank 0's terminal: how the attempt begins, then how far, how fast, how long still."""
 
     def emit(self, record: Mapping[str, Any]) -> None:
-        """Show train_progress; other events pass."""
-        if record["event"] == "train_progress":
-            minutes, seconds = divmod(round(record["seconds_left"]), 60)
-            loss = math.nan if record["loss"] is None else record["loss"]
-            say(
-                f"step {record['step']}/{record['total_steps']}  loss {loss:.4f}  "
-                f"{record['samples_per_s']:.0f} samples/s  {minutes}:{seconds:02} left"
-            )
+        """Show an event that has a line; others pass."""
+        if record["event"] in LINES:
+            left = timedelta(seconds=round(record.get("seconds_left", 0)))
+            shown = {k: math.nan if value is None else value for k, value in record.items()}
+            say(LINES[record["event"]].format(**shown, left=left))
 
     def close(self) -> None:
         """Nothing is buffered."""
@@ -67,21 +89,20 @@ class Journal:
         sinks: Sequence[Sink],
         state: Mapping[str, Any] | None,
     ) -> None:
-        self.start, self.schedule, self.state = start, sampler.schedule, state
+        self.start, self.state, self.schedule = start, state, sampler.schedule
         self.position = sampler.position
         self.error: OSError | None = None  # of a ledger line
         run_dir, name = start.cfg.run_dir, f"rank-{info.rank}"
         who = {"rank": info.rank, "local_rank": info.local_rank, "attempt": start.attempt}
-        shown = [ProgressLine()] if info.rank == 0 else []
-        files: list[Sink] = [JsonlSink(run_dir / "logs" / f"{name}.jsonl"), *shown, *sinks]
+        console = [Console()] if info.rank == 0 else []
+        files: list[Sink] = [JsonlSink(run_dir / "logs" / f"{name}.jsonl"), *console, *sinks]
         self.log = RankLog(files, {**who, "run_id": start.record["run_id"]})
         self.ledger = JsonlSink(run_dir / "ledger" / f"{name}.jsonl")
         self.line = {"rank": info.rank, "world_size": info.world_size, "attempt": start.attempt}
-        trace_path = run_dir / "traces" / f"{name}.json"
-        self.trace = TraceFile(trace_path, rank=info.rank, attempt=start.attempt)
-        # Ledger lines whose flag has not reached the host yet; on a CPU there are none.
-        self.waiting: deque[tuple[Tensor, torch.cuda.Event | None, dict[str, Any]]] = deque()
-        self.losses: deque[float] = deque(state["losses"] if state else (), maxlen=20)
+        self.trace = partial(append_trace, run_dir / "traces" / f"{name}.json", pid=info.rank)
+        # Ledger lines, each with the flag that says whether its update was withheld.
+        self.waiting: list[tuple[Tensor, dict[str, Any]]] = []
+        self.losses: list[float] = state["losses"] if state else []  # of the last 20 steps
         self.first_losses: list[float] = []  # of this attempt
         self.window: list[StepRecord] = []  # since the last train_progress
         self.phases: list[dict[str, float]] = []
@@ -91,37 +112,24 @@ class Journal:
     def announce(self, info: RankInfo) -> None:
         """Log how this attempt begins."""
         start, at = self.start, self.position
-        sizes = {"world_size": info.world_size, "total_steps": self.schedule.total_steps}
-        sizes |= {"global_batch_size": self.schedule.global_batch_size}
-        digest = start.record["digest"]
-        here = {
-            "device": str(info.device),
-            "pid": os.getpid(),
-            "run_dir": str(start.cfg.run_dir),
-        }
-        self.event("run_start", step=at, digest=digest, **here, **sizes)
+        facts = {"digest": start.record["digest"], "device": str(info.device)}
+        facts |= {"pid": os.getpid(), "run_dir": str(start.cfg.run_dir)}
+        facts |= {"world_size": info.world_size, "total_steps": self.schedule.total_steps}
+        facts |= {"global_batch_size": self.schedule.global_batch_size}
+        self.event("run_start", step=at, **facts)
         for folder, reason in start.damaged.items():
             self.event("checkpoint_rejected", step=at, folder=folder.name, reason=reason)
         if start.changes:
             self.event("config_changed", step=at, changes=start.changes)
+        if flags := unread_flags(start.cfg):
+            self.event("settings_unread", step=at, flags=", ".join(flags))
         if start.checkpoint is not None:
             self.event("checkpoint_restored", step=at, folder=start.checkpoint.name)
-        if info.rank == 0:
-            facts = {"attempt": start.attempt, "step": at, **sizes}
-            say(", ".join([str(start.cfg.run_dir), *(f"{k} {v}" for k, v in facts.items())]))
-            for folder, reason in start.damaged.items():
-                say(f"{folder.name} is damaged and set aside: {reason}")
-            for name, (old, new) in start.changes.items():
-                say(f"{name} was {old}, is {new}")
 
     def event(self, name: str, *, step: int, **fields: Any) -> None:
         """Log an event; its epoch is the one in which ``step`` was trained."""
         epoch = max(0, step - 1) // self.schedule.steps_per_epoch
         log_rank_event(self.log, name, step=step, epoch=epoch, **fields)
-
-    def checkpoint_saved(self, step: int, seconds: float) -> None:
-        """Log a publication, maybe from the writer's thread."""
-        self.event("checkpoint_saved", step=step, seconds=round(seconds, 6))
 
     def trained(
         self, step: int, batches: Sequence[MicroBatch], withheld: Tensor, seconds: float
@@ -129,71 +137,57 @@ class Journal:
         """Write the ledger's line of a step that the optimizer has taken.
 
         Whether it was skipped (``withheld`` is 1.0) is known on the device first. On CUDA the
-        flag travels to the host beside the work, and lines wait for it in order.
+        line waits until the host reads the step's records, which is before every save.
         """
-        arrived = None
-        if withheld.is_cuda:
-            withheld = torch.empty((), pin_memory=True).copy_(withheld, non_blocking=True)
-            arrived = torch.cuda.Event()
-            arrived.record()
         samples = [sample for batch in batches for sample in batch.samples.tolist()]
         where = {"step": step, "epoch": (step - 1) // self.schedule.steps_per_epoch}
         when = {"time": time.time(), "step_s": round(seconds, 6)}
-        line = {**where, **self.line, "samples": samples, **when}
-        self.waiting.append((withheld, arrived, line))
-        try:
-            self.flush_ledger(wait=False)
-        except OSError as error:  # raised by all ranks at the next step's vote
-            self.error = error
+        self.waiting.append((withheld, {**where, **self.line, "samples": samples, **when}))
+        if not withheld.is_cuda:
+            self.flush_ledger()
 
-    def flush_ledger(self, *, wait: bool = True) -> None:
-        """Hand the lines whose flag is known to the kernel; with ``wait``, all of them."""
-        while self.waiting:
-            withheld, arrived, line = self.waiting[0]
-            if arrived is not None and wait:
-                arrived.synchronize()
-            elif arrived is not None and not arrived.query():
-                return
-            if withheld.item():
-                line["skipped"] = True
-            self.ledger.emit(line)
-            self.waiting.popleft()
+    def flush_ledger(self) -> None:
+        """Hand the waiting lines to the kernel; ``error`` is raised at the ranks' next vote."""
+        try:
+            for withheld, line in self.waiting:
+                self.ledger.emit({**line, "skipped": True} if withheld.item() else line)
+        except OSError as error:
+            self.error = error
+        self.waiting.clear()
 
     def read(self, step: int, lr: float, records: Sequence[StepRecord]) -> None:
         """Take what the host has learnt of the last steps; after five, judge the resume."""
+        self.flush_ledger()
         self.lr = lr
         self.window += records
-        self.losses.extend(record.loss for record in records)
-        self.first_losses = (self.first_losses + [record.loss for record in records])[:5]
+        losses = [record.loss for record in records]
+        self.losses = (self.losses + losses)[-20:]
+        self.first_losses = (self.first_losses + losses)[:5]
         enough = len(self.first_losses) == 5 or step == self.schedule.total_steps
         if self.state is not None and enough:
-            cfg, after = self.start.cfg, self.first_losses
-            # What the schedule gives now for the step before, unless new settings move it.
-            movers = {"learning_rate", "warmup_steps", "decay_steps", "min_lr_fraction"}
-            is_moved = not movers.isdisjoint(self.start.changes)
-            expected = None if is_moved else learning_rate_at(cfg, self.position)
-            scales = cfg.amp == "fp16"
-            checks = validate_resume(self.state, self.position, expected, scales, after)
-            ok = False not in checks.values()
-            self.event("resume_validated", step=step, ok=ok, checks=checks)
+            after = self.first_losses
+            checks = validate_resume(
+                self.state, self.start, self.schedule, self.position, after
+            )
+            is_ok = False not in checks.values()
+            self.event("resume_validated", step=step, ok=is_ok, checks=checks)
             self.state = None
 
-    def progress(self, step: int, lr: float, timers: StepTimers) -> None:
+    def progress(self, step: int, timers: StepTimers) -> None:
         """One train_progress event over the steps since the last."""
         for past, spent, marks in timers.read():
             self.phases.append(spent)
             if past <= self.position + self.start.cfg.trace_steps:
-                self.trace.append(past, timers.trace_events(marks))
+                args = {"step": past, "attempt": self.start.attempt}
+                self.trace(timers.trace_events(marks), args=args)
         seconds, steps = time.perf_counter() - self.logged_at, range(self.logged_step, step)
-        slots = (self.schedule.slots(position) for position in steps)
-        num_samples = sum(last - first for _, first, last in slots)
-        total = self.schedule.total_steps
+        num_samples, total = sum(map(self.schedule.size, steps)), self.schedule.total_steps
         self.event(
             "train_progress",
             step=step,
             total_steps=total,
             loss=self.window[-1].loss,
-            lr=lr,
+            lr=self.lr,
             grad_norm=self.window[-1].grad_norm,
             skipped_steps=sum(record.skipped for record in self.window),
             samples_per_s=round(num_samples / seconds, 1),
@@ -204,17 +198,18 @@ class Journal:
         self.logged_step, self.logged_at = step, time.perf_counter()
 
     def close(self) -> None:
-        """Close all files."""
-        for sink in (*self.log.sinks, self.ledger):
-            sink.close()
+        """Close all files, the lock's last."""
+        for file in (*self.log.sinks, self.ledger, self.start.lock):
+            if file is not None:
+                file.close()
 
 
 # %%
 def validate_resume(
     state: Mapping[str, Any],
+    start: Start,
+    schedule: StepSchedule,
     position: int,
-    learning_rate: float | None,
-    needs_scaler: bool,
     next_losses: Sequence[float],
 ) -> dict[str, bool | None]:
     """What a resume must keep continuous; None where there is too little to judge by.
@@ -222,23 +217,30 @@ def validate_resume(
     Args:
         state: the restored checkpoint.
         position: the sampler's own, when the training went on.
-        learning_rate: what the schedule gives for the checkpoint's step; None if changed.
         next_losses: over the global batch, of the first steps after the resume.
     """
-    before = [loss for loss in state["losses"] if math.isfinite(loss)]
+
+    def of_full_steps(losses: Sequence[float], first: int) -> list[float]:
+        # The last step of an epoch may have a single sample, whose loss says little.
+        steps = enumerate(losses, first)
+        return [loss for at, loss in steps if schedule.size(at) == schedule.size(0)]
+
+    earlier = of_full_steps(state["losses"], state["step"] - len(state["losses"]))
+    before = [loss for loss in earlier if math.isfinite(loss)]
+    after = of_full_steps(next_losses, position)
     continuous = None
-    if len(before) > 2 and next_losses:
+    if len(before) > 2 and after:
         # A NaN among the next losses makes the comparison false.
-        jump = abs(statistics.fmean(next_losses) - statistics.fmean(before))
+        jump = abs(statistics.fmean(after) - statistics.fmean(before))
         continuous = jump <= max(4 * statistics.stdev(before), 0.1 * max(before))
-    lr_before = state["learning_rate"]
+    # What the schedule gives now for the checkpoint's step, unless new settings move it.
+    movers = {"learning_rate", "warmup_steps", "decay_steps", "min_lr_fraction"}
+    is_same_lr = math.isclose(learning_rate_at(start.cfg, position), state["learning_rate"])
     return {
         "step_monotone": state["step"] == position,
         "sampler_position_continuous": state["sampler"]["position"] == position,
-        "learning_rate_continuous": None
-        if learning_rate is None
-        else math.isclose(learning_rate, lr_before),
+        "learning_rate_continuous": None if movers & start.changes.keys() else is_same_lr,
         "optimizer_state_present": len(state["optimizer"]["state"]) > 0,
-        "scaler_state_present": bool(state["scaler"]) if needs_scaler else None,
+        "scaler_state_present": bool(state["scaler"]) if start.cfg.amp == "fp16" else None,
         "loss_continuous": continuous,
     }

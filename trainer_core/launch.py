@@ -96,8 +96,8 @@ def train_run(
             journal = Journal(start, info, sampler, sinks, state)
         trainer = Trainer(cfg, device, wrapped, optimizer, scaler, timers)
         batches = iter(build_dataloader(view, sampler, cfg, device))
-        where, saved = cfg.run_dir / "checkpoints", journal.checkpoint_saved
-        writer = CheckpointWriter(where, cfg.keep_last, cfg.async_checkpoint, saved)
+        where, event = cfg.run_dir / "checkpoints", journal.event
+        writer = CheckpointWriter(where, cfg.keep_last, cfg.async_checkpoint, event)
         try:
             status = train_loop(trainer, parts, batches, nothing, journal, writer, stop)
         finally:
@@ -161,10 +161,9 @@ def train_loop(
                 save(parts, journal, writer)
         timers.end_step(step)
         if logs:
-            journal.progress(step, lr, timers)
+            journal.progress(step, timers)
     with all_ranks_together():
         writer.wait()
-        journal.flush_ledger()
     status = "done" if sampler.position == schedule.total_steps else "preempted"
     journal.event("run_end" if status == "done" else "preempted", step=step, status=status)
     return status
@@ -187,11 +186,10 @@ def next_step(
 
 def save(parts: dict[str, Any], journal: Journal, writer: CheckpointWriter) -> None:
     """Save the state after the last committed step. Collective: every rank."""
-    with all_ranks_together():
-        journal.flush_ledger()
+    raise_together(journal.error)  # every line of the ledger is on disk, on every rank
     step, record = parts["sampler"].position, journal.start.record
     when = {"step": step, "epoch": step // journal.schedule.steps_per_epoch}
-    facts = {"learning_rate": journal.lr, "losses": list(journal.losses)}
+    facts = {"learning_rate": journal.lr, "losses": journal.losses}
     state = build_checkpoint(parts, **when, **facts)
     now = {"time": time.time(), "world_size": journal.start.cfg.world_size}
     save_checkpoint(writer, state, {**record, **when, **now})

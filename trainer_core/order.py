@@ -30,9 +30,8 @@ def hash_words(*parts: object, count: int) -> UintArray:
     The parts are joined with a separator, so that (seed 1, epoch 2) is not (seed 2, epoch 1).
     """
     text = "/".join(map(str, parts)).encode()
-    return np.frombuffer(hashlib.shake_256(text).digest(8 * count), dtype="<u8").astype(
-        np.uint64
-    )
+    digest = hashlib.shake_256(text).digest(8 * count)
+    return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
 
 
 def _mix(values: UintArray, key: np.uint64) -> UintArray:

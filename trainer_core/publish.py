@@ -18,6 +18,8 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,7 @@ class HostSnapshot:
         return buffer.copy_(value)
 
 
+@dataclass(slots=True)
 class CheckpointWriter:
     """Writes the checkpoints of one run, one at a time.
 
@@ -183,20 +186,16 @@ class CheckpointWriter:
         checkpoints: RUN/checkpoints.
         keep_last: how many to keep.
         is_async: return when the snapshot is taken, not when it is published.
-        report: called with the step and the seconds of each publication.
+        report: called with an event's name, step and seconds, maybe from another thread.
     """
 
-    def __init__(
-        self,
-        checkpoints: Path,
-        keep_last: int,
-        is_async: bool,
-        report: Callable[[int, float], None],
-    ) -> None:
-        self.checkpoints, self.keep_last, self.report = checkpoints, keep_last, report
-        self.snapshot = HostSnapshot() if is_async else None
-        self.pool = ThreadPoolExecutor(1)
-        self.in_flight: Future[None] | None = None
+    checkpoints: Path
+    keep_last: int
+    is_async: bool
+    report: Callable[..., None]
+    snapshot: HostSnapshot = field(default_factory=HostSnapshot)
+    pool: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, 1))
+    in_flight: Future[None] | None = None
 
     def save(self, state: Any, rng_states: list[Any], manifest: dict[str, Any]) -> None:
         """Publish ``state`` as the step that ``manifest`` names, now or beside the training.
@@ -205,10 +204,10 @@ class CheckpointWriter:
             Exception: what the save in flight has failed with, or this one if it is not async.
         """
         self.wait()
-        if self.snapshot is not None:
+        if self.is_async:
             state = self.snapshot.copy(state)
         self.in_flight = self.pool.submit(self._write, state, rng_states, manifest)
-        if self.snapshot is None:
+        if not self.is_async:
             self.wait()
 
     def _write(self, state: Any, rng_states: list[Any], manifest: dict[str, Any]) -> None:
@@ -226,7 +225,8 @@ class CheckpointWriter:
             torch.save(rng_state, temporary / f"rng-rank-{rank}.pt")
         publish(temporary, self.checkpoints / f"step-{manifest['step']:08d}", manifest)
         retain(self.checkpoints, self.keep_last)
-        self.report(manifest["step"], time.perf_counter() - began)
+        seconds = round(time.perf_counter() - began, 6)
+        self.report("checkpoint_saved", step=manifest["step"], seconds=seconds)
 
     def error(self) -> BaseException | None:
         """What the save in flight has failed with, if it has ended."""

@@ -39,18 +39,16 @@ def attempt_store(rank: int, world_size: int, timeout: timedelta) -> Store:
         return PrefixStore(f"attempt {attempt}", store)
 
     attempt = store.add("attempts", 1)
-    missing = set(range(1, world_size))
+    missing = list(range(1, world_size))
     deadline = time.monotonic() + timeout.total_seconds()
-    while missing:
-        for peer in sorted(missing):
+    while missing := [p for p in missing if not store.check([f"joined/{attempt}/{p}"])]:
+        for peer in missing:
             # Maybe the greeting of a dead rank: answering it does no harm.
             if store.check([f"hello/{peer}"]):
                 store.set(f"number for {store.get(f'hello/{peer}').decode()}", str(attempt))
-            if store.check([f"joined/{attempt}/{peer}"]):
-                missing.remove(peer)
-        if missing and time.monotonic() > deadline:
+        if time.monotonic() > deadline:
             raise TimeoutError(
-                f"[rank 0/{world_size}] ranks {sorted(missing)} did not join within "
+                f"[rank 0/{world_size}] ranks {missing} did not join within "
                 f"{timeout.total_seconds():.0f} s. Look at their logs and at --dist-timeout-s."
             )
         time.sleep(0.002)

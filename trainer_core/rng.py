@@ -34,7 +34,7 @@ def rng_state() -> dict[str, Any]:
     name, key, *rest = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
-        "numpy": (name, torch.from_numpy(np.asarray(key).astype(np.int64)), *rest),
+        "numpy": (name, np.asarray(key).tolist(), *rest),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
     }
@@ -43,8 +43,7 @@ def rng_state() -> dict[str, Any]:
 def set_rng_state(state: dict[str, Any]) -> None:
     """Continue the random streams that ``rng_state`` has recorded."""
     random.setstate(state["python"])
-    name, key, *rest = state["numpy"]
-    np.random.set_state((name, key.numpy().astype(np.uint32), *rest))
+    np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(state["cuda"])

@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from trainer_core.together import all_ranks_together, gather_objects
 
 
 # %%
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Start:
     """What rank 0 has read in the run folder and decided; the other ranks follow."""
 
@@ -38,9 +39,10 @@ class Start:
     checkpoint: Path | None
     damaged: dict[Path, str]
     changes: dict[str, list[Any]]  # setting: [value before, value now]
+    lock: IO[str] | None = None  # of rank 0, while it trains
 
 
-def decide_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule) -> Start:
+def decide_start(cfg: TrainConfig, schedule: StepSchedule, identity: dict[str, Any]) -> Start:
     """Read the run folder and decide how to go on.
 
     Raises:
@@ -50,7 +52,6 @@ def decide_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule)
     run_dir = choose_run_dir(cfg)
     checkpoint, manifest, damaged = latest_checkpoint_path(run_dir / "checkpoints")
     earlier = read_run_record(run_dir) or manifest
-    identity = run_identity(cfg, source, schedule)
     for known in (earlier, manifest):
         refuse_other_run(run_dir, identity, known.get("identity", identity))
     before = earlier.get("config", {})
@@ -58,13 +59,11 @@ def decide_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule)
     horizon = cfg.decay_steps or before.get("decay_steps") or schedule.total_steps
     cfg = replace(cfg, run_dir=run_dir, decay_steps=horizon)
     config = {**asdict(cfg), "run_dir": str(run_dir)}
-    paths = ("run_dir", "data", "start_over")
     changes = {
         name: [before[name], value]
         for name, value in config.items()
-        if before.get(name, value) != value and name not in paths
+        if before.get(name, value) != value and name not in ("run_dir", "data", "start_over")
     }
-    versions = {"python": platform.python_version(), "torch": torch.__version__}
     record = {
         "run_id": earlier.get("run_id") or os.urandom(6).hex(),
         "config": config,
@@ -72,26 +71,26 @@ def decide_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedule)
         "identity": identity,
         "steps_per_epoch": schedule.steps_per_epoch,
         "total_steps": schedule.total_steps,
-        "versions": versions,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "launcher": launcher(),
     }
-    attempt = last_attempt(run_dir / "logs" / "rank-0.jsonl") + 1
+    log = run_dir / "logs" / "rank-0.jsonl"
+    # A kill may have cut the last number, but not the one before, which is not smaller.
+    attempts = re.findall(rb'"attempt": (\d+)', log.read_bytes() if log.exists() else b"")
+    attempt = 1 + max(map(int, attempts), default=-1)
     return Start(cfg, record, attempt, checkpoint, damaged, changes)
 
 
 # %%
-def run_identity(
-    cfg: TrainConfig, source: SampleSource, schedule: StepSchedule
-) -> dict[str, Any]:
+def run_identity(cfg: TrainConfig, schedule: StepSchedule, fingerprint: str) -> dict[str, Any]:
     """What makes two starts the same run: data, order, global batch, model."""
     decoder = ("num_heads", "seq_len", "vocab_size") if cfg.data_kind == "tokens" else ()
     return {
         "data": cfg.data_kind,
         "num_samples": schedule.num_samples,
-        "dataset_fingerprint": source.fingerprint,
-        "seed": cfg.seed,
+        "dataset_fingerprint": fingerprint,
         "global_batch_size": schedule.global_batch_size,
-        "model": {name: getattr(cfg, name) for name in ("hidden_dim", "num_layers", *decoder)},
+        **{name: getattr(cfg, name) for name in ("seed", "hidden_dim", "num_layers", *decoder)},
     }
 
 
@@ -102,13 +101,12 @@ def refuse_other_run(run_dir: Path, ours: Mapping[str, Any], theirs: Mapping[str
         "global_batch_size": "--pinned-global-batch-size",
         "dataset_fingerprint": "the data with fingerprint",
     }
-    here, there = {**ours, **ours["model"]}, {**theirs, **theirs["model"]}
     # Other data has another size and another model; the rest follows from it.
-    names = ["data"] if here["data"] != there["data"] else [n for n in here if n != "model"]
-    differ = [name for name in names if here[name] != there.get(name)]
+    names = ["data"] if ours["data"] != theirs["data"] else list(ours)
+    differ = [name for name in names if ours[name] != theirs.get(name)]
     if differ:
-        found = "; ".join(f"{n} is {there.get(n)} there, {here[n]} here" for n in differ)
-        remedy = ", ".join(f"{flags.get(n, flag_name(n))} {there.get(n)}" for n in differ)
+        found = "; ".join(f"{n} is {theirs.get(n)} there, {ours[n]} here" for n in differ)
+        remedy = ", ".join(f"{flags.get(n, flag_name(n))} {theirs.get(n)}" for n in differ)
         raise UserError(
             f"{run_dir} belongs to another run: {found}. A resume with it would replay or skip "
             f"samples, or need other weights. Use {remedy}; or another --run-dir."
@@ -126,18 +124,19 @@ def choose_run_dir(cfg: TrainConfig) -> Path:
 
     Ranks that the same torchrun starts again go on in the folder that their first start made.
     """
-    run_dir = newest = cfg.run_dir.absolute() if cfg.start_over else cfg.run_dir
+    run_dir = first = cfg.run_dir.absolute() if cfg.start_over else cfg.run_dir
     if run_dir.exists() and not run_dir.is_dir():
         raise UserError(
             f"--run-dir {run_dir}: a file, but a run keeps checkpoints and logs in a folder. "
             "Name a folder, or a path that does not exist yet."
         )
-    number = 1
+    number, agent = 1, launcher()
     while cfg.start_over and run_dir.exists():
-        number, newest = number + 1, run_dir
-        run_dir = cfg.run_dir.absolute().with_name(f"{cfg.run_dir.absolute().name}-{number}")
-    is_ours = launcher() is not None and read_run_record(newest).get("launcher") == launcher()
-    return newest if cfg.start_over and is_ours else run_dir
+        if agent and read_run_record(run_dir).get("launcher") == agent:
+            break
+        number += 1
+        run_dir = first.with_name(f"{first.name}-{number}")
+    return run_dir
 
 
 def read_run_record(run_dir: Path) -> dict[str, Any]:
@@ -147,7 +146,7 @@ def read_run_record(run_dir: Path) -> dict[str, Any]:
         return {}
     try:
         record: dict[str, Any] = json.loads(path.read_text())
-        record["identity"]["model"], record["config"].keys(), record["run_id"]
+        record["identity"]["data"], record["config"].keys(), record["run_id"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path}: not written by this trainer ({type(error).__name__}: {error}). What "
@@ -165,7 +164,7 @@ def prepare_run_dir(start: Start, rank: int) -> None:
     run_dir, checkpoints = start.cfg.run_dir, start.cfg.run_dir / "checkpoints"
     if rank == 0:
         checkpoints.mkdir(parents=True, exist_ok=True)
-        hold_lock(run_dir / "lock")
+        start.lock = lock_run_dir(run_dir / "lock")
         temporary = run_dir / "config.json.tmp"
         temporary.write_text(json.dumps({"format": 1, **start.record}, indent=1))
         fsync_path(temporary)
@@ -176,34 +175,25 @@ def prepare_run_dir(start: Start, rank: int) -> None:
             set_aside(folder)
 
 
-def hold_lock(path: Path, held: dict[Path, IO[str]] = {}) -> None:  # noqa: B006 - meant to last
-    """Lock the run folder for as long as this process lives; a kill sets it free.
+def lock_run_dir(path: Path) -> IO[str]:
+    """Lock the run folder until the file is closed; a kill sets it free as well.
 
     A lock of the process (lockf), not of the open file (flock): loader workers do not inherit
     it, so one that outlives its rank does not keep the folder locked.
     """
-    file = held.pop(path, None) or path.open("a+")
+    file = path.open("a+")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        file.seek(0)
+        with file:
+            owner = path.read_text().strip()
         raise UserError(
-            f"{path.parent}: another job trains here ({file.read().strip()}), and two would "
-            "delete each other's checkpoints. Wait for it, end it, or use another --run-dir."
+            f"{path.parent}: another job trains here ({owner}), and two would delete each "
+            "other's checkpoints. Wait for it, end it, or use another --run-dir."
         ) from error
     file.truncate(0)
     print(f"process {os.getpid()} on {platform.node()}", file=file, flush=True)
-    held[path] = file
-
-
-def last_attempt(log: Path) -> int:
-    """The attempt of the log's last whole line; attempts never fall. -1 without a line."""
-    for line in reversed(log.read_bytes().splitlines() if log.exists() else []):
-        try:
-            return int(json.loads(line)["attempt"])
-        except (ValueError, KeyError, TypeError):
-            continue  # cut by a kill
-    return -1
+    return file
 
 
 # %%
@@ -215,23 +205,22 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
     Raises:
         UserError: on every rank, what rank 0 has found, or that the views differ.
     """
-    start: Start | None = None
+    start, identity = None, run_identity(cfg, schedule, source.fingerprint)
     with all_ranks_together():
         if not dist.is_initialized() or dist.get_rank() == 0:
-            start = decide_start(cfg, source, schedule)
+            start = decide_start(cfg, schedule, identity)
     # As plain data: a class that was typed in a notebook has no name that pickle could send.
     shared = gather_objects(start and asdict(start))[0]
     agreed = Start(**{**shared, "cfg": TrainConfig(**shared["cfg"])})
     run_dir = agreed.cfg.run_dir
     seen = [(run_dir / "config.json").exists(), *published_steps(run_dir / "checkpoints")]
-    plan = [run_identity(cfg, source, schedule), schedule.total_steps]
-    for rank, (view, other_plan) in enumerate(gather_objects([seen, plan])):
-        if view != seen or other_plan != plan:
+    mine = {"config.json, steps": seen, "total_steps": schedule.total_steps, **identity}
+    for rank, theirs in enumerate(gather_objects(mine)):
+        if theirs != mine:
             raise UserError(
-                f"{run_dir}: this rank sees [config.json, steps] {seen} and plans {plan}, rank "
-                f"{rank} {view} and {other_plan}. From different checkpoints or data the ranks "
-                "would train different weights. Put --run-dir and the data on a disk that all "
-                "nodes share, and give all the same flags."
+                f"{run_dir}: this rank sees {mine}, rank {rank} {theirs}. From different "
+                "checkpoints or data the ranks would train different weights. Put --run-dir "
+                "and the data on a disk that all nodes share, and give all the same flags."
             )
     return agreed
 

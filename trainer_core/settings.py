@@ -30,7 +30,8 @@ def setting(kind: str, default: object, help: str, **rules: Any) -> Any:
         kind: ``identity``: a resume that changes it is refused. ``training``: a change takes
             effect and is reported. ``batch_cut``: how the global batch is cut. ``operation``:
             leaves the training as it is.
-        rules: ``low`` and ``high``, both inclusive, or ``choices``.
+        rules: ``low`` and ``high``, both inclusive, or ``choices``; ``only``: the kind of data
+            that reads it, or ``unpinned``, if a pinned global batch leaves it unread.
     """
     return field(default=default, metadata={"kind": kind, "help": help, **rules})
 
@@ -49,9 +50,7 @@ def check_setting(name: str, value: Any, annotation: str, rules: Mapping[str, An
         rule = f"one of {', '.join(choices)}"
     # Written so that NaN, which compares false with everything, is refused as well.
     elif kind in ("int", "float") and not low <= value <= high:
-        rule = f"at least {low}" + (
-            f" and at most {high}" if "high" in rules else " and finite"
-        )
+        rule = f"at least {low} and " + (f"at most {high}" if "high" in rules else "finite")
     else:
         return
     raise UserError(

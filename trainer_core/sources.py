@@ -10,8 +10,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
+import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,12 +81,11 @@ def load_digits_dataset() -> InMemoryDataset:
     """
     package = importlib.util.find_spec("sklearn")
     # The file itself, not load_digits(): importing scikit-learn costs every rank two seconds.
-    path = (
-        Path(package.origin or "").parent / "datasets/data/digits.csv.gz" if package else None
-    )
-    if path is None or not path.is_file():
+    folder = Path(package.origin or "").parent if package else Path("sklearn")
+    path = folder / "datasets/data/digits.csv.gz"
+    if not path.is_file():
         raise UserError(
-            f"--data digits: found {path}. The scans are a file of scikit-learn; without it "
+            f"--data digits: no {path}. The scans are a file of scikit-learn; without it "
             "there is nothing to train on. Run: pip install scikit-learn, or use --data toy."
         )
     table = np.loadtxt(path, delimiter=",", dtype=np.float32)  # (1797, 64 pixels + 1 label)
@@ -112,6 +113,10 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         self.tokens = np.memmap(path, dtype="<u2", mode="r")
         self.fingerprint = fingerprint(self.tokens)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By path: a spawned loader worker would get the content of the whole file.
+        return TokenDataset, (self.path, self.seq_len, self.num_classes)
+
     def __len__(self) -> int:
         return (len(self.tokens) - 1) // self.seq_len
 
@@ -134,12 +139,21 @@ def as_it_is(batch: Any) -> Any:
 
 
 def die_with_the_rank(_: int) -> None:
-    """Have the kernel end this loader worker when its rank dies.
+    """End this loader worker when its rank dies or says so, and not before. Linux only.
 
     A worker has inherited the rank's sockets. While it lives on, the other ranks see an open
-    connection to a peer that is dead, and wait. Linux only; elsewhere torch's own watchdog
-    ends the worker within five seconds.
+    connection to a peer that is dead, and wait; so the kernel ends it. A SIGTERM to the whole
+    job is the rank's to answer: it still needs the batches of the step that it saves. The
+    rank's own SIGTERM counts: python sends it at its exit, and waits for the worker.
     """
     if sys.platform == "linux":
-        set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
+        rank, set_parent_death_signal = os.getppid(), 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+        def obey() -> None:
+            while signal.sigwaitinfo({signal.SIGTERM}).si_pid != rank:
+                pass
+            os._exit(0)
+
+        threading.Thread(target=obey, daemon=True).start()

@@ -42,17 +42,14 @@ def raise_together(error: BaseException | None) -> None:
             f"{error}. The run cannot go on without its files. Check path, permissions and "
             "free space, and start again: it goes on from the last checkpoint."
         )
-    reports = gather_objects(
-        error and (isinstance(error, UserError), str(error) or repr(error))
-    )
+    found = error and (isinstance(error, UserError), str(error) or repr(error))
+    reports = gather_objects(found)
     if error is not None:
         raise error
     for rank, report in enumerate(reports):
         if report is not None:
-            mendable, text = report
-            raise (UserError if mendable else RuntimeError)(
-                f"[rank {rank}/{len(reports)}] {text}"
-            )
+            kind = UserError if report[0] else RuntimeError
+            raise kind(f"[rank {rank}/{len(reports)}] {report[1]}")
 
 
 @contextmanager

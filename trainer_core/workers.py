@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import pickle
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -28,19 +27,13 @@ from trainer_core.settings import UserError
 
 
 # %%
-class ByValue:
-    """A callable that pickles by value, also if it is defined in a notebook."""
-
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
+class ByValue(partial[Any]):
+    """A partial that pickles by value, also if its function is defined in a notebook."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         import cloudpickle
 
-        return pickle.loads, (cloudpickle.dumps(self.function),)
-
-    def __call__(self) -> Any:
-        return self.function()
+        return pickle.loads, (cloudpickle.dumps(partial(self.func, *self.args)),)
 
 
 class WorkerResult(NamedTuple):
@@ -81,19 +74,18 @@ class Workers:
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.results = Path(tempfile.mkdtemp(prefix="workers-"))
         self.processes = []
+        shared = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1"}
+        shared["MASTER_PORT"] = str(self.store.port)
+        shared["WORLD_SIZE"] = shared["LOCAL_WORLD_SIZE"] = str(world_size)
         for rank in range(world_size):
-            facts: dict[str, Any] = {"RANK": rank, "LOCAL_RANK": rank}
-            facts |= {"WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-            facts |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.store.port}
-            facts |= {"TORCHELASTIC_USE_AGENT_STORE": True}
-            environment = {name: str(fact) for name, fact in facts.items()}
-            main = partial(worker_main, job, environment, self.results / str(rank))
-            self.processes.append(context.Process(target=ByValue(main)))
+            environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            main = ByValue(worker_main, job, environment, self.results / str(rank))
+            self.processes.append(context.Process(target=main))
             self.processes[-1].start()
 
     def kill(self, rank: int) -> None:
         """SIGKILL one rank: no handler runs, nothing is flushed."""
-        os.kill(self.processes[rank].pid or 0, signal.SIGKILL)
+        self.processes[rank].kill()
 
     def wait(self, timeout_s: float = 300.0) -> list[WorkerResult]:
         """Wait for all ranks. When one dies, gloo's closed connections end the others.
@@ -108,11 +100,11 @@ class Workers:
         for process in late:
             process.kill()
             process.join()
-        if late:
-            raise TimeoutError(f"{len(late)} rank(s) still ran after {timeout_s} s; killed")
         files = [self.results / str(rank) for rank in range(len(self.processes))]
         answers = [pickle.loads(f.read_bytes()) if f.exists() else () for f in files]
         shutil.rmtree(self.results)
+        if late:
+            raise TimeoutError(f"{len(late)} rank(s) still ran after {timeout_s} s; killed")
         return [
             WorkerResult(p.exitcode, *a) for p, a in zip(self.processes, answers, strict=True)
         ]

@@ -163,8 +163,8 @@ except UserError as error:
 #   `data_wait` p95 grows before anything else."
 #
 # **Minutes:** 9. **Typed:** `slots`, `micro_batches`, `__iter__`, `commit`. **Only
-# said:** the bijection behind the order, the dataset classes, how loader workers die
-# with their rank.
+# said:** the bijection behind the order, the dataset classes, that loader workers die
+# with their rank and leave SIGTERM to it.
 #
 # **A weak version** counts what the loader has fetched, so that a resume skips what was
 # in the queue; never resets that count, so that every epoch after the first is empty,

@@ -1,4 +1,4 @@
-"""Every sample once, one set of weights, and the weights that one process would have reached."""
+"""Every sample once, one set of weights, and the weights that one process would reach."""
 
 from __future__ import annotations
 

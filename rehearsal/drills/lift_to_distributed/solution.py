@@ -11,7 +11,7 @@ def train(model, inputs, targets, *, epochs, global_batch_size, lr):
     for _ in range(epochs):
         for first in range(0, len(inputs), global_batch_size):
             last = min(first + global_batch_size, len(inputs))
-            # The step exists before the ranks do; each takes every world_size-th of its samples.
+            # The step exists before the ranks do; each takes every world_size-th sample.
             mine = list(range(first + rank, last, world_size))
             optimizer.zero_grad()
             # Summed here and divided by the step's size: the sum over ranks is the global mean.

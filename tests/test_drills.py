@@ -1,0 +1,69 @@
+"""Every drill: complete, within its sizes, and its grader graded."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from rehearsal import drills, selftest
+from rehearsal.drill import Drill
+
+ENGINE_CODES = {
+    "passed", "not-attempted", "wrong-signature", "crashed", "left", "peer-returned", "hung",
+    "read-the-solution", "cannot-travel",
+}  # fmt: skip
+DRILLS = drills()
+each_drill = pytest.mark.parametrize("drill", DRILLS, ids=lambda drill: drill.id)
+
+
+@each_drill
+class TestForm:
+    def test_the_brief_is_brief(self, drill: Drill) -> None:
+        """A person reads it while the clock runs."""
+        assert 20 <= len(drill.brief.split()) <= 200
+
+    def test_there_are_three_hints_and_the_first_asks(self, drill: Drill) -> None:
+        """A question, a pointer, the idea."""
+        assert len(drill.hints) == 3
+        assert drill.hints[0].rstrip().endswith("?")
+
+    def test_there_are_enough_near_misses_and_designs(self, drill: Drill) -> None:
+        """A grader that knows one solution refuses the second good one."""
+        assert len(drill.near_misses()) >= 8
+        assert len(drill.solutions()) >= 3
+        texts = [miss.text for miss in drill.near_misses()] + list(drill.solutions().values())
+        assert len(set(texts)) == len(texts)
+
+    def test_every_code_is_listed_and_has_a_near_miss(self, drill: Drill) -> None:
+        """A code that nothing provokes may not work; one that is not listed is not stable."""
+        provoked = {miss.code for miss in drill.near_misses()}
+        assert provoked - ENGINE_CODES <= set(drill.codes)
+        assert set(drill.codes) <= provoked
+        assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code) for code in drill.codes)
+
+    def test_the_needed_names_stand_in_every_text(self, drill: Drill) -> None:
+        """A blank without a needed name cannot be filled in."""
+        for text in (drill.blank, *drill.solutions().values()):
+            tree = ast.parse(text)
+            defined = {getattr(node, "name", None) for node in tree.body}
+            assert set(drill.needs) <= defined
+
+    def test_a_narration_says_all_four(self, drill: Drill) -> None:
+        """What is rehearsed is also what is said."""
+        assert all(len(text.split()) >= 5 for text in drill.narration)
+        assert drill.narration.follow_up.rstrip().endswith("?")
+        assert drill.deeper.rstrip().endswith("?")
+
+
+@pytest.mark.ranks
+@each_drill
+def test_the_grader_refuses_every_near_miss_with_its_own_code(drill: Drill) -> None:
+    """A grader that nobody has graded accepts half of the wrong answers."""
+    wrong = [
+        f"{row.kind} {row.name}: expected {row.expected}, got {row.got}\n{row.verdict}"
+        for row in selftest.run(drill)
+        if not row.ok
+    ]
+    assert not wrong, "\n\n".join(wrong)

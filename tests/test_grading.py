@@ -1,0 +1,282 @@
+"""What a check answers, whatever it is given."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rehearsal
+from rehearsal import grade, grade_source
+from rehearsal.drill import DRILLS, UnknownDrill, load
+from rehearsal.evidence import Failure, RankReport
+from rehearsal.grading import is_blank, mismatch_of
+from rehearsal.verdict import Finding, Verdict, failure_verdict
+
+DRILL = "lift_to_distributed"
+pytestmark = pytest.mark.ranks
+
+
+def names_of(text: str) -> dict[str, Any]:
+    """What a notebook's namespace holds after the cell ``text``."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, "<cell>", "exec"), namespace)
+    return namespace
+
+
+class TestOutcomes:
+    def test_objects_of_a_namespace_are_judged_like_their_text(self) -> None:
+        """The notebook and the editor must not disagree."""
+        drill = load(DRILL)
+        for text in (drill.solution, drill.near_misses()[0].text, drill.blank):
+            from_text, from_names = grade_source(DRILL, text), grade(DRILL, names_of(text))
+            assert from_names.status == from_text.status
+            assert [f.code for f in from_names.findings] == [f.code for f in from_text.findings]
+
+    def test_a_pass_asks_one_deeper_question(self) -> None:
+        """A pass is where the interview goes on."""
+        verdict = grade_source(DRILL, load(DRILL).solution)
+        assert (verdict.status, verdict.after) == ("passed", load(DRILL).deeper)
+        assert list(verdict.world_sizes) == [1, 2, 3]
+
+    def test_an_empty_namespace_is_not_attempted(self) -> None:
+        """Run All in a fresh notebook must not look like a failure."""
+        verdict = grade(DRILL, {})
+        assert verdict.status == "not_attempted"
+        assert "none of train is defined" in verdict.findings[0].found
+
+    def test_a_crash_names_the_line_and_shows_only_the_learners_frames(self) -> None:
+        """Forty lines of the engine's frames hide the one that matters."""
+        text = (
+            "def train(model, inputs, targets, *, epochs, global_batch_size, lr):\n    1 / 0\n"
+        )
+        verdict = grade_source(DRILL, text)
+        assert verdict.status == "crashed"
+        assert "ZeroDivisionError: division by zero" in verdict.findings[0].found
+        assert verdict.findings[0].look == "at line 2 in train"
+        assert "1 / 0" in verdict.detail
+        assert "rehearsal/" not in verdict.detail
+
+    def test_a_syntax_error_is_a_crash_with_its_line(self) -> None:
+        """The text is executed in the ranks only; its errors must come back."""
+        verdict = grade_source(DRILL, "def train(:\n")
+        assert verdict.status == "crashed"
+        assert "SyntaxError" in verdict.findings[0].found
+
+    def test_a_hang_shows_where_every_rank_stands(self) -> None:
+        """One rank's stack does not say whom it waits for."""
+        text = textwrap.dedent(
+            """
+            import time
+            import torch.distributed as dist
+
+            def train(model, inputs, targets, *, epochs, global_batch_size, lr):
+                if dist.get_rank() == 0:
+                    time.sleep(100)
+                dist.barrier()
+            """
+        )
+        from rehearsal.grading import attempt_of_source, grade_attempt
+
+        verdict = grade_attempt(load(DRILL), attempt_of_source(text), at_most_s=1.0)
+        assert verdict.status == "hung"
+        for rank in range(3):
+            assert f"[rank {rank}]" in verdict.detail
+        assert "line 7 in train" in verdict.detail
+        assert "the last barrier" in verdict.detail
+
+    def test_a_name_of_the_text_that_is_half_done_is_not_attempted(self) -> None:
+        """NotImplementedError says: still to be typed, also deep inside."""
+        text = textwrap.dedent(
+            """
+            def train(model, inputs, targets, *, epochs, global_batch_size, lr):
+                share(inputs)
+
+            def share(inputs):
+                raise NotImplementedError
+            """
+        )
+        verdict = grade_source(DRILL, text)
+        assert verdict.status == "not_attempted"
+        assert "share still raises NotImplementedError" in verdict.findings[0].found
+
+
+class TestBadInput:
+    def test_an_unknown_drill_offers_the_nearest(self) -> None:
+        """A typo must not end in a traceback of the coach."""
+        with pytest.raises(UnknownDrill, match="nearest is 'lift_to_distributed'"):
+            grade("lift_to_distibuted", {})
+
+    @pytest.mark.parametrize("name", ["../drills", "", "lift to", "/etc/passwd"])
+    def test_no_name_leads_out_of_the_folder(self, name: str) -> None:
+        """A drill's name becomes a path."""
+        with pytest.raises(UnknownDrill):
+            grade(name, {})
+
+    def test_another_signature_is_shown_beside_the_expected(self) -> None:
+        """Unexpected keyword argument, from inside the grader, helps nobody."""
+        verdict = grade(DRILL, names_of("def train(model, data):\n    return 1\n"))
+        (finding,) = verdict.findings
+        assert (verdict.status, finding.code) == ("wrong", "wrong-signature")
+        assert "takes (model, data)" in finding.found
+        assert load(DRILL).needs["train"] in finding.found
+
+    def test_a_name_that_is_no_function(self) -> None:
+        """train = 3 is a slip, not a crash."""
+        verdict = grade(DRILL, {"train": 3})
+        assert verdict.findings[0].code == "wrong-signature"
+        assert "is a int" in verdict.findings[0].found
+
+    def test_what_cannot_travel_is_named(self) -> None:
+        """Locks and open files do not pickle."""
+        text = (
+            "import threading\nlock = threading.Lock()\n"
+            "def train(model, inputs, targets, *, epochs, global_batch_size, lr):\n"
+            "    lock.acquire()\n"
+        )
+        verdict = grade(DRILL, names_of(text))
+        assert verdict.findings[0].code == "cannot-travel"
+        assert "lock" in verdict.findings[0].found
+
+    def test_without_cloudpickle_the_text_is_executed_again(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        tmp_path: Path,
+    ) -> None:
+        """A fallback that is not said looks like a defect of the learner's."""
+        path = tmp_path / "cell.py"
+        path.write_text(load(DRILL).solution)
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(path.read_text(), str(path), "exec"), namespace)
+        monkeypatch.setitem(sys.modules, "cloudpickle", None)
+        assert grade(DRILL, namespace).status == "passed"
+        assert "cloudpickle is not installed" in capsys.readouterr().out
+
+    def test_a_patched_kernel_judges_as_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A cell may have replaced what a grader would compare with."""
+        import torch
+
+        monkeypatch.setattr(torch, "allclose", lambda *_: True)
+        monkeypatch.setattr(torch, "equal", lambda *_: True)
+        miss = load(DRILL).near_misses()[0]
+        assert grade(DRILL, names_of(miss.text)).findings[0].code == miss.code
+
+    def test_nothing_of_the_attempt_runs_in_the_caller(self, tmp_path: Path) -> None:
+        """check FILE must not execute the file in the process that has the progress open."""
+        mark = tmp_path / "mark"
+        text = f"import os\nopen({str(mark)!r}, 'a').write(f'{{os.getpid()}} ')\n"
+        grade_source(DRILL, text + load(DRILL).blank)
+        import os
+
+        assert mark.read_text().split()
+        assert str(os.getpid()) not in mark.read_text().split()
+
+
+class TestPieces:
+    def test_blanks_are_known_without_a_call(self) -> None:
+        """A blank that is called may need what is not there yet."""
+        names = names_of(
+            "def f(x):\n    'doc'\n    raise NotImplementedError\n"
+            "class C:\n    def a(self): raise NotImplementedError\n"
+            "    def b(self): raise NotImplementedError\n"
+            "class D:\n    def a(self): raise NotImplementedError\n    def b(self): return 1\n"
+            "def g(x):\n    return x\n"
+        )
+        assert [is_blank(names[n]) for n in "fCDg"] == [True, True, False, False]
+
+    @pytest.mark.parametrize(
+        ("text", "fits"),
+        [
+            ("def f(a, b, *, c): ...", True),
+            ("def f(a, b, c): ...", True),
+            ("def f(*args, **kwargs): ...", True),
+            ("def f(a, b, *, c, d=1): ...", True),
+            ("def f(a, b): ...", False),
+            ("def f(a, *, b, c): ...", False),
+            ("def f(a, b, *, c, d): ...", False),
+            ("class f:\n    def __init__(self, a, b, *, c): ...", True),
+            ("class f:\n    def __init__(self, a): ...", False),
+            ("f = 3", False),
+        ],
+    )
+    def test_signatures_fit_if_the_call_would(self, text: str, fits: bool) -> None:
+        """Other names and further defaults are the learner's own affair."""
+        assert (mismatch_of(names_of(text)["f"], "(x, y, *, c)") == "") is fits
+
+    def test_the_first_cause_is_told_not_its_echo(self) -> None:
+        """Connection closed by peer, on rank 0, for a bug on rank 1."""
+        gloo = Failure(
+            kind="RuntimeError", message="[gloo/transport/tcp/pair.cc] closed", traceback=""
+        )
+        real = Failure(kind="KeyError", message="'x'", traceback="", where="line 3 in f")
+        reports = [
+            RankReport(rank=0, exitcode=1, failure=gloo),
+            RankReport(rank=1, exitcode=1, failure=real),
+        ]
+        outcome = failure_verdict(reports, 5.0)
+        assert outcome is not None
+        assert outcome[1][0].found == "rank 1: KeyError: 'x'"
+
+    def test_a_peer_that_returned_early_is_named(self) -> None:
+        """Otherwise the rank that waited gets the blame."""
+        gloo = Failure(
+            kind="RuntimeError", message="gloo/transport", traceback="", where="line 9 in f"
+        )
+        reports = [
+            RankReport(rank=0, exitcode=1, failure=gloo),
+            RankReport(rank=1, exitcode=0, has_answer=True),
+        ]
+        outcome = failure_verdict(reports, 5.0)
+        assert outcome is not None
+        assert outcome[1][0].code == "peer-returned"
+        assert "rank 1 of 2 had returned while rank 0" in outcome[1][0].found
+
+    def test_a_verdict_shows_what_style_promises(self) -> None:
+        """found, rule, look, next: in text and in HTML, escaped."""
+        verdict = Verdict(
+            drill="d", status="wrong", seconds=0.31, world_sizes=[1, 2], after="hint",
+            findings=[Finding("c", "a < b", "a rule", "there")],
+        )  # fmt: skip
+        lines = str(verdict).splitlines()
+        assert lines[0] == "d   NOT YET   1, 2 ranks, 0.3 s"
+        assert [line.split()[0] for line in lines[1:]] == [
+            "code",
+            "found",
+            "rule",
+            "look",
+            "next",
+        ]
+        assert "a &lt; b" in verdict._repr_html_()
+
+    def test_drills_are_listed_with_what_they_need(self) -> None:
+        """The contract: id, title, minutes, names with signatures."""
+        listed = {drill.id: drill for drill in rehearsal.drills()}
+        assert set(listed) == {path.parent.name for path in DRILLS.glob("*/drill.toml")}
+        assert listed[DRILL].needs["train"].startswith("(model, inputs")
+        assert all(drill.minutes > 0 and drill.title for drill in listed.values())
+
+    def test_importing_the_coach_needs_no_front_end(self) -> None:
+        """A grader in CI has no IPython; a terminal has no widgets."""
+        code = (
+            "import sys, rehearsal; "
+            "print([m for m in ('IPython', 'ipywidgets', 'matplotlib') if m in sys.modules])"
+        )
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            cwd=DRILLS.parents[1],
+        )  # fmt: skip
+        assert out.stdout.strip() == "[]"
+
+    def test_a_check_from_a_thread(self) -> None:
+        """A widget's button runs in one."""
+        verdicts: list[Verdict] = []
+        thread = threading.Thread(target=lambda: verdicts.append(grade(DRILL, {})))
+        thread.start()
+        thread.join()
+        assert verdicts[0].status == "not_attempted"

@@ -1,0 +1,425 @@
+"""Real ranks, started by the coach: whatever they do, the kernel lives and nothing is left."""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+import torch.distributed as dist
+
+from rehearsal import ranks
+from rehearsal.rank import RankContext
+from rehearsal.ranks import Fault, run_ranks
+
+ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.ranks
+# Ranks cannot import a test module; its functions travel by value, as a notebook's do.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def warm() -> Iterator[None]:
+    run_ranks(lambda context: None, world_size=1)
+    yield
+    ranks.shut_down()
+
+
+def children_of_the_server() -> list[int]:
+    server = ranks._server
+    assert isinstance(server, ranks.ForkServer)
+    text = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def add_up(context: RankContext) -> float:
+    context.init_group()
+    total = torch.tensor(float(context.rank + 1))
+    dist.all_reduce(total)
+    return total.item()
+
+
+class TestJobs:
+    @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+    def test_every_rank_answers(self, world_size: int) -> None:
+        """A runner that starts one rank less proves nothing about the last one."""
+        reports = run_ranks(add_up, world_size=world_size, deadline_s=30)
+        expected = world_size * (world_size + 1) / 2
+        assert [r.answer for r in reports] == [expected] * world_size
+        assert [(r.rank, r.exitcode) for r in reports] == [(i, 0) for i in range(world_size)]
+
+    @pytest.mark.parametrize("world_size", [0, 9])
+    def test_a_world_size_that_does_not_fit_is_refused(self, world_size: int) -> None:
+        """Nine ranks on two cores measure the scheduler."""
+        with pytest.raises(ValueError, match=f"world_size={world_size}: 1 to 8 ranks"):
+            run_ranks(add_up, world_size=world_size)
+
+    def test_output_comes_while_the_rank_still_runs(self) -> None:
+        """A learner who prints and waits must see the print, not the deadline."""
+        shown: list[tuple[float, str]] = []
+
+        def body(context: RankContext) -> None:
+            print("first", flush=True)
+            os.write(2, b"from C, as it were\n")
+            time.sleep(0.6)
+            print("second")
+
+        def echo(line: str) -> None:
+            shown.append((time.monotonic(), line))
+
+        run_ranks(body, world_size=1, echo=echo)
+        assert [line for _, line in shown] == [
+            "[0] first",
+            "[0] from C, as it were",
+            "[0] second",
+        ]
+        assert shown[2][0] - shown[0][0] > 0.3
+
+    def test_a_flood_of_output_is_cut(self) -> None:
+        """A print in an endless loop must not fill the notebook."""
+
+        def body(context: RankContext) -> None:
+            for line in range(10_000):
+                print(line)
+
+        shown: list[str] = []
+        (report,) = run_ranks(body, world_size=1, echo=shown.append)
+        assert len(shown) == ranks.OUTPUT_SHOWN + 1
+        assert "the rest is not shown" in shown[-1]
+        assert report.output.splitlines()[-1] == str(ranks.OUTPUT_SHOWN - 1)
+
+    def test_collectives_are_seen_those_of_ddp_included(self) -> None:
+        """A grader that sees only Python's calls takes DDP for a program without any."""
+
+        def body(context: RankContext) -> None:
+            context.init_group()
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+            model(torch.ones(1, 3)).sum().backward()
+            dist.all_reduce(torch.zeros(5, dtype=torch.float64))
+
+        for report in run_ranks(body, world_size=2):
+            reduced = [c["bytes"] for c in report.collectives if c["name"] == "all_reduce"]
+            assert reduced == [8 * 4, 5 * 8]
+
+    def test_the_environment_is_torchruns(self) -> None:
+        """Code that reads RANK must run here as under torchrun."""
+
+        def body(context: RankContext) -> list[str]:
+            names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+            dist.init_process_group("gloo")
+            return [os.environ[name] for name in names]
+
+        answers = [report.answer for report in run_ranks(body, world_size=2)]
+        assert answers == [["0", "0", "2", "2"], ["1", "1", "2", "2"]]
+
+    def test_a_wrapper_that_outlives_its_group_hangs_no_rank(self) -> None:
+        """Torch hangs there one time in four; a verdict must not depend on chance."""
+
+        def body(context: RankContext) -> None:
+            dist.init_process_group("gloo")
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+            model(torch.ones(1, 3)).sum().backward()
+            dist.destroy_process_group()
+
+        for _ in range(10):
+            for report in run_ranks(body, world_size=2, deadline_s=4):
+                assert report.has_answer
+                assert report.of("destroyed") == [{"kind": "destroyed", "live_wrappers": 1}]
+
+    def test_one_job_leaves_nothing_for_the_next(self) -> None:
+        """A patched torch or a global of the last attempt would judge this one."""
+
+        def spoil(context: RankContext) -> None:
+            torch.allclose = lambda *_: True  # type: ignore[assignment]
+            os.environ["SPOILT"] = "1"
+            torch.manual_seed(4)
+
+        def look(context: RankContext) -> list[Any]:
+            same = torch.allclose(torch.zeros(1), torch.ones(1))
+            return [same, "SPOILT" in os.environ, torch.initial_seed()]
+
+        before = run_ranks(look, world_size=1)[0].answer
+        run_ranks(spoil, world_size=1)
+        assert run_ranks(look, world_size=1)[0].answer == before
+        assert before[:2] == [False, False]
+
+
+class TestFaults:
+    def steps(self, fault: Fault, **settings: Any) -> list[Any]:
+        def body(context: RankContext) -> str:
+            context.init_group()
+            context.arm()
+            signal.signal(signal.SIGTERM, lambda *_: context.record("asked"))
+            optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+            for _ in range(5):
+                optimizer.step()
+                dist.barrier()
+            return "done"
+
+        return run_ranks(body, world_size=2, fault=fault, **settings)
+
+    def test_sigkill_strikes_after_the_chosen_step(self) -> None:
+        """A kill at a random moment proves something else each time."""
+        spared, victim = self.steps(Fault(rank=1, at="optimizer_step", count=3))
+        assert victim.exitcode == -signal.SIGKILL
+        assert len(victim.of("optimizer_step")) == 3
+        assert spared.failure is not None
+        assert len(spared.of("optimizer_step")) == 3
+
+    def test_sigterm_can_be_handled(self) -> None:
+        """A preemption is a request."""
+        spared, asked = self.steps(Fault(rank=1, at="optimizer_step", count=2, signal="TERM"))
+        assert (spared.answer, asked.answer) == ("done", "done")
+        assert (len(spared.of("asked")), len(asked.of("asked"))) == (0, 1)
+
+    def test_a_stopped_rank_is_told_at_the_deadline(self) -> None:
+        """A rank that is stopped cannot say so."""
+        fault = Fault(rank=0, at="optimizer_step", count=1, signal="STOP")
+        began = time.monotonic()
+        stopped, waiting = self.steps(fault, deadline_s=1.0)
+        assert time.monotonic() - began < 5
+        assert (stopped.exitcode, waiting.exitcode) == (None, None)
+        assert "barrier" in waiting.stacks
+
+    def test_a_torn_save_leaves_half_a_file(self, tmp_path: Path) -> None:
+        """A resume that trusts the newest file must meet one that a crash has cut."""
+
+        def body(context: RankContext) -> None:
+            context.arm()
+            for step in (1, 2):
+                torch.save(torch.zeros(5000), context.folder / f"{step}.pt")
+
+        fault = Fault(rank=0, at="torn", count=2)
+        (report,) = run_ranks(body, world_size=1, fault=fault, folder=tmp_path)
+        assert report.exitcode == -signal.SIGKILL
+        whole, cut = (tmp_path / f"{step}.pt" for step in (1, 2))
+        assert cut.stat().st_size == whole.stat().st_size // 2
+
+    def test_a_kill_between_two_file_operations(self, tmp_path: Path) -> None:
+        """Atomic means: also between the write and the rename."""
+
+        def body(context: RankContext) -> None:
+            context.arm()
+            (context.folder / "new").write_text("whole")
+            (context.folder / "new").rename(context.folder / "published")
+
+        fault = Fault(rank=0, at="file", count=2)
+        (report,) = run_ranks(body, world_size=1, fault=fault, folder=tmp_path)
+        assert report.exitcode == -signal.SIGKILL
+        assert [path.name for path in tmp_path.iterdir()] == ["new"]
+        assert [e["op"] for e in report.of("file")] == ["open", "rename"]
+
+
+def hog(context: RankContext) -> None:
+    while True:
+        pass
+
+
+def hog_in_c(context: RankContext) -> None:
+    ctypes.PyDLL(None).sleep(60)  # PyDLL keeps the GIL
+
+
+def deadlock(context: RankContext) -> None:
+    context.init_group()
+    if context.rank == 0:
+        dist.barrier()
+    time.sleep(60)
+
+
+def leave(context: RankContext) -> None:
+    os._exit(0)
+
+
+def abort(context: RankContext) -> None:
+    os.abort()
+
+
+def segfault(context: RankContext) -> None:
+    ctypes.string_at(0)
+
+
+def allocate(context: RankContext) -> int:
+    return int(torch.ones(10 * 2**30, dtype=torch.uint8).sum())
+
+
+def close_stdout(context: RankContext) -> str:
+    os.close(1)
+    os.close(2)
+    sys.stdout.close()
+    return "still here"
+
+
+def leave_children(context: RankContext) -> int:
+    daemon = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    subprocess.Popen(["sleep", "600"])
+    return daemon.pid
+
+
+def fork_bomb(context: RankContext) -> None:
+    while True:
+        os.fork()
+
+
+HOSTILE: list[tuple[Callable[[RankContext], Any], str]] = [
+    (hog, "late"),
+    (hog_in_c, "late"),
+    (deadlock, "late"),
+    (leave, "silent"),
+    (abort, "silent"),
+    (segfault, "silent"),
+    (allocate, "failed"),
+    (close_stdout, "answered"),
+    (leave_children, "answered"),
+    (fork_bomb, "late"),
+]
+
+
+class TestHostile:
+    @pytest.mark.parametrize(
+        ("body", "outcome"), HOSTILE, ids=lambda p: getattr(p, "__name__", p)
+    )
+    def test_the_kernel_lives_and_nothing_is_left(
+        self, body: Callable[[RankContext], Any], outcome: str
+    ) -> None:
+        """One attempt that hangs must not cost the rehearsal."""
+        reports = run_ranks(body, world_size=2, deadline_s=1.0)
+        first = reports[0]
+        found = (
+            "late" if first.exitcode is None else "failed" if first.failure
+            else "answered" if first.has_answer else "silent"
+        )  # fmt: skip
+        assert found == outcome
+        assert children_of_the_server() == []
+        assert [report.answer for report in run_ranks(add_up, world_size=2)] == [3.0, 3.0]
+
+    @pytest.mark.parametrize("body", [hog, hog_in_c, deadlock])
+    def test_the_stack_names_the_line(self, body: Callable[[RankContext], Any]) -> None:
+        """Hung, without where, is no diagnosis; a loop that keeps the GIL has a stack too."""
+        for report in run_ranks(body, world_size=2, deadline_s=0.7):
+            assert f"in {body.__name__}" in report.stacks
+            assert "/rehearsal/" not in report.stacks
+
+    def test_a_process_that_left_its_group_is_ended_too(self) -> None:
+        """A daemon that survives its rank holds ports and cores."""
+        for report in run_ranks(leave_children, world_size=2):
+            assert not is_alive(report.answer)
+
+    def test_memory_is_bounded_with_a_reason(self) -> None:
+        """Without a bound the system ends the kernel instead."""
+        (report,) = run_ranks(allocate, world_size=1)
+        assert report.failure is not None
+        assert "can't allocate memory" in report.failure.message
+
+
+class TestServer:
+    def test_a_killed_server_is_started_again(self) -> None:
+        """The system ends the largest process first; that may be the server."""
+        server = ranks._server
+        assert isinstance(server, ranks.ForkServer)
+        server.process.kill()
+        assert run_ranks(add_up, world_size=1)[0].answer == 1.0
+        assert ranks._server is not server
+
+    def test_a_server_killed_during_a_job_costs_one_more_try(self) -> None:
+        """The learner did nothing wrong."""
+        server = ranks._server
+        assert isinstance(server, ranks.ForkServer)
+        timer = threading.Timer(0.3, server.process.kill)
+        timer.start()
+
+        def body(context: RankContext) -> str:
+            time.sleep(1)
+            return "done"
+
+        assert run_ranks(body, world_size=1)[0].answer == "done"
+        timer.join()
+
+    def test_an_interrupt_leaves_nothing_running(self) -> None:
+        """The stop button must stop the ranks, not only the wait for them."""
+        timer = threading.Timer(0.5, _thread.interrupt_main)
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            run_ranks(hog, world_size=2, deadline_s=20)
+        timer.join()
+        assert children_of_the_server() == []
+        assert run_ranks(add_up, world_size=1)[0].answer == 1.0
+
+    def test_a_killed_kernel_takes_its_ranks_along(self, tmp_path: Path) -> None:
+        """A kernel that dies must not leave an endless loop on both cores."""
+        script = tmp_path / "kernel.py"
+        script.write_text(
+            textwrap.dedent(
+                """
+                from rehearsal.ranks import run_ranks
+
+                def show(line):
+                    print(line, flush=True)
+
+                def hog(context):
+                    import os
+                    print(os.getpid(), flush=True)
+                    while True:
+                        pass
+
+                run_ranks(hog, world_size=2, deadline_s=60, echo=show)
+                """
+            )
+        )
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        kernel = subprocess.Popen(
+            [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment
+        )
+        assert kernel.stdout is not None
+        pids = [int(kernel.stdout.readline().split()[1]) for _ in range(2)]
+        kernel.kill()
+        kernel.wait()
+        kernel.stdout.close()
+        deadline = time.monotonic() + 10
+        while any(map(is_alive, pids)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(is_alive, pids))
+
+    def test_jobs_of_two_threads_take_turns(self) -> None:
+        """Two at a time would share the clock, and their messages."""
+        answers: list[Any] = []
+
+        def check() -> None:
+            answers.append([report.answer for report in run_ranks(add_up, world_size=2)])
+
+        threads = [threading.Thread(target=check) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert answers == [[3.0, 3.0]] * 3
+
+    def test_without_fork_it_says_so_and_runs(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A silent fallback looks like a slow machine."""
+        ranks.shut_down()
+        monkeypatch.delattr(os, "fork")
+        reports = run_ranks(add_up, world_size=2, deadline_s=60)
+        ranks.shut_down()
+        assert [report.answer for report in reports] == [3.0, 3.0]
+        assert "No fork on this system" in capsys.readouterr().out
