@@ -86,14 +86,12 @@ def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
     # A norm is not negative, and no comparison with NaN holds.
     withheld = torch.logical_not(grad_norm < float("inf")).float()
     max_norm = float("inf") if cfg.max_grad_norm is None else cfg.max_grad_norm
+    # The fused kernel divides by grad_scale while it reads the gradients, so clipping needs no
+    # pass of its own over them; found_inf makes it leave everything as it is. Not scaler.step:
+    # its own verdict, gradient by gradient, differs where only their norm overflows.
+    optimizer.grad_scale = (grad_norm / max_norm).clamp(min=1)  # type: ignore[attr-defined]
+    optimizer.found_inf = withheld  # type: ignore[attr-defined]
+    optimizer.step()
     if scaler:
-        nn.utils.clip_grads_with_norm_(parameters, max_norm, grad_norm)
-        scaler.step(optimizer)  # looks for itself; its scale halves after an overflow
-        scaler.update()
-    else:
-        # The fused kernel divides by grad_scale while it reads the gradients, so clipping
-        # needs no pass of its own over them; found_inf makes it leave everything as it is.
-        optimizer.grad_scale = (grad_norm / max_norm).clamp(min=1)  # type: ignore[attr-defined]
-        optimizer.found_inf = withheld  # type: ignore[attr-defined]
-        optimizer.step()
+        scaler.update()  # halves the scale if unscale_ has met a gradient that is not finite
     return grad_norm, withheld
