@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-CELLS = {"cell_train": ["train"]}
+CELLS = {"cell_train": ["train"], "cell_checkpoint": ["checkpoint", "publish"]}
 
 
 def definitions(path: Path) -> dict[str, ast.stmt]:

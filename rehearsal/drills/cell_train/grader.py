@@ -263,8 +263,8 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
             if code:
                 yield Finding(
                     code, f"{where} followed {words}",
-                    "a step follows the mean gradient over its samples, however they are dealt, "
-                    "shortened as a whole if its norm is too large",
+                    "a step follows the mean gradient over its samples, however they are "
+                    "dealt, shortened as a whole if its norm is too large",
                     "at what a loss is divided by, and at when and by what it is shortened",
                 )  # fmt: skip
             return
