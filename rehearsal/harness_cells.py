@@ -39,10 +39,11 @@ def close_the_answer(context: RankContext, module: str, names: Sequence[str]) ->
     scope: dict[str, Any] = {}
     exec("def stub(*arguments, **keywords):\n    _rehearsal_note()", scope)
     for name in names:
+        found: Any = getattr(answer, name, None)
         # Its code, not its name: whoever has imported it already holds the function itself.
-        function: Any = getattr(answer, name, None)
-        if hasattr(function, "__code__"):
-            function.__code__ = scope["stub"].__code__
+        for function in vars(found).values() if isinstance(found, type) else [found]:
+            if hasattr(function, "__code__"):
+                function.__code__ = scope["stub"].__code__
 
 
 def num_collectives() -> int:

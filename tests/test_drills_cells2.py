@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-CELLS = {"cell_train": ["train"], "cell_checkpoint": ["checkpoint", "publish"]}
+CELLS = {
+    "cell_train": ["train"],
+    "cell_checkpoint": ["checkpoint", "publish"],
+    "cell_metrics": ["metrics", "jsonfiles"],
+}
 
 
 def definitions(path: Path) -> dict[str, ast.stmt]:
@@ -35,6 +39,11 @@ def test_a_cells_solution_is_the_walkthroughs_cell(drill: str) -> None:
     assert typed
     for name, node in typed.items():
         assert name in cell, f"{drill}: trainer_core has no {name} any more"
-        assert ast.dump(node) == ast.dump(cell[name]), (
+        theirs = cell[name]
+        if isinstance(node, ast.ClassDef) and isinstance(theirs, ast.ClassDef):
+            # A method that the drill does not ask for may be left out.
+            kept = [ast.dump(inner) for inner in node.body]
+            theirs.body = [inner for inner in theirs.body if ast.dump(inner) in kept]
+        assert ast.dump(node) == ast.dump(theirs), (
             f"{drill}/solution.py: {name} is no longer trainer_core's. Copy it from there."
         )
