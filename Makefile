@@ -1,10 +1,11 @@
-# Everything installs into .venv. Commands: setup, lab, train, test, notebooks, bench, clean.
+# Everything installs into .venv.
+# Commands: setup, lab, train, test, selftest, notebooks, bench, clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup lab train test bench notebooks clean
+.PHONY: setup lab train test selftest bench notebooks clean
 
 setup: $(VENV)/.complete
 
@@ -31,6 +32,10 @@ test: setup
 	OMP_NUM_THREADS=1 $(BIN)/pytest
 	@# The drills' own notebooks run in tests/test_notebooks_drills.py, all in one process.
 	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 FAST=1 $(BIN)/pytest --nbmake notebooks/*.ipynb -n 2
+
+# Each text of each drill, judged by its grader: minutes. make test judges two of each drill.
+selftest: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m rehearsal selftest $(ARGS)
 
 notebooks: setup
 	$(BIN)/python scripts/sync_notebooks.py build

@@ -2,7 +2,7 @@
 
 Modules in ``trainer_core`` are the source of every definition, ``notebooks/src/*.py`` of
 prose and demos. ``notebooks/*.ipynb`` are derived from both, committed without outputs, and
-``notebooks/drills/NN_<id>.ipynb`` from the drills' folders, with the set-up of 02_rehearse.
+``notebooks/drills/NNN_<id>.ipynb`` from the drills' folders, with the set-up of 02_rehearse.
 
     build           write every notebook
     check           exit 1, with a diff, where a notebook is not what its sources say
@@ -363,7 +363,7 @@ def compose_drills(root: Path) -> dict[str, list[Cell]]:
     derived = {}
     for drill in drills_of(root):
         title, *rest = drill_cells(root, drill, "#")
-        derived[f"drills/{drill['order']:02}_{drill['id']}.ipynb"] = [title, *setup, *rest]
+        derived[f"drills/{drill['order']:03}_{drill['id']}.ipynb"] = [title, *setup, *rest]
     return derived
 
 

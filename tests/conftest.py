@@ -28,6 +28,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--full-matrix", action="store_true",
         help="kill and resume in all 96 cells of tests/test_resume.py instead of 16",
     )  # fmt: skip
+    parser.addoption(
+        "--all-texts", action="store_true",
+        help="judge every text of every drill in tests/test_drills.py instead of two",
+    )  # fmt: skip
 
 
 def pytest_unconfigure() -> None:

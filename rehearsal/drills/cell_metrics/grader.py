@@ -146,7 +146,7 @@ def phases_judge(
                     "phase-time", f"step {step}, {name}: {spent[name]:.2f} ms billed, "
                     f"{least:.2f} to {most:.2f} ms passed in its block(s)",
                     "a phase is billed what passes in its blocks: in all, in their own "
-                    "step, also when a block fails", "at the borders of the block, and the clock",
+                    "step, also when a block fails", "at the block's borders, and the clock",
                 )  # fmt: skip
         whole = sum(spent.values())
         if not total[0] - SLACK_MS <= whole <= total[1] + SLACK_MS:
