@@ -109,7 +109,7 @@ class Drill:
     @property
     def grader(self) -> Any:
         """Its module: SCENARIOS and CODES."""
-        return _module(self.folder / "grader.py")
+        return module_at(self.folder / "grader.py")
 
     @property
     def scenarios(self) -> Sequence[Scenario]:
@@ -166,8 +166,8 @@ def load(drill_id: str) -> Drill:
 
 
 @cache
-def _module(path: Path) -> ModuleType:
-    # By its file: as a package, the folder would hide the function rehearsal.drills.
+def module_at(path: Path) -> ModuleType:
+    """A grader, by its file: as a package, its folder would hide rehearsal.drills()."""
     name = f"rehearsal_grader_of_{path.parent.name}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -5,6 +5,8 @@ Called by the notebook's ``check``, by the command line and by the graders' own 
 
 from __future__ import annotations
 
+import copyreg
+import importlib
 import inspect
 import linecache
 import sys
@@ -16,7 +18,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from rehearsal.drill import Drill, Scenario, load
+from rehearsal.drill import Drill, Scenario, load, module_at
 from rehearsal.evidence import RankReport, killed
 from rehearsal.rank import Blank, Mismatch, RankContext
 from rehearsal.ranks import run_ranks
@@ -59,7 +61,17 @@ def attempt_of_namespace(drill: Drill, namespace: Mapping[str, object]) -> Attem
             "rank, so names from other cells are missing there. Run: pip install cloudpickle"
         )
         return attempt_of_source("\n\n".join(lines.values()))
+    import torch
+
+    # Code that uses torch and any attribute called classes or ops takes these along, as
+    # submodules; they are modules of a type that does not pickle.
+    for module in (torch.classes, torch.ops):
+        copyreg.pickle(type(module), _module_by_name)
     return Attempt(None, "", cloudpickle.dumps(objects), lines)
+
+
+def _module_by_name(module: types.ModuleType) -> tuple[Callable[..., Any], tuple[str]]:
+    return importlib.import_module, (module.__name__,)
 
 
 def codes_of(value: object) -> list[types.CodeType]:
@@ -102,10 +114,13 @@ def mismatch_of(value: object, signature: str) -> str:
 # ---------------------------------------------------------------- in the ranks
 
 
-def run_scenario(context: RankContext, drill_id: str, name: str, attempt: Attempt) -> Any:
+def run_scenario(
+    context: RankContext, grader: Path, needs: Mapping[str, str], name: str, attempt: Attempt
+) -> Any:
     """Load the learner's names and hand them to the scenario's body. Runs in each rank."""
-    drill = load(drill_id)
-    scenario = next(s for s in drill.scenarios if s.name == name)
+    scenario = next(s for s in module_at(grader).SCENARIOS if s.name == name)
+    # Who formats a stack in here (torch.manual_seed does) reads the grader's lines: no peek.
+    linecache.getlines(str(grader))
     context.arm()
     context.record("begin")
     if attempt.source is None:
@@ -117,17 +132,17 @@ def run_scenario(context: RankContext, drill_id: str, name: str, attempt: Attemp
         sys.modules[ATTEMPT] = module  # classes in it pickle by this name
         exec(compile(attempt.source, attempt.file, "exec"), vars(module))
         names = vars(module)
-    wrong = [(n, "is missing") for n in drill.needs if n not in names]
+    wrong = [(n, "is missing") for n in needs if n not in names]
     wrong += [
         (n, what)
-        for n, signature in drill.needs.items()
+        for n, signature in needs.items()
         if n in names and (what := mismatch_of(names[n], signature))
     ]
     if wrong:
         raise Mismatch(*wrong)
-    if blank := [n for n in drill.needs if is_blank(names[n])]:
+    if blank := [n for n in needs if is_blank(names[n])]:
         raise Blank(*blank)
-    return scenario.body(context, SimpleNamespace(**{n: names[n] for n in drill.needs}))
+    return scenario.body(context, SimpleNamespace(**{n: names[n] for n in needs}))
 
 
 # ---------------------------------------------------------------- in the kernel
@@ -192,11 +207,12 @@ def grade_attempt(
     """
     began, reports_of, sizes = time.perf_counter(), dict[str, Sequence[RankReport]](), []
     outcome: tuple[Any, Sequence[Finding], str] = ("passed", (), "")
+    grader = drill.folder / "grader.py"
     with TemporaryDirectory(prefix="rehearsal-") as folder:
         for scenario in drill.scenarios:
             sizes.append(scenario.world_size)
             reports = run_ranks(
-                run_scenario, drill.id, scenario.name, attempt,
+                run_scenario, grader, dict(drill.needs), scenario.name, attempt,
                 world_size=scenario.world_size, deadline_s=min(scenario.deadline_s, at_most_s),
                 folder=Path(folder), fault=scenario.fault, lines=attempt.lines, echo=echo,
             )  # fmt: skip

@@ -106,7 +106,8 @@ class RankContext:
         save, fsync = torch.save, os.fsync
 
         def recorded_save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-            self.record("file", op="torch.save", path=self._inside(f) or "")
+            if (path := self._inside(f)) is not None:
+                self.record("file", op="torch.save", path=path)
             save(obj, f, *args, **kwargs)
             torn = self._fault and self._fault["at"] == "torn"
             if torn and isinstance(f, str | os.PathLike):

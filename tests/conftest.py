@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """End the server of the ranks; the interpreter would wait for it, and it for its pipe."""
+    """End the server of the ranks: the interpreter would wait for it, and it for its pipe."""
     from multiprocessing.forkserver import _forkserver
 
     server = getattr(_forkserver, "_forkserver_pid", None)

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from rehearsal.audit import audit_run, read_jsonl
+from trainer_core.config import TrainConfig
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "launch.py"
@@ -253,6 +254,22 @@ class TestFlags:
             summary = json.loads(capsys.readouterr().out.splitlines()[-1])
             folders.append(Path(summary["run_dir"]).name)
         assert folders == ["run", "run-2", "run-2", "run-3"]
+
+    def test_start_over_goes_on_if_one_agent_of_the_first_start_is_left(
+        self, tmp_path: Path
+    ) -> None:
+        """Rank 0 may come back on another node, because its own has died."""
+        from trainer_core.runfolder import choose_run_dir
+
+        cfg = TrainConfig(run_dir=tmp_path / "run", start_over=True)
+        record = {"run_id": "r", "config": {}, "identity": {"data": "toy"}}
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "config.json").write_text(
+            json.dumps({**record, "agents": ["job/a/1", "job/b/1"]})
+        )
+        assert choose_run_dir(cfg, ["job/b/1", "job/c/1"]).name == "run"
+        assert choose_run_dir(cfg, ["job/c/1"]).name == "run-2"
+        assert choose_run_dir(cfg, []).name == "run-2"
 
     def test_a_bad_token_is_said_in_short_also_by_a_loader_worker(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]

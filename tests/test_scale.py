@@ -139,6 +139,19 @@ class TestObjectStore:
         assert stored.count(True) == 1
         assert store.get("key") == contents[stored.index(True)]
 
+    def test_a_put_that_is_cut_is_no_key(self, tmp_path: Path) -> None:
+        """Half an object under a name of its own is still half an object."""
+        store = FolderStore(tmp_path)
+
+        def cut(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Path, "unlink", cut)
+            with pytest.raises(KeyboardInterrupt):
+                store.put_if_absent("key", b"content")
+        assert store.keys("") == ["key"]
+
     def test_keys_are_sorted_and_a_prefix_is_text(self, tmp_path: Path) -> None:
         """Stores have no folders: a prefix that ends inside a name still matches."""
         store = FolderStore(tmp_path)
@@ -198,6 +211,28 @@ class TestObjectStore:
         there = download_newest(store, tmp_path / "here")
         assert there is not None
         assert files_of(there) == files_of(folder)
+
+    def test_a_download_that_is_cut_is_no_checkpoint(
+        self, tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Only whole folders are named step-...; half of one would refuse the next start."""
+        store, gets = FolderStore(tmp_path / "store"), []
+        upload_checkpoint(store, trained / "checkpoints" / "step-00000026")
+        get = FolderStore.get
+
+        def failing(self: FolderStore, key: str) -> bytes:
+            gets.append(key)
+            if len(gets) == 3:
+                raise ConnectionError("the store does not answer")
+            return get(self, key)
+
+        monkeypatch.setattr(FolderStore, "get", failing)
+        with pytest.raises(ConnectionError):
+            download_newest(store, tmp_path / "here")
+        assert not list((tmp_path / "here").glob("step-*"))
+        there = download_newest(store, tmp_path / "here")
+        assert there is not None
+        assert verify(there)["step"] == 26
 
     def test_of_two_uploads_of_a_step_the_first_stays(self, tmp_path: Path) -> None:
         """A rank that comes back late must not replace what others have resumed from."""
@@ -397,8 +432,6 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[PrometheusSink]:
     sink = PrometheusSink()
     yield sink
     sink.close()
-    if sink.server is not None:
-        sink.server.server_close()
 
 
 def scrape(port: int) -> dict[str, float]:
@@ -426,5 +459,14 @@ class TestPrometheus:
     ) -> None:
         """A refused start would hold the port of the job beside it."""
         prometheus.emit({**records[0], "local_rank": 1})
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", PrometheusSink.FIRST_PORT + 1), 10)
+
+    def test_close_frees_the_port(
+        self, records: list[Mapping[str, Any]], prometheus: PrometheusSink
+    ) -> None:
+        """A scraper would wait for an answer, and the next run in this kernel for the port."""
+        prometheus.emit({**progress_of(records)[0], "local_rank": 1})
+        prometheus.close()
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", PrometheusSink.FIRST_PORT + 1), 10)

@@ -42,14 +42,19 @@ class Start:
     lock: IO[str] | None = None  # of rank 0, while it trains
 
 
-def decide_start(cfg: TrainConfig, schedule: StepSchedule, identity: dict[str, Any]) -> Start:
+def decide_start(
+    cfg: TrainConfig, schedule: StepSchedule, identity: dict[str, Any], agents: list[str]
+) -> Start:
     """Read the run folder and decide how to go on.
+
+    Args:
+        agents: of torchrun, that have started the ranks of this job; one per node.
 
     Raises:
         UserError: if the folder is not a run's, holds another run, or has checkpoints of which
             none is whole.
     """
-    run_dir = choose_run_dir(cfg)
+    run_dir = choose_run_dir(cfg, agents)
     checkpoint, manifest, damaged = latest_checkpoint_path(run_dir / "checkpoints")
     earlier = read_run_record(run_dir) or manifest
     for known in (earlier, manifest):
@@ -72,7 +77,7 @@ def decide_start(cfg: TrainConfig, schedule: StepSchedule, identity: dict[str, A
         "steps_per_epoch": schedule.steps_per_epoch,
         "total_steps": schedule.total_steps,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "launcher": launcher(),
+        "agents": agents,
     }
     log = run_dir / "logs" / "rank-0.jsonl"
     # A kill may have cut the last number, but not the one before, which is not smaller.
@@ -113,16 +118,17 @@ def refuse_other_run(run_dir: Path, ours: Mapping[str, Any], theirs: Mapping[str
         )
 
 
-def launcher() -> str | None:
+def agent_of_this_rank() -> str | None:
     """Names the torchrun agent that has started this rank, over all its restarts; or None."""
     run_id = os.environ.get("TORCHELASTIC_RUN_ID")
     return run_id and f"{run_id}/{platform.node()}/{os.getppid()}"
 
 
-def choose_run_dir(cfg: TrainConfig) -> Path:
+def choose_run_dir(cfg: TrainConfig, agents: list[str]) -> Path:
     """``run_dir``, or with ``start_over`` the first unused folder beside it: RUN-2, RUN-3, ...
 
-    Ranks that the same torchrun starts again go on in the folder that their first start made.
+    Ranks that torchrun starts again go on in the folder that their first start made. One agent
+    that was there is enough: others may have died since, also that of rank 0.
     """
     run_dir = first = cfg.run_dir.absolute() if cfg.start_over else cfg.run_dir
     if run_dir.exists() and not run_dir.is_dir():
@@ -130,9 +136,9 @@ def choose_run_dir(cfg: TrainConfig) -> Path:
             f"--run-dir {run_dir}: a file, but a run keeps checkpoints and logs in a folder. "
             "Name a folder, or a path that does not exist yet."
         )
-    number, agent = 1, launcher()
+    number = 1
     while cfg.start_over and run_dir.exists():
-        if agent and read_run_record(run_dir).get("launcher") == agent:
+        if set(agents) & set(read_run_record(run_dir).get("agents", ())):
             break
         number += 1
         run_dir = first.with_name(f"{first.name}-{number}")
@@ -206,9 +212,10 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
         UserError: on every rank, what rank 0 has found, or that the views differ.
     """
     start, identity = None, run_identity(cfg, schedule, source.fingerprint)
+    agents = sorted({agent for agent in gather_objects(agent_of_this_rank()) if agent})
     with all_ranks_together():
         if not dist.is_initialized() or dist.get_rank() == 0:
-            start = decide_start(cfg, schedule, identity)
+            start = decide_start(cfg, schedule, identity, agents)
     # As plain data: a class that was typed in a notebook has no name that pickle could send.
     shared = gather_objects(start and asdict(start))[0]
     agreed = Start(**{**shared, "cfg": TrainConfig(**shared["cfg"])})

@@ -81,6 +81,7 @@ class PrometheusSink:
         """Stop serving."""
         if self.server is not None:
             self.server.shutdown()
+            self.server.server_close()  # else the port stays taken, and nobody answers there
 
 
 def build_exporters(names: Sequence[str]) -> list[Sink]:

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 
 # %%
@@ -80,13 +80,14 @@ class ObjectStore(Protocol):
 class FolderStore:
     """An object store in a folder of this machine."""
 
+    CUT: ClassVar[str] = ".tmp-"  # being written, or left behind by a kill
     root: Path
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
         """Store the object unless the key is taken; whether this call has stored it."""
         path = self.root / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.root / f".tmp-{uuid.uuid4().hex}"
+        temporary = self.root / f"{self.CUT}{uuid.uuid4().hex}"
         temporary.write_bytes(content)
         try:
             os.link(temporary, path)  # fails if the name exists, and shows the object whole
@@ -104,7 +105,8 @@ class FolderStore:
         """All keys that begin with ``prefix``, sorted."""
         files = (path for path in self.root.rglob("*") if path.is_file())
         keys = (path.relative_to(self.root).as_posix() for path in files)
-        return sorted(key for key in keys if key.startswith(prefix))
+        whole = (key for key in keys if not key.startswith(self.CUT))
+        return sorted(key for key in whole if key.startswith(prefix))
 
 
 def upload_checkpoint(store: ObjectStore, folder: Path) -> bool:
@@ -131,10 +133,11 @@ def download_newest(store: ObjectStore, checkpoints: Path) -> Path | None:
         return None
     newest = max(pointers, key=lambda key: int(key.rpartition("-")[2]))
     folder = checkpoints / newest.removeprefix("published/")
-    folder.mkdir(parents=True)
+    temporary = checkpoints / f"tmp-{uuid.uuid4().hex}"  # removed by the next start
+    temporary.mkdir(parents=True)
     for key in store.keys(store.get(newest).decode() + "/"):
-        (folder / key.rpartition("/")[2]).write_bytes(store.get(key))
-    return folder
+        (temporary / key.rpartition("/")[2]).write_bytes(store.get(key))
+    return temporary.rename(folder)
 
 
 # %%

@@ -1,0 +1,192 @@
+"""Bad settings refused by name, sizes derived, one digest for one training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from rehearsal.drill import Scenario
+from rehearsal.evidence import RankReport
+from rehearsal.harness_cells import OtherInterpreter, first_of, imported, refusal, said
+from rehearsal.rank import RankContext
+from rehearsal.verdict import Finding
+
+CODES = {
+    "imported-not-typed": "a needed name comes from the walkthrough's module",
+    "good-value-refused": "a value on its bound, or an int for a float, is refused",
+    "bad-value-accepted": "a value of the wrong type or out of its bounds makes a config",
+    "wrong-error": "a bad value raises something else than ValueError",
+    "message-without-name": "the error does not name the setting and its value",
+    "not-frozen": "a setting can be changed after its checks",
+    "wrong-global-batch": "global_batch_size is not what a step trains",
+    "digest-of-the-process": "the digest differs between interpreters",
+    "digest-of-the-rank": "the digest differs between ranks",
+    "digest-of-the-place": "paths, workers or log intervals change the digest",
+    "digest-of-the-cut": "another cut of the same global batch changes the digest",
+    "digest-of-the-spelling": "1 and 1.0 give two digests",
+    "two-trainings-one-digest": "trainings that differ share a digest",
+}
+Changes = dict[str, Any]
+BASE: Changes = {
+    "data": "toy", "dataset_size": 100, "seed": 3, "micro_batch_size": 8, "grad_accum_steps": 3,
+    "pinned_global_batch_size": None, "world_size": 2, "max_epochs": 5, "learning_rate": 0.5,
+    "warmup_steps": 4, "decay_steps": 70, "dropout": 0.25, "amp": "no", "run_dir": Path("run"),
+    "num_workers": 0, "log_every": 20,
+}  # fmt: skip
+NAN, INF = float("nan"), float("inf")
+GOOD: list[Changes] = [
+    {}, {"seed": 0}, {"learning_rate": 0.0}, {"learning_rate": 1}, {"dropout": 0.99},
+    {"dropout": 0}, {"dataset_size": None}, {"decay_steps": None}, {"warmup_steps": 69},
+    {"data": "tokens:/a/b:c.bin"}, {"pinned_global_batch_size": 1}, {"data": "digits"},
+]  # fmt: skip
+BAD: list[Changes] = [
+    {"micro_batch_size": 0}, {"seed": -1}, {"dropout": 1.0}, {"learning_rate": -0.25},
+    {"learning_rate": NAN}, {"dropout": NAN}, {"learning_rate": INF}, {"learning_rate": True},
+    {"micro_batch_size": True}, {"grad_accum_steps": "3"}, {"max_epochs": 1.5}, {"seed": None},
+    {"amp": "float16"}, {"data": "imagenet"}, {"data": "tokens:"}, {"run_dir": "run"},
+    {"pinned_global_batch_size": 0}, {"decay_steps": 0}, {"num_workers": -1},
+    {"warmup_steps": 70, "decay_steps": 70}, {"warmup_steps": 9, "decay_steps": 8},
+    {"world_size": 0}, {"log_every": 0},
+]  # fmt: skip
+# Settings, and the samples of a step that follow from them.
+BATCHES: list[tuple[Changes, int]] = [
+    ({}, 48), ({"grad_accum_steps": 1}, 16), ({"world_size": 5}, 120),
+    ({"pinned_global_batch_size": 30}, 30), ({"pinned_global_batch_size": 500}, 500),
+]  # fmt: skip
+# By the code of a difference: changes that leave the digest alone.
+SAME: list[tuple[str, Changes]] = [
+    ("place", {"run_dir": Path("elsewhere")}), ("place", {"num_workers": 4}),
+    ("place", {"log_every": 1}), ("cut", {"micro_batch_size": 24, "grad_accum_steps": 1}),
+    ("cut", {"world_size": 1, "micro_batch_size": 16}),
+    ("cut", {"world_size": 7, "pinned_global_batch_size": 48}),
+]  # fmt: skip
+# No two of these are one training: values that differ, or that two settings have exchanged.
+OTHERS: list[Changes] = [
+    {}, {"data": "digits"}, {"data": "tokens:x"}, {"dataset_size": None}, {"seed": 4},
+    {"max_epochs": 6}, {"learning_rate": 0.25}, {"warmup_steps": 5}, {"decay_steps": None},
+    {"dropout": 0.0}, {"amp": "bf16"}, {"micro_batch_size": 9}, {"world_size": 3},
+    *[{"dataset_size": 1, "seed": 11}, {"dataset_size": 11, "seed": 1}],
+    *[{"max_epochs": 7, "warmup_steps": 9}, {"max_epochs": 9, "warmup_steps": 7}],
+    *[{"warmup_steps": 1, "decay_steps": 11}, {"warmup_steps": 11, "decay_steps": 111}],
+]  # fmt: skip
+
+
+def body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """Make many configs; have an interpreter with another hash seed make one."""
+
+    def make(**changes: Any) -> Any:
+        return learner.TrainConfig(**{**BASE, **changes})
+
+    def digest(**changes: Any) -> str:
+        return str(make(**changes).digest())
+
+    good = [refusal(make, **changes) for changes in GOOD]
+    if any(good):
+        return {"imported": [], "good": good}
+    seed = {"PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
+    is_first = context.rank == 0
+    other = OtherInterpreter(digest_of, (learner.TrainConfig, BASE), seed) if is_first else None
+    return {
+        "good": good,
+        "bad": [refusal(make, **changes) for changes in BAD],
+        "frozen": refusal(lambda: setattr(make(), "seed", -1)) is not None,
+        "batches": [make(**changes).global_batch_size for changes, _ in BATCHES],
+        "digest": digest(),
+        "same": [digest(**changes) for _, changes in SAME],
+        "files": [digest(data=f"tokens:/{disk}/x") for disk in "ab"],
+        "spellings": [digest(learning_rate=one) for one in (1, 1.0)],
+        "others": [digest(**changes) for changes in OTHERS],
+        "elsewhere": other and other.answer(),
+        "imported": imported(learner, "config"),
+    }
+
+
+def digest_of(arguments: tuple[Any, Changes]) -> str:
+    """Runs in the other interpreter."""
+    config, settings = arguments
+    return str(config(**settings).digest())
+
+
+def value_findings(answer: Mapping[str, Any]) -> Iterable[Finding]:
+    """About what is refused, and how."""
+    rule = "a config that exists is a good one; a bad value fails here, by name"
+    for changes, outcome in zip(GOOD, answer["good"], strict=True):
+        if outcome:
+            found = f"{said(changes or BASE)} is refused: {outcome[0]}: {outcome[2][:160]}"
+            yield Finding("good-value-refused", found, rule, "at the bounds: both are inside")
+            return
+    for changes, outcome in zip(BAD, answer["bad"], strict=True):
+        name, value = next(iter(changes.items()))
+        found = f"{said(changes)} is accepted"
+        if outcome is None:
+            look = f"at what {name} is compared with, and what comes of {value!r} there"
+            yield Finding("bad-value-accepted", found, rule, look)
+            continue
+        found, text = f"{said(changes)} raises {outcome[0]}: {outcome[2][:120]}", outcome[2]
+        if not outcome[1]:
+            look = "at which class of error a caller, and python -O, can rely on"
+            yield Finding("wrong-error", found, rule, look)
+        elif name not in text.replace("-", "_") or str(value) not in text:
+            look = "at the message: which setting, with which value?"
+            yield Finding("message-without-name", found, rule, look)
+    if not answer["frozen"]:
+        found = "seed = -1 can be set on a config that exists"
+        yield Finding("not-frozen", found, rule, "at what may happen after the checks")
+
+
+def digest_findings(first: Mapping[str, Any], last: Mapping[str, Any]) -> Iterable[Finding]:
+    """About the digests of ranks 0 and 1."""
+    rule, digest = (
+        "equal trainings have equal digests, in every process that asks",
+        first["digest"],
+    )
+    if digest != first["elsewhere"]:
+        found = f"one config: {digest[:16]} in the rank, {first['elsewhere'][:16]} in another"
+        look = "at what Python salts anew in each process"
+        yield Finding("digest-of-the-process", f"{found} interpreter", rule, look)
+    if digest != last["digest"]:
+        found = f"one config: {digest[:16]} on rank 0, {last['digest'][:16]} on rank 1"
+        yield Finding("digest-of-the-rank", found, rule, "at what the ranks are told apart by")
+    for (what, changes), other in zip(SAME, first["same"], strict=True):
+        if digest != other:
+            found = f"{said(changes)} instead of {said({n: BASE[n] for n in changes})}"
+            look = "at which settings enter, and in which form the batch does"
+            yield Finding(f"digest-of-the-{what}", f"{found}: another digest", rule, look)
+    if len(set(first["files"])) > 1:
+        found = "data='tokens:/a/x' and data='tokens:/b/x' have two digests"
+        yield Finding("digest-of-the-place", found, rule, "at what of data enters")
+    if len(set(first["spellings"])) > 1:
+        found = "learning_rate=1 and learning_rate=1.0 have two digests"
+        yield Finding("digest-of-the-spelling", found, rule, "at the text of both")
+    seen: dict[str, Changes] = {}
+    for changes, other in zip(OTHERS, first["others"], strict=True):
+        if other in seen:
+            found = f"one digest for {said(seen[other]) or 'the base'} and for {said(changes)}"
+            rule = "a resume compares digests: two trainings must not share one"
+            look = "at what enters, and whether the values stay apart in it"
+            yield Finding("two-trainings-one-digest", found, rule, look)
+        seen[other] = changes
+
+
+def findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
+    """All, in the order in which they explain each other."""
+    answer = reports[0].answer
+    for report in reports:
+        yield from value_findings(report.answer)
+    for (changes, expected), found in zip(BATCHES, answer["batches"], strict=True):
+        if found != expected:
+            names = [*(n for n in BASE if "batch" in n), "grad_accum_steps", "world_size"]
+            cut = said({name: (BASE | changes)[name] for name in names})
+            rule = "the global batch is the number of samples in one optimizer step"
+            look = "at what multiplies, and at the setting that overrules it"
+            found = f"{cut}: global_batch_size is {found}"
+            yield Finding("wrong-global-batch", found, rule, look)
+    yield from digest_findings(answer, reports[-1].answer)
+
+
+SCENARIOS = [
+    Scenario(name="two ranks", body=body, judge=first_of("config", findings), deadline_s=5)
+]

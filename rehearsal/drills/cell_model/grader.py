@@ -1,0 +1,384 @@
+"""The layers, what decays, and a learning rate that is a function of the step."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from trainer_core.config import TrainConfig
+
+from rehearsal.drill import Scenario
+from rehearsal.evidence import RankReport
+from rehearsal.harness import some
+from rehearsal.harness_cells import Told, first_of, imported
+from rehearsal.rank import RankContext
+from rehearsal.verdict import Finding
+
+LAYERS = "num_layers hidden layers of hidden_dim, and one to the logits, all known to torch"
+DROPOUT = "dropout acts after each hidden layer, while training, and keeps the mean"
+DECAY = (
+    "AdamW's decay takes lr * weight_decay of a matrix, and nothing of a bias, gain or scale"
+)
+SCHEDULE = "the learning rate is a function of the step and of the config's horizon alone"
+# code: meaning; rule; where to look
+TOLD = Told({
+    "wrong-layers": (
+        "parameters() does not hold the matrices of the layers", LAYERS,
+        "at the number of layers, and at how the model keeps them"),
+    "weights-not-from-the-seed": (
+        "the weights do not follow torch's global seed, or set it",
+        "the run seeds torch before the model is built, and goes on drawing afterwards",
+        "at where the constructor has its random numbers from"),
+    "depends-on-the-batch": (
+        "an empty batch fails, or a sample's logits depend on the others in its batch",
+        "a sample's logits are its own, however a step is cut, and some ranks have no sample",
+        "at layers that mix samples, and at shapes that are guessed from the batch"),
+    "is-linear": (
+        "the network is an affine function",
+        "linear layers without something between them are one linear layer",
+        "at what follows a hidden layer"),
+    "not-logits": (
+        "the outputs are not those of the last linear layer",
+        "the loss takes logits; what squeezes them twice trains slowly, and in silence",
+        "at what follows the last layer"),
+    "dropout-in-eval": (
+        "an evaluation differs from call to call", DROPOUT, "at what model.eval() changes"),
+    "no-dropout": ("the setting has no effect", DROPOUT, "at where the probability goes"),
+    "wrong-dropout": (
+        "another probability, another number of places, or the mean is not kept", DROPOUT,
+        "at what the probability is one of, and after which layers it acts"),
+    "decays-vectors": (
+        "a parameter with less than two dimensions decays", DECAY,
+        "at what decides the group: a name, or the shape"),
+    "does-not-decay": (
+        "a parameter with two or more dimensions does not decay", DECAY,
+        "at which shapes the groups are split"),
+    "wrong-decay": (
+        "a matrix with a gradient of zeros is not multiplied by 1 - lr * weight_decay", DECAY,
+        "at the optimizer's class, and at the number that reaches it"),
+    "parameter-left-out": (
+        "a parameter with a gradient is not updated",
+        "every parameter belongs to one group of the optimizer",
+        "at which parameters no group takes"),
+    "wrong-update": (
+        "a step moves a parameter by something else than the learning rate",
+        "AdamW's first steps on a constant gradient move each weight by the learning rate",
+        "at the optimizer's class, and at the rate of each group"),
+    "depends-on-calls": (
+        "the rate of a step depends on what was asked before", SCHEDULE,
+        "at what is kept between two calls"),
+    "depends-on-the-plan": (
+        "more epochs change the rates of steps that are long trained", SCHEDULE,
+        "at which setting ends the decay"),
+    "fails-without-warm-up": (
+        "warmup_steps = 0 ends in an error", "a schedule needs no warm-up",
+        "at what is divided by warmup_steps"),
+    "one-step-late": (
+        "each step has the rate of the one before", "steps are counted from 1", "at step 1"),
+    "wrong-warm-up": (
+        "the warm-up does not grow in equal parts to the peak",
+        "step warmup_steps has the peak, and each one before it an equal part less",
+        "at the first and the last step of the warm-up"),
+    "leaves-the-floor": (
+        "from decay_steps on, the rate is not min_lr_fraction of the peak",
+        "the rate reaches its floor at the horizon, and stays",
+        "at the step decay_steps, and at those after it"),
+    "wrong-curve": (
+        "between peak and floor the rate is not half a cosine",
+        "half a cosine goes from the peak, after the warm-up, to the floor, at the horizon",
+        "at where the cosine begins and ends, and at what it is multiplied with"),
+})  # fmt: skip
+CODES = TOLD.codes
+INPUTS, HIDDEN, CLASSES = 5, 7, 3
+WIDE, BATCH, DROP, GAIN = 512, 1024, 0.25, 9.0  # for the statistics of dropout
+LR, NEXT_LR, WEIGHT_DECAY = 0.5, 0.125, 0.25
+PEAK, LAST_STEP = 2.0, 40
+# Warm-up, horizon, floor, epochs: the last two are one schedule under two plans.
+PLANS = [(0, 30, 0.0, 1), (0, 1, 0.25, 1), (5, 6, 0.5, 1), (8, 20, 0.25, 1), (8, 20, 0.25, 9)]
+
+
+# ---------------------------------------------------------------- in the ranks
+
+
+class OddShapes(nn.Module):
+    """One parameter of each number of dimensions, a tied one, and one without a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(2)
+        self.tokens = nn.Embedding(4, 3)
+        self.kernel = nn.Conv1d(3, 2, 3)
+        self.norm = nn.LayerNorm(3)
+        self.temperature = nn.Parameter(torch.ones(()))
+        self.unused = nn.Linear(2, 2, bias=False)
+        self.head = nn.Linear(3, 4)
+        self.head.weight = self.tokens.weight
+        for parameter in self.parameters():
+            parameter.data.copy_(torch.rand(parameter.shape, generator=generator) + 1)
+
+
+def values_of(model: nn.Module) -> dict[str, list[float]]:
+    """Every parameter's numbers."""
+    return {name: p.detach().flatten().tolist() for name, p in model.named_parameters()}
+
+
+def body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """Build, look, step, and ask for learning rates."""
+    random.seed(context.rank)
+    np.random.seed(context.rank)
+    shapes = [
+        list(p.shape) for p in learner.TinyNet(INPUTS, HIDDEN, CLASSES, 3, 0.1).parameters()
+    ]
+    answer: dict[str, Any] = {"shapes": shapes, "imported": []}
+    if matrices_of(shapes) != matrices_of(EXPECTED_SHAPES):
+        return answer
+    weights = []
+    for seed in (11, 11, 12):
+        torch.manual_seed(seed)
+        weights.append(values_of(learner.TinyNet(INPUTS, HIDDEN, CLASSES, 2, 0.1)))
+        answer["seed_kept"] = torch.initial_seed() == seed
+    answer |= {"weights": weights, "batch": batch_fault(learner), **outputs(learner)}
+    if answer["batch"] is None:
+        answer["dropout"] = dropout_statistics(learner)
+    return {
+        **answer,
+        "decayed": updates(learner, gradient=0.0),
+        "updated": updates(learner, gradient=0.25),
+        "curves": [curves(learner, plan) for plan in PLANS],
+        "imported": imported(learner, "model"),
+    }
+
+
+EXPECTED_SHAPES = [[HIDDEN, INPUTS], [HIDDEN, HIDDEN], [HIDDEN, HIDDEN], [CLASSES, HIDDEN]]
+
+
+def matrices_of(shapes: list[list[int]]) -> list[list[int]]:
+    """Those of two dimensions, either way round."""
+    return sorted(sorted(shape) for shape in shapes if len(shape) == 2)
+
+
+def batch_fault(learner: SimpleNamespace) -> str | None:
+    """What is wrong with a batch of no samples, or with one sample alone."""
+    model = learner.TinyNet(INPUTS, HIDDEN, CLASSES, 1, 0.0).train()
+    inputs = torch.randn(4, INPUTS)
+    try:
+        logits = model(inputs[:0])
+        logits.sum().backward()
+        difference = (model(inputs)[2] - model(inputs[2:3])[0]).abs().max().item()
+    except (RuntimeError, ValueError, IndexError) as error:
+        return f"{type(error).__name__}: {error}"
+    if logits.shape != (0, CLASSES):
+        return f"no samples give outputs of shape {tuple(logits.shape)}"
+    if not difference < 1e-4:
+        return f"a sample's logits change by {difference:.2g} with the others in its batch"
+    wrong = [n for n, p in model.named_parameters() if p.grad is None or p.grad.any()]
+    return f"no samples, but gradients of {some(wrong)} are not zeros" if wrong else None
+
+
+@torch.no_grad()
+def outputs(learner: SimpleNamespace) -> dict[str, Any]:
+    """Whether the model bends, and what it makes of zero matrices and a known last bias."""
+    torch.manual_seed(5)
+    model = learner.TinyNet(INPUTS, HIDDEN, CLASSES, 1, 0.0).eval()
+    x, y = torch.randn(2, 4, INPUTS) * 3
+    bend = model(x) + model(y) - model(x + y) - model(torch.zeros_like(x))
+    for parameter in model.parameters():
+        values = torch.tensor([10.0, -20.0, 30.0])
+        parameter.copy_(values if parameter.shape == (CLASSES,) else torch.zeros(()))
+    return {"bend": bend.abs().max().item(), "logits": model(x)[0].tolist()}
+
+
+@torch.no_grad()
+def dropout_statistics(learner: SimpleNamespace) -> dict[str, Any]:
+    """Mean and relative variance of a logit, with weights that make it a plain average."""
+    torch.manual_seed(7)
+    model = learner.TinyNet(INPUTS, WIDE, CLASSES, 2, DROP)
+    for parameter in model.parameters():
+        size = sorted(parameter.shape)
+        value = {1: 3.0 if size == [WIDE] else 0.0, 2: 0.0}[len(size)]
+        value = GAIN / WIDE if size == [WIDE, WIDE] else value
+        parameter.fill_(1 / WIDE if size == [CLASSES, WIDE] else value)
+    inputs = torch.zeros(BATCH, INPUTS)
+    model.eval()
+    quiet = torch.cat([model(inputs)[:, 0], model(inputs)[:, 0]])
+    model.train()
+    noisy = model(inputs)[:, 0] / quiet.mean()
+    return {
+        "eval": (quiet.max() - quiet.min()).item(),
+        "mean": noisy.mean().item(),
+        "variance": noisy.var().item(),
+    }
+
+
+def updates(learner: SimpleNamespace, gradient: float) -> dict[str, list[list[float]]]:
+    """Each parameter but the unused one before and after two steps, at two rates."""
+    model = OddShapes()
+    cfg = TrainConfig(learning_rate=LR, weight_decay=WEIGHT_DECAY)
+    optimizer = learner.build_optimizer(cfg, model)
+    seen = [values_of(model)]
+    for rate in (LR, NEXT_LR):
+        if rate != LR:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+        for name, parameter in model.named_parameters():
+            if name != "unused.weight":
+                parameter.grad = torch.full_like(parameter, gradient)
+        optimizer.step()
+        seen.append(values_of(model))
+    return {name: [values[name] for values in seen] for name in seen[0]}
+
+
+def curves(learner: SimpleNamespace, plan: tuple[int, int, float, int]) -> list[Any]:
+    """The rates of all steps, asked for backwards and forwards; or the error."""
+    warmup, horizon, floor, epochs = plan
+    cfg = TrainConfig(
+        learning_rate=PEAK, warmup_steps=warmup, decay_steps=horizon, min_lr_fraction=floor,
+        max_epochs=epochs, dataset_size=64, micro_batch_size=16,
+    )  # fmt: skip
+    try:
+        steps = range(1, LAST_STEP + 1)
+        backwards = [learner.learning_rate_at(cfg, step) for step in reversed(steps)]
+        return [backwards[::-1], [learner.learning_rate_at(cfg, step) for step in steps]]
+    except ArithmeticError as error:
+        return [f"{type(error).__name__}: {error}"]
+
+
+# ---------------------------------------------------------------- in the kernel
+
+
+def net_findings(answer: dict[str, Any], other: dict[str, Any]) -> Iterable[Finding]:
+    """About TinyNet."""
+    if "weights" not in answer:
+        found = f"TinyNet({INPUTS}, {HIDDEN}, {CLASSES}, num_layers=3, ...) has matrices "
+        found += str([tuple(s) for s in answer["shapes"] if len(s) == 2] or "none")
+        yield TOLD("wrong-layers", found)
+        return
+    first, again, others = answer["weights"]
+    if first != again or first != other["weights"][0]:
+        found = "seed 11 gives different weights the second time, or on the other rank"
+        yield TOLD("weights-not-from-the-seed", found)
+    if first == others or not answer["seed_kept"]:
+        yield TOLD("weights-not-from-the-seed", "seeds 11 and 12 end in one random stream")
+    if answer["batch"]:
+        yield TOLD("depends-on-the-batch", answer["batch"])
+    if answer["bend"] < 1e-4:
+        yield TOLD("is-linear", "f(x) + f(y) = f(x + y) + f(0) for random x and y")
+    if max(abs(a - b) for a, b in zip(answer["logits"], (10, -20, 30), strict=True)) > 1e-3:
+        found = f"all weights 0, the last bias 10, -20, 30: outputs {answer['logits']}"
+        yield TOLD("not-logits", found)
+    noise = answer["dropout"]
+    if noise["eval"] > 1e-3:
+        found = f"in eval mode equal inputs give logits that differ by {noise['eval']:.2g}"
+        yield TOLD("dropout-in-eval", found)
+    if noise["variance"] < 1e-12:
+        yield TOLD(
+            "no-dropout", f"dropout {DROP}: equal inputs give equal logits in train mode"
+        )
+    # Two places: the first is seen through the gain, GAIN of GAIN + 1.
+    expected = (1 + (GAIN / (GAIN + 1)) ** 2) * DROP / (1 - DROP) / WIDE
+    ratio, mean = noise["variance"] / expected, noise["mean"]
+    if not 0.75 < ratio < 1.33 or abs(mean - 1) > 0.02:
+        found = (
+            f"dropout {DROP} after 2 layers: the mean is {mean:.2f} of the evaluation's, the "
+        )
+        yield TOLD("wrong-dropout", f"{found}variance {ratio:.2f} of what it should be")
+
+
+def optimizer_findings(answer: dict[str, Any]) -> Iterable[Finding]:
+    """About what decays, and by how much a step moves."""
+    for name, (before, after, _) in answer["decayed"].items():
+        factor = after[0] / before[0]
+        found = f"{name} on zero gradients, lr {LR}, weight_decay {WEIGHT_DECAY}: times "
+        found += f"{factor:.4f} in a step"
+        if name == "unused.weight":
+            continue
+        is_matrix = name in ("tokens.weight", "kernel.weight", "head.weight")
+        if not is_matrix and abs(factor - 1) > 1e-5:
+            yield TOLD("decays-vectors", found)
+        elif is_matrix and abs(factor - 1) < 1e-5:
+            yield TOLD("does-not-decay", found)
+        elif is_matrix and abs(factor - 1 + LR * WEIGHT_DECAY) > 1e-5:
+            yield TOLD("wrong-decay", found)
+    for name, (before, after, last) in answer["updated"].items():
+        moved = [before[0] - after[0], after[0] - last[0]]
+        if name == "unused.weight":
+            continue
+        if moved[0] == 0:
+            yield TOLD("parameter-left-out", f"{name} has a gradient, and stays as it was")
+        if name.startswith(("norm", "temperature")) and any(
+            abs(way / rate - 1) > 1e-3 for way, rate in zip(moved, (LR, NEXT_LR), strict=True)
+        ):
+            found = f"a constant gradient, rates {LR} and then {NEXT_LR}: {name} moved by "
+            yield TOLD("wrong-update", f"{found}{moved[0]:.3f} and {moved[1]:.3f}")
+
+
+def rate_at(step: int, plan: tuple[int, int, float, int]) -> float:
+    """What the brief says."""
+    warmup, horizon, floor, _ = plan
+    if step <= warmup:
+        return PEAK * step / warmup
+    way = min(1.0, (step - warmup) / (horizon - warmup))
+    return PEAK * (floor + (1 - floor) * (1 + math.cos(math.pi * way)) / 2)
+
+
+def plan_said(plan: tuple[int, int, float, int]) -> str:
+    """Its settings."""
+    warmup, horizon, floor, _ = plan
+    return f"warmup_steps {warmup}, decay_steps {horizon}, floor {floor} of the peak {PEAK}"
+
+
+def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
+    """About the learning rate."""
+    for plan, curve in zip(PLANS, answer["curves"], strict=True):
+        said = plan_said(plan)
+        if len(curve) == 1:
+            yield TOLD("fails-without-warm-up", f"{said}: {curve[0]}")
+            return
+        backwards, rates = curve
+        if backwards != rates:
+            step = next(i for i in range(LAST_STEP) if backwards[i] != rates[i]) + 1
+            found = (
+                f"{said}: step {step} has {backwards[step - 1]:.4g} asked for among falling "
+            )
+            yield TOLD("depends-on-calls", f"{found}steps, {rates[step - 1]:.4g} among rising")
+    short, long = answer["curves"][-2][1], answer["curves"][-1][1]
+    if short != long:
+        step = next(i for i in range(LAST_STEP) if short[i] != long[i]) + 1
+        found = f"decay_steps 20: step {step} has {short[step - 1]:.4g} with max_epochs=1 and "
+        yield TOLD("depends-on-the-plan", f"{found}{long[step - 1]:.4g} with max_epochs=9")
+    for plan, (_, rates) in zip(PLANS[::-1], answer["curves"][::-1], strict=True):
+        warmup, horizon, _, _ = plan
+        said = plan_said(plan)
+        expected = [rate_at(step, plan) for step in range(1, LAST_STEP + 1)]
+        wrong = [i for i in range(LAST_STEP) if not abs(rates[i] - expected[i]) < 1e-9 * PEAK]
+        late = max(abs(a - b) for a, b in zip(rates[1:], expected, strict=False)) < 1e-9 * PEAK
+        if not wrong:
+            continue
+        found = f"{said}: step {wrong[0] + 1} has {rates[wrong[0]]:.6g}"
+        if late:
+            yield TOLD("one-step-late", f"{said}: step 1 has {rates[0]:.4g}")
+        elif wrong[0] < warmup:
+            yield TOLD("wrong-warm-up", found)
+        elif wrong[0] + 1 < horizon:
+            yield TOLD("wrong-curve", found)
+        else:
+            yield TOLD("leaves-the-floor", found)
+
+
+def findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
+    """In the order of the cell."""
+    answer = reports[0].answer
+    yield from net_findings(answer, reports[1].answer)
+    yield from optimizer_findings(answer)
+    yield from schedule_findings(answer)
+
+
+SCENARIOS = [
+    Scenario(name="two ranks", body=body, judge=first_of("model", findings), deadline_s=5)
+]

@@ -1,0 +1,336 @@
+"""Which gradient did the weights follow, how often did it travel, and who waited for it?"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+from rehearsal.drill import Scenario
+from rehearsal.evidence import RankReport
+from rehearsal.harness import OddNet, cover_findings, marked_samples, some, watch_samples
+from rehearsal.harness_steps import HostReads, away, candidate_gradients, close_the_answer
+from rehearsal.harness_steps import norm, num_collectives, own_answer, sums_per_micro_batch
+from rehearsal.harness_steps import weighted
+from rehearsal.rank import RankContext
+from rehearsal.verdict import Finding
+
+CODES = {
+    "walkthroughs-own": "calls the package's train_step instead of its own",
+    "left-the-step": "a rank leaves out a collective of the step that its peers are in",
+    "no-sync": "no gradient is exchanged in a step",
+    "synced-too-often": "the gradients travel more than once per step",
+    "trained-twice": "a sample goes through the model more than once in a step",
+    "never-trained": "a sample of the step is left out",
+    "many-steps": "the optimizer steps more than once per call",
+    "learning-rate": "a group steps with another learning rate than the one given",
+    "nonfinite-applied": "a rank changes its weights by a gradient that is not finite",
+    "moved-without-gradient": "the weights move in a step that was withheld",
+    "ranks-differ": "the ranks leave the step with different weights",
+    "mean-of-means": "ranks or micro-batches count alike, not samples",
+    "scale": "the gradient is the right sum, divided by another number",
+    "only-the-last-micro-batch": "gradients of earlier micro-batches are lost",
+    "clipping": "clipped by another norm, at another moment, or not at all",
+    "another-gradient": "the step follows none of these",
+    "autocast": "the forward pass does not compute in the configured type",
+    "loss": "the loss left in unread is not this rank's sum, or is summed in bf16",
+    "record": "norm, flag or count left in unread, or the flag returned, is another",
+    "host-waits": "a tensor's value is read on the host within the step",
+}
+# Sizes of the micro-batches of each rank and step.
+CUTS = [
+    [[3, 3, 1], [0, 3, 2], [0, 0, 2]],
+    [[0, 1, 2], [0, 1, 1], [0, 0, 0]],
+    [[2, 3, 1], [0, 2, 2], [0, 0, 1]],
+    [[3, 2, 1], [0, 1, 3], [0, 0, 1]],
+]
+POISONED, LRS, DECAY = 2, [0.3, 0.2, 0.4, 0.1], 0.1
+BOUNDS: list[float | None] = [None, 1.0, 1.0, 5.0]  # the last is not reached
+EMPTY_STEP, LAST = 1, 3  # in the first its last rank has no sample
+
+
+def cuts_of(step: int, world_size: int) -> tuple[list[list[range]], int]:
+    """Ids of each rank's micro-batches, and one past the last of the step."""
+    at = sum(sum(map(sum, cut[:world_size])) for cut in CUTS[:step])
+    ranks = []
+    for sizes in CUTS[step][:world_size]:
+        ranks.append([range(at + sum(sizes[:i]), at + sum(sizes[: i + 1])) for i in range(3)])
+        at += sum(sizes)
+    return ranks, at
+
+
+def body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """Four steps on stale gradients; what each found and left."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    from trainer_core.config import TrainConfig
+    from trainer_core.data import MicroBatch
+    from trainer_core.metrics import StepTimers
+
+    close_the_answer(context, "trainer_core.train", ["train_step", "update_weights"])
+    world_size, amp = context.world_size, "bf16" if context.world_size == 1 else "no"
+    inputs, values = marked_samples(60)
+    inputs[14:19, 1:] *= 4  # the second step of three ranks
+    targets, device = (values[:, 0] > 0).long(), torch.device("cpu")
+    inner = OddNet(seed=context.rank)
+    inner.unused.requires_grad_(False)
+    model: Any = inner
+    if world_size > 1:
+        context.init_group()
+        model = DistributedDataParallel(inner)
+    watch_samples(context, inner)
+    types = Counter[str]()
+    inner.outer.register_forward_hook(lambda *a: types.update([str(a[2].dtype)]))
+    matrices = [p for p in inner.parameters() if p.ndim > 1]
+    others = [p for p in inner.parameters() if p.ndim < 2]
+    groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": DECAY}]
+    optimizer = torch.optim.SGD([*groups, {"params": others}], lr=9.0, fused=True)
+    used = [p for p in inner.parameters() if p.requires_grad]
+    steps = []
+    for step, lr in enumerate(LRS):
+        cuts, _ = cuts_of(step, world_size)
+        before = torch.cat([p.detach().flatten() for p in used]).tolist()
+        twin = OddNet()
+        twin.load_state_dict(inner.state_dict())
+        twin.unused.requires_grad_(False)
+        truth = sums_per_micro_batch(twin, inputs, targets, cuts[context.rank])
+        for p in used:
+            p.grad = torch.ones_like(p)  # of whatever came before
+        batches = []
+        for ids in cuts[context.rank]:
+            rows = torch.tensor(list(ids), dtype=torch.int64)
+            batches.append(MicroBatch(rows, inputs[rows].clone(), targets[rows]))
+        if step == POISONED and context.rank == min(1, world_size - 1):
+            batches[1].inputs[0, 3] = math.inf
+        cfg = TrainConfig(
+            world_size=world_size, amp=amp, max_grad_norm=BOUNDS[step], device="cpu"
+        )
+        trainer = learner.Trainer(cfg, device, model, optimizer, None, StepTimers(device))
+        issued = num_collectives() if world_size > 1 else 0
+        reads: list[str] = []
+        with HostReads(reads) if step == LAST else nullcontext():
+            num_samples = sum(len(ids) for rank in cuts for ids in rank)
+            returned = learner.train_step(trainer, batches, num_samples, lr)
+        issued = num_collectives() - issued if world_size > 1 else 0
+        context.record("step", issued=issued)
+        after = torch.cat([p.detach().flatten() for p in used]).tolist()
+        steps.append({
+            "before": before, "after": after, "truth": truth, "reads": reads,
+            "lrs": [group["lr"] for group in optimizer.param_groups],
+            "unread": [float(x) for x in trainer.unread[-1]] if trainer.unread else [],
+            "returned": None if returned is None else float(returned),
+        })  # fmt: skip
+    tensors = [[n, p.numel(), p.ndim] for n, p in inner.named_parameters() if p.requires_grad]
+    return {"steps": steps, "tensors": tensors, "types": dict(types), "amp": amp}
+
+
+def judge(
+    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+) -> Iterable[Finding]:
+    """The findings of one job, the first alone."""
+    for finding in findings(reports):
+        yield finding
+        return
+
+
+def findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """All findings, in the order of what explains what."""
+    yield from own_answer(reports)
+    yield from sync_findings(reports)
+    if not all(report.has_answer for report in reports):
+        return
+    first = reports[0].answer
+    num_samples = cuts_of(len(LRS) - 1, len(reports))[1]
+    yield from cover_findings(reports, num_samples, 1, "at the micro-batches that are left out")
+    wanted = "torch.bfloat16" if first["amp"] == "bf16" else "torch.float32"
+    if set(first["types"]) != {wanted}:
+        yield Finding(
+            "autocast", f"amp={first['amp']!r}, and the logits are {', '.join(first['types'])}",
+            "the forward pass computes in the configured type: no more, no less",
+            "at what turns autocast on",
+        )  # fmt: skip
+    for step, lr in enumerate(LRS):
+        yield from update_findings(reports, step, lr)
+    yield from byte_findings(reports)
+    for step in range(len(LRS)):
+        yield from record_findings(reports, step)
+    places = first["steps"][LAST]["reads"]
+    if places:
+        yield Finding(
+            "host-waits", f"{len(places)} read(s) of a tensor's value in a step, first at "
+            f"{places[0]}", "a step never makes the host wait for the device",
+            "at item(), float(), and at tensors in an if",
+        )  # fmt: skip
+
+
+def sync_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """Who took part in which step's exchange; known also of a job that hung."""
+    issued = [[event["issued"] for event in report.of("step")] for report in reports]
+    for step in range(min(map(len, issued), default=0)):
+        counts = [row[step] for row in issued]
+        if len(reports) > 1 and not any(counts):
+            yield Finding(
+                "no-sync", f"step {step + 1}: no rank issued a collective",
+                "ranks train one model only if they exchange gradients in each step",
+                "at what runs under no_sync",
+            )  # fmt: skip
+    most = max(map(len, issued))
+    for step in range(most):
+        known = {rank: row[step] for rank, row in enumerate(issued) if step < len(row)}
+        if len(set(known.values())) > 1:
+            rank = min(known, key=lambda r: known[r])
+            why = "had no sample" if step == EMPTY_STEP else "met a gradient that is not finite"
+            about = f", in which a rank {why}" if step in (EMPTY_STEP, POISONED) else ""
+            yield Finding(
+                "left-the-step", f"step {step + 1}{about}: rank {rank} issued {known[rank]} "
+                f"collective(s), another {max(known.values())}",
+                "every rank issues the same collectives in each step, whatever its samples are",
+                "at the branches that depend on this rank's samples or loss",
+            )  # fmt: skip
+            return
+
+
+def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iterator[Finding]:
+    """What the weights of each rank did in one step."""
+    world_size, answers = len(reports), [report.answer["steps"][step] for report in reports]
+    names: list[str] = []
+    parts: list[slice] = []
+    groups: dict[bool, list[slice]] = {True: [], False: []}
+    at = 0
+    for name, size, ndim in reports[0].answer["tensors"]:
+        names += [name] * size
+        parts.append(slice(at, at + size))
+        groups[ndim > 1].append(parts[-1])
+        at += size
+    for rank, answer in enumerate(answers):
+        if set(answer["lrs"]) != {lr}:
+            yield Finding(
+                "learning-rate", f"step {step + 1}, rank {rank}: lr={lr} was given, the groups "
+                f"have {answer['lrs']}", "the learning rate is a function of the step, for "
+                "every group", "at what is set before the optimizer steps",
+            )  # fmt: skip
+    steps = len(reports[0].of("optimizer_step"))
+    if steps > len(LRS):
+        yield Finding(
+            "many-steps", f"{steps} optimizer steps in {len(LRS)} calls",
+            "accumulation is one optimizer step over all micro-batches",
+            "at where the optimizer steps",
+        )  # fmt: skip
+    bad = [r for r, a in enumerate(answers) if not all(map(math.isfinite, a["after"]))]
+    if bad:
+        yield Finding(
+            "nonfinite-applied", f"step {step + 1}: the weights of rank {some(bad)} of"
+            f" {world_size} are no longer finite; one rank's gradient was not",
+            "a gradient that is not finite changes no weight on any rank",
+            "at what the decision is taken from, and on which ranks it is the same",
+        )  # fmt: skip
+    moved = [r for r, a in enumerate(answers) if a["after"] != a["before"]]
+    if step == POISONED and moved:
+        yield Finding(
+            "moved-without-gradient", f"step {step + 1}: a rank's gradient was not finite, and "
+            f"the weights of rank {some(moved)} of {world_size} moved",
+            "a withheld step leaves weights and optimizer state as they were",
+            "at what the optimizer does with a gradient of zero, and at who decides",
+        )  # fmt: skip
+    for rank, answer in enumerate(answers):
+        if answer["after"] != answers[0]["after"]:
+            yield Finding(
+                "ranks-differ", f"step {step + 1}: ranks 0 and {rank} leave it with different "
+                "weights", "after the sync all ranks hold the same gradient, and decide alike",
+                "at what is done to gradients before and after the last backward pass",
+            )  # fmt: skip
+    if step == POISONED:
+        return
+    decay = [DECAY if any(at in range(p.start, p.stop) for p in groups[True]) else 0.0
+             for at in range(len(names))]  # fmt: skip
+    pairs = zip(answers[0]["before"], answers[0]["after"], decay, strict=True)
+    followed = [(before - after) / lr - d * before for before, after, d in pairs]
+    sums = [[row[1:] for row in answer["truth"]] for answer in answers]
+    sizes = CUTS[step][:world_size]
+    close = 0.05 if reports[0].answer["amp"] == "bf16" else 1e-3
+    right = None
+    where = f"step {step + 1} of {sum(map(sum, sizes))} samples on {world_size} rank(s)"
+    for code, words, vector in candidate_gradients(
+        sums, sizes, parts, list(groups.values()), BOUNDS[step] or 1e9
+    ):
+        gap, place = away(followed, vector)
+        right = right or (gap, place)
+        if gap < close:
+            if code:
+                yield Finding(
+                    code, f"{where} followed {words}",
+                    "a step follows the mean gradient over its samples, however they are "
+                    "dealt, shortened as a whole if its norm is too large",
+                    "at what a loss is divided by, and at when and by what it is shortened",
+                )  # fmt: skip
+            return
+    assert right is not None
+    yield Finding(
+        "another-gradient", f"{where} followed another gradient, off by {right[0]:.2g} of its "
+        f"largest element in {names[right[1]]}",
+        "a step follows the gradients of its own samples, all and only",
+        "at what was in the gradients before the first backward pass",
+    )  # fmt: skip
+
+
+def byte_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """Whether the gradients travel once: bytes of all-reduces against bytes of weights."""
+    if len(reports) == 1:
+        return
+    once = 4 * sum(size for _, size, _ in reports[0].answer["tensors"])
+    for report in reports:
+        sums = [event for event in report.collectives if "reduce" in event["name"]]
+        travelled = sum(event["bytes"] for event in sums)
+        if travelled > 1.5 * once * len(LRS):
+            yield Finding(
+                "synced-too-often", f"rank {report.rank} gave {travelled} bytes to "
+                f"{len(sums)} all-reduces in {len(LRS)} steps; its gradients are {once} bytes",
+                "gradients add up locally and travel once per step",
+                "at the backward passes before the last",
+            )  # fmt: skip
+
+
+def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]:
+    """What the step left in unread and returned."""
+    look, flag = "at what is appended, and at what is returned", float(step == POISONED)
+    for report in reports:
+        answer = report.answer["steps"][step]
+        samples, loss, length, withheld = [*answer["unread"], *[None] * 4][:4]
+        where = f"step {step + 1}, rank {report.rank}: "
+        size = sum(sum(cut) for cut in CUTS[step][: len(reports)])
+        if samples != size or withheld != flag or answer["returned"] != flag:
+            yield Finding(
+                "record", f"{where}unread holds {answer['unread']}, returned "
+                f"{answer['returned']}; {size} samples, withheld {flag}",
+                "the host learns later what the step did, from what it leaves behind", look,
+            )  # fmt: skip
+        if step == POISONED:
+            continue
+        expected = sum(row[0] for row in answer["truth"])
+        tolerance = 2e-2 if report.answer["amp"] == "bf16" else 1e-4
+        if not abs(loss - expected) <= tolerance * max(1.0, expected):
+            yield Finding(
+                "loss", f"{where}the loss left behind is {loss:.4f}, its samples' is "
+                f"{expected:.4f}", "each rank leaves the sum over its own samples; the host "
+                "adds them up and divides once", look,
+            )  # fmt: skip
+        flat = [row[1:] for r in reports for row in r.answer["steps"][step]["truth"]]
+        true_norm = norm(weighted(flat, [1 / size] * len(flat)))
+        if not abs(length - true_norm) <= max(tolerance, 1e-3) * true_norm:
+            yield Finding(
+                "record", f"{where}the norm left behind is {length:.4f}, the gradient's is "
+                f"{true_norm:.4f}", "the norm is reported as it was before clipping", look,
+            )  # fmt: skip
+
+
+SCENARIOS = [
+    Scenario(
+        name="three ranks", body=body, judge=judge, world_size=3, deadline_s=5,
+        judges_failures=True,
+    ),
+    Scenario(name="one rank", body=body, judge=judge, world_size=1, deadline_s=5),
+]  # fmt: skip
