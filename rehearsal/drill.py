@@ -184,6 +184,9 @@ class UnknownDrill(KeyError):
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would show it in quotes
 
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]  # what IPython shows: a typing error needs no traceback
+
 
 @cache
 def drill_ids() -> list[str]:

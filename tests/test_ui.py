@@ -89,6 +89,20 @@ class TestImport:
             getattr(rehearsal, call)("lift_to_distribute")
         assert progress().entries() == []
 
+    def test_a_notebook_shows_one_line_for_an_unknown_drill(self) -> None:
+        """Twenty lines of traceback hide the name that was meant."""
+        code = (
+            "from IPython.core.interactiveshell import InteractiveShell\n"
+            "shell = InteractiveShell.instance()\n"
+            "shell.run_cell('import rehearsal; rehearsal.hint(\"lift\")')"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        (line,) = run.stdout.splitlines()
+        assert line.startswith("'lift': no such drill. The nearest is")
+
 
 class TestStart:
     def test_it_shows_the_brief_with_names_and_minutes(self, shown: Shown) -> None:
