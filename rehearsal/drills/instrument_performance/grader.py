@@ -20,12 +20,12 @@ CODES = {
     "adds-collectives": "measuring makes the ranks wait for each other",
     "no-lines": "a rank's file does not have one line per step",
     "lines-late": "lines are not in the file while the run goes on",
-    "misses-data_wait": "time spent waiting for a batch is not in its phase",
+    "misses-data-wait": "time spent waiting for a batch is not in its phase",
     "misses-forward": "time spent in the forward pass is not in its phase",
     "misses-backward": "time spent in the backward pass is not in its phase",
     "misses-optimizer": "time spent in the optimizer is not in its phase",
     "misses-checkpoint": "time spent saving is not in its phase",
-    "misses-grad_sync": "time spent waiting for a slower rank is not in its phase",
+    "misses-grad-sync": "time spent waiting for a slower rank is not in its phase",
     "phases-off-wall": "a line's phases do not add up to its wall time",
     "wall-unseen": "the lines' wall times do not add up to the run's",
     "unexplained": "too much of the time has no phase",
@@ -143,7 +143,7 @@ def placed(calls: Sequence[Mapping[str, Any]], number: int) -> Iterator[Finding]
             surplus = {n: told[n] - inside.get(n, 0.0) for n in PHASES if n != name}
             most = max(surplus, key=lambda n: surplus[n])
             yield Finding(
-                f"misses-{name}",
+                "misses-" + name.replace("_", "-"),
                 f"step {step} on rank {rank} spent {inside[name] * 1000:.1f} ms in {name}; its "
                 f"line tells {told[name] * 1000:.1f} ms, and {told[most] * 1000:.1f} in {most}",
                 "a phase is all the time that passes in it, on the rank where it passes",
@@ -164,7 +164,7 @@ def waited(calls: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     if late and all(told < wait / 2 for wait, told, _ in late):
         wait, told, step = late[-1]
         yield Finding(
-            "misses-grad_sync",
+            "misses-grad-sync",
             f"in step {step} rank 1 was late, and rank 0 waited {wait * 1000:.0f} ms for "
             f"it; rank 0's line tells {told * 1000:.1f} ms in grad_sync",
             "a step is as slow as its slowest rank; the others wait, in the collective",
