@@ -229,7 +229,7 @@ def as_they_are(batch: Any) -> Any:
 def steps_of(deal: dict[str, Any]) -> list[list[Keys]]:
     """By step and rank: the keys."""
     cut: list[list[Keys]] = [
-        [flat(batches[at : at + size]) for at in range(0, len(batches), size)]
+        [flat(batches[at : at + size]) for at in range(0, len(batches), max(1, size))]
         for batches, size in zip(deal["ranks"], deal["micro_steps"], strict=True)
     ]
     return [list(step) for step in zip(*cut, strict=False)]
@@ -263,7 +263,8 @@ def shape_findings(deal: dict[str, Any]) -> Iterable[Finding]:
         yield TOLD("never-ends", f"{found}{max(deal['micro_steps'])}, without a commit")
     if len({*counts}) > 1 or len({*deal["micro_steps"]}) > 1:
         yield TOLD("ranks-out-of-step", f"{size} ranks yield {some(counts)} micro-batches")
-    if (most := max(len(keys) for batches in deal["ranks"] for keys in batches)) > MICRO:
+    sizes = [len(keys) for batches in deal["ranks"] for keys in batches]
+    if (most := max(sizes, default=0)) > MICRO:
         found = f"{most} samples in one on {size} rank(s), where micro_batch_size is {MICRO}"
         yield TOLD("micro-batch-too-large", found)
 

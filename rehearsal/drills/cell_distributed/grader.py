@@ -164,12 +164,14 @@ def attempts(context: RankContext, learner: SimpleNamespace) -> Any:
     cfg = TrainConfig(device="cpu", dist_timeout_s=30.0)
     gc.freeze()  # a collection looks at what comes now, not at all of torch
     gc.disable()  # only what the learner collects is collected
-    answer = first_attempt(context, learner, cfg)
-    saved = answer.pop("saved")
-    context.record("phase", name="second", is_initialized=dist.is_initialized())
+    first = first_attempt(context, learner, cfg)
+    saved = first.pop("saved")
+    # Written down now: the second group may never come about.
+    context.record("left", is_initialized=dist.is_initialized(), **first)
     info = learner.maybe_init_dist(cfg)
+    dist.barrier()  # all are connected: a quick rank's leave would cut off a slow one's join
     store = dist.distributed_c10d._get_default_store()
-    answer["finds"] = bool(store.check(["left by the first attempt"]))
+    finds = bool(store.check(["left by the first attempt"]))
     model = Crossed(seed=0)
     model.load_state_dict(saved)
     wrapped = learner.wrap_model(model, info, torch.zeros(0, FEATURES))
@@ -177,9 +179,7 @@ def attempts(context: RankContext, learner: SimpleNamespace) -> Any:
     drop(wrapped)
     del wrapped
     learner.cleanup_dist()
-    return {
-        **answer, "resumed": weights_of(model), "imported": imported(learner, "distributed")
-    }  # fmt: skip
+    return {"finds": finds, "resumed": weights_of(model)}
 
 
 def wait_until(holds: Callable[[], bool]) -> bool:
@@ -199,6 +199,7 @@ def drop(wrapped: nn.Module) -> None:
 def first_attempt(context: RankContext, learner: SimpleNamespace, cfg: TrainConfig) -> Any:
     """What is seen around wrapping, and the weights at the save and at the end."""
     info = learner.maybe_init_dist(cfg)
+    dist.barrier()
     dist.distributed_c10d._get_default_store().set("left by the first attempt", "")
     model = Crossed(seed=context.rank)
     before = torch.get_rng_state()
@@ -336,7 +337,8 @@ def identity_finding(found: list[Any], expected: list[Any]) -> Finding:
 
 def judge_starts(reports: Sequence[RankReport]) -> Iterable[Finding]:
     """Devices, and what is refused by all."""
-    yield from judge_alone(reports[0].answer)
+    for report in reports:
+        yield from judge_alone(report.answer)
     for what in reports[0].answer["refused"]:
         errors = [report.answer["refused"][what] for report in reports]
         refuses = [bool(error and error[1]) for error in errors]
@@ -381,48 +383,39 @@ def judge_attempts(
     return list(attempts_findings(reports))[:1]
 
 
-def left_findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
-    """From events alone: they are there even if the second group never came about."""
-    for report in reports:
+def attempts_findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
+    """In the order in which things happen, from events: the second group may not come about."""
+    left = [event for report in reports for event in report.of("left")]
+    if len(left) < len(reports):
+        return  # nothing to compare: how it failed is told
+    yield from wrap_findings(left)
+    for rank, (first, report) in enumerate(zip(left, reports, strict=True)):
+        if first["waits"]:
+            found = f"rank {rank} stayed for {PATIENCE_S:g} s, and rank 0 could not leave"
+            yield TOLD("cleanup-waits", found)
         for event in report.of("destroyed"):
             if event["live_wrappers"]:
                 found = (
-                    f"rank {report.rank}: {event['live_wrappers']} wrapper(s) alive when the "
+                    f"rank {rank}: {event['live_wrappers']} wrapper(s) alive when the group "
                 )
-                yield TOLD("wrapper-outlives-group", f"{found}group was destroyed")
-        for event in report.of("phase"):
-            if event["is_initialized"]:
-                found = f"rank {report.rank} is in its group after cleanup_dist"
-                yield TOLD("group-left-behind", found)
-    if all(report.of("phase") for report in reports):
-        for report in reports:
-            if not report.has_answer:
-                why = report.failure.message[:120] if report.failure else "it still waits"
-                found = f"rank {report.rank}, joining a second time in one process: {why}"
-                yield TOLD("joins-the-last-attempt", found)
-            elif report.answer["finds"]:
-                found = (
-                    f"rank {report.rank}: the second group's store holds the first one's keys"
-                )
-                yield TOLD("joins-the-last-attempt", found)
-
-
-def attempts_findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
-    """In the order in which things happen."""
-    answers = [report.answer for report in reports if report.has_answer]
-    if len(answers) == len(reports):
-        yield from wrap_findings(answers)
-    yield from left_findings(reports)
-    for rank, answer in enumerate(answers):
-        if answer["waits"]:
-            found = f"rank {rank} stayed for {PATIENCE_S:g} s, and rank 0 could not leave"
-            yield TOLD("cleanup-waits", found)
-        difference, name = largest_difference(answer["straight"], answer["resumed"])
-        if difference or answer["straight"] != answer["resumed"]:
+                yield TOLD("wrapper-outlives-group", f"{found}was destroyed")
+        if first["is_initialized"]:
+            yield TOLD("group-left-behind", f"rank {rank} is in its group after cleanup_dist")
+    for rank, (first, report) in enumerate(zip(left, reports, strict=True)):
+        again = f"rank {rank}, joining a second time in one process: "
+        if not report.has_answer:
+            why = report.failure.message[:120] if report.failure else "it still waits"
+            yield TOLD("joins-the-last-attempt", again + why)
+            continue
+        if report.answer["finds"]:
+            found = "it finds the first group's keys in the store"
+            yield TOLD("joins-the-last-attempt", again + found)
+        difference, name = largest_difference(first["straight"], report.answer["resumed"])
+        if first["straight"] != report.answer["resumed"]:
             found = (
                 f"{STEPS} steps, and {SAVED_AFTER} and {STEPS - SAVED_AFTER} with a restart "
             )
-            found += f"between: on {len(answers)} ranks {name} differs by {difference:.2g}"
+            found += f"between: on {len(left)} ranks {name} differs by {difference:.2g}"
             yield TOLD("resumed-run-differs", found)
 
 
