@@ -33,7 +33,7 @@ class Table(nn.Module):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpus:
-    """Micro-batches of ``least`` to WIDTH tokens, unequal over steps, micro-batches and ranks."""
+    """Micro-batches of ``least`` to WIDTH tokens, unequal over steps and ranks."""
 
     world_size: int
     grad_accum_steps: int
