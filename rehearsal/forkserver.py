@@ -76,6 +76,9 @@ def reap(live: set[int]) -> list[tuple[int, int]]:
         while (end := os.waitpid(-1, os.WNOHANG))[0]:
             if end[0] in live:
                 live.discard(end[0])
+                # Its loader workers hold its sockets: peers would go on waiting for it.
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(end[0], signal.SIGKILL)
                 ended.append((end[0], os.waitstatus_to_exitcode(end[1])))
     return ended
 

@@ -81,6 +81,20 @@ def same_run(reports: Sequence[RankReport]) -> Iterable[Finding]:
             return
 
 
+def ranks_differ(reports: Sequence[RankReport]) -> Iterable[Finding]:
+    """A finding if the "weights" of a rank's answer are not those of rank 0."""
+    first = reports[0].answer["weights"]
+    for report in reports[1:]:
+        difference, name = largest_difference(first, report.answer["weights"])
+        if not difference <= 1e-6:
+            text = f"ranks 0 and {report.rank} of {len(reports)} differ in the end, by up to "
+            text += f"{difference:.2g} in {name}"
+            rule = "ranks that start alike and follow the same gradients stay alike"
+            look = "at each update: which gradients does it use, and were they shared by then?"
+            yield Finding("ranks-differ", text, rule, look)
+            return
+
+
 def first_of(*parts: Iterable[Finding]) -> Iterable[Finding]:
     """The findings of the first part that has any: it explains the rest."""
     for part in parts:

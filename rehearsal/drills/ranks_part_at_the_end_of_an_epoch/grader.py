@@ -9,7 +9,7 @@ from typing import Any
 from rehearsal.drill import Scenario
 from rehearsal.evidence import RankReport
 from rehearsal.harness import OddNet, cover_findings, marked_samples, watch_samples, weights_of
-from rehearsal.harness_incidents import stood_still, steps_taken, weights_finding
+from rehearsal.harness_incidents import ranks_differ, steps_taken, stood_still, weights_finding
 from rehearsal.rank import RankContext
 from rehearsal.verdict import Finding
 
@@ -88,13 +88,7 @@ def judge(
         rule = f"a step is {GRAD_ACCUM_STEPS} micro-batches, or what is left of an epoch"
         yield Finding("wrong-number-of-steps", text, rule, "at when the optimizer steps")
         return
-    for report in reports[1:]:
-        yield from weights_finding(
-            "ranks-differ", f"ranks 0 and {report.rank} of {world_size} differ in the end",
-            first["weights"], report.answer["weights"], 1e-6,
-            "ranks that start alike and follow the same gradients stay alike",
-            "at each update: which gradients has it used, and had they been shared by then?",
-        )  # fmt: skip
+    yield from ranks_differ(reports)
     yield from weights_finding(
         "not-the-global-mean", f"{world_size} rank(s) differ from one process",
         first["weights"], first["expected"], 1e-4,

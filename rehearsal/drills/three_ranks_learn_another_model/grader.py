@@ -10,7 +10,7 @@ from typing import Any
 from rehearsal.drill import Scenario
 from rehearsal.evidence import RankReport
 from rehearsal.harness import weights_of
-from rehearsal.harness_incidents import first_of, stood_still, steps_taken, weights_finding
+from rehearsal.harness_incidents import first_of, ranks_differ, steps_taken, stood_still
 from rehearsal.harness_tokens import LR, WIDTH, Corpus
 from rehearsal.rank import RankContext
 from rehearsal.verdict import Finding
@@ -66,13 +66,7 @@ def judge_run(reports: Sequence[RankReport], corpus: Corpus) -> Iterable[Finding
         rule = "a micro-batch without a token adds nothing, and it breaks nothing"
         yield Finding("not-a-number", text, rule, "at every division")
         return
-    for report in reports[1:]:
-        yield from weights_finding(
-            "ranks-differ", f"rank {report.rank}'s weights differ from rank 0's",
-            first["weights"], report.answer["weights"], 1e-6,
-            "ranks that start alike and take the same steps stay alike",
-            "at the gradient before each step",
-        )  # fmt: skip
+    yield from ranks_differ(reports)
 
 
 def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[Finding]:
