@@ -33,11 +33,7 @@ class Table(nn.Module):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpus:
-<<<<<<< HEAD
-    """Micro-batches of ``least`` to WIDTH tokens, unequal in every direction."""
-=======
     """Micro-batches of ``least`` to WIDTH tokens, unequal over steps and ranks."""
->>>>>>> drills_bug2
 
     world_size: int
     grad_accum_steps: int

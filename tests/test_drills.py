@@ -66,7 +66,7 @@ def test_the_grader_judges_its_texts_as_it_must(
     """A grader that nobody has graded accepts half of the wrong answers.
 
     All texts take minutes: here the blank and one near miss, in test_notebooks_drills.py the
-    solution; with --all-texts, or by make selftest, which CI runs too, every one.
+    solution; with --all-texts, or by make selftest, every one.
     """
     wrong = [
         f"{row.kind} {row.name}: expected {row.expected}, got {row.got}\n{row.verdict}"
