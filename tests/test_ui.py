@@ -369,6 +369,8 @@ class TestDebrief:
         assert [label.get_text() for label in axes.get_yticklabels()] == [ID, "b", "c"]
         widths = [round(patch.get_width(), 3) for patch in axes.patches]  # type: ignore[attr-defined]
         assert widths == [round(400 / 60, 3), 12, round(280 / 60, 3), round(100 / 60, 3)]
+        lefts = [patch.get_x() for patch in axes.patches]  # type: ignore[attr-defined]
+        assert lefts == [0, 0, 12, 0], "what is over begins where the budget ends"
         assert [bool(patch.get_hatch()) for patch in axes.patches] == [
             False,
             False,
