@@ -990,7 +990,7 @@ print("end")
         )
     },
 }
-DRILL = "notebooks/drills/03_early.ipynb"
+DRILL = "notebooks/drills/003_early.ipynb"
 
 
 @pytest.fixture
@@ -1007,7 +1007,7 @@ class TestDrills:
     def test_each_drill_has_a_notebook_that_begins_with_the_set_up(self, drilled: Path) -> None:
         """A drill that is due is opened by itself; its cells must be all that it needs."""
         names = [path.name for path in sorted((drilled / "notebooks/drills").iterdir())]
-        assert names == ["03_early.ipynb", "09_hunt.ipynb", "30_late.ipynb"]
+        assert names == ["003_early.ipynb", "009_hunt.ipynb", "030_late.ipynb"]
         sources = [cell.source for cell in read(drilled, DRILL).cells]
         assert sources[:4] == [
             "# The early one\n\n7.5 minutes.",
@@ -1054,7 +1054,7 @@ class TestDrills:
         """It would call a check that there is no longer."""
         shutil.rmtree(drilled / "rehearsal/drills/hunt")
         (problem,) = sync.check(drilled)
-        assert "drills/09_hunt.ipynb has no folder" in problem
+        assert "drills/009_hunt.ipynb has no folder" in problem
 
     def test_what_was_typed_into_a_blank_goes_nowhere(self, drilled: Path) -> None:
         """It would be the next person's blank."""
@@ -1062,7 +1062,7 @@ class TestDrills:
         edit(drilled, DRILL, origin, "SAME = 1", "SAME = 3")
         before = contents(drilled)
         with pytest.raises(sync.SyncError, match="a drill is never overwritten from here"):
-            sync.push(drilled, Path("03_early"))
+            sync.push(drilled, Path("003_early"))
         replace(drilled, "rehearsal/drills/early/blank.py", "import math", "import cmath")
         with pytest.raises(sync.SyncError, match="was edited there; building would lose"):
             sync.build(drilled)
@@ -1072,7 +1072,7 @@ class TestDrills:
         """It is written once, and shown in every drill."""
         edit(drilled, DRILL, "notebooks/src/02_rehearse.py#1", "start", "start, stop")
         assert "+from rehearsal import start, stop" in sync.push(
-            drilled, Path("03_early.ipynb")
+            drilled, Path("003_early.ipynb")
         )
 
     def test_an_unknown_kind_is_refused_with_the_nearest(self, drilled: Path) -> None:

@@ -20,15 +20,19 @@ class TrainConfig:
     data: str = setting("identity", "toy", "toy | digits | tokens:PATH, a file of uint16")
     dataset_size: int | None = setting("identity", None, "samples (20000 of toy)", low=1)
     seed: int = setting("identity", 17, "decides weights, data order and dropout", low=0)
-    input_dim: int = setting("identity", 32, "features of a toy sample", low=1)
+    input_dim: int = setting("identity", 32, "features of a toy sample", low=1, only="toy")
     hidden_dim: int = setting("identity", 64, "width of the network", low=1)
     num_layers: int = setting("identity", 2, "hidden layers, or decoder blocks", low=1)
-    num_heads: int = setting("identity", 4, "attention heads of the decoder", low=1)
-    seq_len: int = setting("identity", 64, "tokens in a sample of tokens:PATH", low=1)
-    vocab_size: int = setting("identity", 256, "token ids lie below it", low=2, high=65536)
+    num_heads: int = setting("identity", 4, "attention heads", low=1, only="tokens")
+    seq_len: int = setting("identity", 64, "tokens in a sample", low=1, only="tokens")
+    vocab_size: int = setting(
+        "identity", 256, "token ids lie below it", low=2, high=65536, only="tokens"
+    )
     # how the global batch is cut: micro_batch_size is what fits in a device's memory
     micro_batch_size: int = setting("batch_cut", 16, "samples in one forward pass", low=1)
-    grad_accum_steps: int = setting("batch_cut", 1, "micro-batches per step", low=1)
+    grad_accum_steps: int = setting(
+        "batch_cut", 1, "micro-batches per step", low=1, only="unpinned"
+    )
     pinned_global_batch_size: int | None = setting(
         "batch_cut", None, "at any world size", low=1
     )
@@ -59,7 +63,7 @@ class TrainConfig:
     async_checkpoint: bool = setting("operation", False, "write checkpoints beside training")
     log_every: int = setting("operation", 20, "steps between train_progress events", low=1)
     trace_steps: int = setting("operation", 200, "steps of each start to trace", low=0)
-    dist_timeout_s: float = setting("operation", 600.0, "wait for other ranks", low=1.0)
+    dist_timeout_s: float = setting("operation", 600.0, "wait for ranks", low=1.0, high=1e6)
     start_over: bool = setting("operation", False, "begin again, in a fresh folder beside")
 
     def __post_init__(self) -> None:

@@ -41,6 +41,10 @@ class StepSchedule:
         """Epoch, first slot and one past the last slot of the step at ``position``."""
         raise NotImplementedError
 
+    def size(self, position: int) -> int:
+        """Samples in the step at ``position``; the first step of an epoch has the most."""
+        raise NotImplementedError
+
 
 class SampleKey(NamedTuple):
     """One visit to a sample: the epoch is part of it because augmentation depends on it."""

@@ -45,6 +45,11 @@ class StepSchedule:
         first = step * self.global_batch_size
         return epoch, first, min(first + self.global_batch_size, self.num_samples)
 
+    def size(self, position: int) -> int:
+        """Samples in the step at ``position``; the first step of an epoch has the most."""
+        _, first, last = self.slots(position)
+        return last - first
+
 
 class SampleKey(NamedTuple):
     """One visit to a sample: the epoch is part of it because augmentation depends on it."""
@@ -73,11 +78,8 @@ class ResumeAwareDistributedSampler(Sampler[list[SampleKey]]):
     def __init__(
         self, schedule: StepSchedule, cfg: TrainConfig, rank: int, world_size: int
     ) -> None:
-        self.schedule, self.seed, self.micro_batch_size = (
-            schedule,
-            cfg.seed,
-            cfg.micro_batch_size,
-        )
+        self.schedule, self.seed = schedule, cfg.seed
+        self.micro_batch_size = cfg.micro_batch_size
         self.rank, self.world_size = rank, world_size
         self.position = 0
         most = -(-schedule.global_batch_size // world_size)

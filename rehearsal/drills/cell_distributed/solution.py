@@ -87,7 +87,7 @@ def wrap_model(model: nn.Module, info: RankInfo, no_inputs: Tensor) -> nn.Module
     if info.world_size == 1:
         return model
     device_ids = [info.device.index] if info.device.type == "cuda" else None
-    wrapped = DDP(model, device_ids, gradient_as_bucket_view=True, broadcast_buffers=False)
+    wrapped = DDP(model, device_ids, gradient_as_bucket_view=True)
     wrapped(no_inputs.to(info.device)).sum().backward()
     wrapped.zero_grad(set_to_none=True)
     return wrapped
