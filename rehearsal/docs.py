@@ -55,21 +55,15 @@ def kept_scores(path: Path = PATH) -> dict[str, Score]:
     return {name: Score(*score) for name, score in held.items()}
 
 
-def judged(
-    drills: Iterable[Drill], kept: Mapping[str, Score], say: Callable[[str], None]
-) -> dict[str, Score]:
-    """The score of each drill: the kept one where nothing has changed, or else a new one."""
-    scores = {}
-    for drill in drills:
-        digest = digest_of(drill)
-        if drill.id in kept and kept[drill.id].digest == digest:
-            scores[drill.id] = kept[drill.id]
-            continue
-        rows = list(selftest.run(drill))
-        ok = sum(row.ok for row in rows)
-        say(f"{drill.id}: {ok} of {len(rows)} as they must be")
-        scores[drill.id] = Score(digest, ok, len(rows))
-    return scores
+def judged(drill: Drill, say: Callable[[str], None]) -> Score:
+    """A new score of a drill."""
+    digest, rows = digest_of(drill), list(selftest.run(drill))
+    ok = sum(row.ok for row in rows)
+    say(f"{drill.id}: {ok} of {len(rows)} as they must be")
+    for row in rows:
+        if not row.ok:
+            say(f"  {row.kind} {row.name}: expected {row.expected}, got {row.got}")
+    return Score(digest, ok, len(rows))
 
 
 def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
@@ -120,7 +114,12 @@ def counted(count: int, noun: str) -> str:
 
 def write(drills: Iterable[Drill], say: Callable[[str], None], path: Path = PATH) -> bool:
     """Write the file, judging what has changed; whether all were judged as they must be."""
-    drills = list(drills)
-    scores = judged(drills, kept_scores(path), say)
-    path.write_text(render(drills, scores), "utf-8", newline="\n")
+    drills, kept = list(drills), kept_scores(path)
+    scores = {each.id: kept[each.id] for each in drills if each.id in kept}
+    for drill in drills:
+        if drill.id not in scores or scores[drill.id].digest != digest_of(drill):
+            scores[drill.id] = judged(drill, say)
+        # After each: all of them take minutes, and what is interrupted goes on from here.
+        in_order = {each.id: scores[each.id] for each in drills if each.id in scores}
+        path.write_text(render(drills, in_order), "utf-8", newline="\n")
     return all(score.ok == score.of for score in scores.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from rehearsal import docs, drills, selftest
 from rehearsal.__main__ import main
-from rehearsal.drill import load
+from rehearsal.drill import Drill, load
 from rehearsal.progress import progress
 from rehearsal.verdict import Verdict
 
@@ -228,6 +229,25 @@ class TestDocs:
         page.write_text(page.read_text().replace(docs.digest_of(DRILL), "0" * 12))
         assert docs.write([DRILL], said.append, page)
         assert judged == [ID, ID]
+
+    def test_what_was_judged_before_an_interruption_is_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A page over all drills takes minutes, and is interrupted."""
+        other, said = dataclasses.replace(DRILL, id="other"), list[str]()
+
+        def run(drill: Drill) -> list[selftest.Row]:
+            if drill.id == "other":
+                raise KeyboardInterrupt
+            verdict = Verdict(drill=ID, status="passed")
+            return [selftest.Row(ID, "near miss", "sly", "code", "passed", verdict)]
+
+        monkeypatch.setattr(selftest, "run", run)
+        page = tmp_path / "drills.md"
+        with pytest.raises(KeyboardInterrupt):
+            docs.write([DRILL, other], said.append, page)
+        assert docs.kept_scores(page) == {ID: docs.Score(docs.digest_of(DRILL), 0, 1)}
+        assert said[1] == "  near miss sly: expected code, got passed"
 
     def test_outside_a_clone_it_says_so(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
