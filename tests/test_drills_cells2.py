@@ -12,6 +12,7 @@ CELLS = {
     "cell_train": ["train"],
     "cell_checkpoint": ["checkpoint", "publish"],
     "cell_metrics": ["metrics", "jsonfiles"],
+    "cell_launch": ["launch"],
 }
 
 

@@ -1,0 +1,38 @@
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+
+from trainer_core.checkpoint import build_checkpoint, latest_checkpoint_path
+from trainer_core.checkpoint import restore_if_present, save_checkpoint
+from trainer_core.config import TrainConfig
+from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler, TrainingView
+from trainer_core.data import build_dataloader, build_dataset, plan_steps
+from trainer_core.distributed import RankInfo, cleanup_dist, maybe_init_dist, wrap_model
+from trainer_core.journal import Journal, say
+from trainer_core.metrics import Sink, StepTimers, phase
+from trainer_core.model import build_model, build_optimizer, build_scaler, learning_rate_at
+from trainer_core.model import weights_sha256
+from trainer_core.publish import CheckpointWriter
+from trainer_core.rng import restore_rng, setup_seed
+from trainer_core.runfolder import agree_on_start, confirm_run_dir, prepare_run_dir
+from trainer_core.settings import UserError
+from trainer_core.together import all_ranks_together, any_rank, raise_together, stop_on_sigterm
+from trainer_core.train import Trainer, read_records, train_step
+
+
+def run(cfg: TrainConfig, *, sinks: Sequence[Sink] = ()) -> dict[str, Any]:
+    """Train to the end of the plan, from wherever the run folder says.
+
+    Collective: every rank of the job, with the same ``cfg``.
+
+    Returns:
+        status ("done" or "preempted"), step, epoch (completed), loss, weights_sha256, run_dir.
+
+    Raises:
+        Exception: on every rank, if any rank meets one.
+    """
+    raise NotImplementedError
