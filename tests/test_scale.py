@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from jobs import kill_after_commit, run_ranks, small
 from trainer_core.config import TrainConfig
@@ -37,6 +38,9 @@ from trainer_core.scale.interfaces import (
 )
 from trainer_core.settings import UserError
 from trainer_core.workers import Workers
+
+# Ranks cannot import a test module; its functions travel by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def free_port() -> int:

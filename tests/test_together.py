@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 import tempfile
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from jobs import (
@@ -29,6 +31,9 @@ from jobs import (
 from rehearsal.audit import audit_run, read_jsonl
 from trainer_core.config import TrainConfig
 from trainer_core.workers import Workers
+
+# Ranks cannot import a test module; its functions travel by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.ranks
 
