@@ -358,8 +358,3 @@ def _own_frames(dump: str) -> str:
     frames = [line.strip() for line in thread.splitlines() if line.startswith("  File")]
     below = next((i for i, f in enumerate(frames) if "/rehearsal/" in f), len(frames))
     return "\n".join(frames[:below])
-
-
-def signal_name(exitcode: int) -> str:
-    """How a person says an exit code: "SIGKILL" for -9, "exit code 3"."""
-    return signal.Signals(-exitcode).name if exitcode < 0 else f"exit code {exitcode}"
