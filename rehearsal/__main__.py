@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rehearsal import docs, drills, forget, selftest, ui
 from rehearsal.drill import UnknownDrill, load
+from rehearsal.frontend import spelled_for_a_shell
 
 OF_A_DRILL = {
     "brief": (ui.brief, "what is asked"),
@@ -126,7 +127,8 @@ def obey(options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code; what a person can mend is one message and 2."""
     try:
-        return obey(parser().parse_args(arguments))
+        with spelled_for_a_shell():
+            return obey(parser().parse_args(arguments))
     except (UnknownDrill, Unreadable) as error:
         print(f"rehearsal: {error}", file=sys.stderr)
         return 2

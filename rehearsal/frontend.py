@@ -9,15 +9,23 @@ import ast
 import contextlib
 import html
 import linecache
+import re
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rehearsal.drill import Drill
 from rehearsal.grading import codes_of
 from rehearsal.verdict import Verdict
+
+
+CALL = re.compile(
+    r"`?\b(start|check|hint|solution|narration|diff|status|debrief)"
+    r"\((?:\"(\w+)\"(, give_up=True)?)?\)`?"
+)
+_spell: Callable[[str], str] = str
 
 
 def shell() -> Any:
@@ -30,10 +38,30 @@ def has_front_end() -> bool:
     return hasattr(shell(), "kernel")
 
 
+@contextlib.contextmanager
+def spelled_for_a_shell() -> Iterator[None]:
+    """Within it, advice such as ``hint("x")`` is printed as the command of a terminal."""
+    global _spell
+    _spell = _as_command
+    try:
+        yield
+    finally:
+        _spell = str
+
+
+def _as_command(text: str) -> str:
+    def command(call: re.Match[str]) -> str:
+        name, drill, more = call.groups(default="")
+        words = [name, drill, "FILE" if name == "check" else "", more and "--give-up"]
+        return " ".join(["python -m rehearsal", *filter(None, words)])
+
+    return CALL.sub(command, text)
+
+
 def show(plain: str, markdown: str = "", rich: Mapping[str, str] | None = None) -> None:
     """Show text; where a notebook listens, as Markdown or as other formats."""
     if not has_front_end():
-        print(plain)
+        print(_spell(plain))
         return
     from IPython.display import display
 

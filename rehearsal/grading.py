@@ -9,8 +9,10 @@ import copyreg
 import importlib
 import inspect
 import linecache
+import signal
 import sys
 import time
+import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +21,9 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from rehearsal.drill import Drill, Scenario, load, module_at
-from rehearsal.evidence import RankReport, killed
+from rehearsal.evidence import RankReport
 from rehearsal.rank import Blank, Mismatch, RankContext
-from rehearsal.ranks import run_ranks
+from rehearsal.ranks import Fault, run_ranks
 from rehearsal.verdict import Finding, Verdict, failure_verdict
 
 ATTEMPT = "attempt"  # the module in which a text is executed
@@ -74,11 +76,16 @@ def _module_by_name(module: types.ModuleType) -> tuple[Callable[..., Any], tuple
     return importlib.import_module, (module.__name__,)
 
 
+def functions_of(value: object) -> list[types.FunctionType]:
+    """A function itself, or a class's methods."""
+    members = vars(value).values() if inspect.isclass(value) else [value]
+    found = [inspect.unwrap(m) for m in members if inspect.isroutine(m) or callable(m)]
+    return [f for f in found if isinstance(f, types.FunctionType)]
+
+
 def codes_of(value: object) -> list[types.CodeType]:
     """The code of a function, or of a class's methods."""
-    members = vars(value).values() if inspect.isclass(value) else [value]
-    functions = [inspect.unwrap(m) for m in members if inspect.isroutine(m) or callable(m)]
-    return [f.__code__ for f in functions if hasattr(f, "__code__")]
+    return [function.__code__ for function in functions_of(value)]
 
 
 def is_blank(value: object) -> bool:
@@ -101,7 +108,9 @@ def mismatch_of(value: object, signature: str) -> str:
         return ""
     kinds = inspect.Parameter
     positional = [
-        p.name for p in wanted.parameters.values() if p.kind is not kinds.KEYWORD_ONLY
+        p.name
+        for p in wanted.parameters.values()
+        if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
     ]
     keywords = [p.name for p in wanted.parameters.values() if p.kind is kinds.KEYWORD_ONLY]
     try:
@@ -127,10 +136,13 @@ def run_scenario(
         import cloudpickle
 
         names = cloudpickle.loads(attempt.objects)
+        stand_in_for_main(names)
     else:
         module = types.ModuleType(ATTEMPT)
         sys.modules[ATTEMPT] = module  # classes in it pickle by this name
-        exec(compile(attempt.source, attempt.file, "exec"), vars(module))
+        # As a cell runs: without the __future__ imports of this file.
+        code = compile(attempt.source, attempt.file, "exec", dont_inherit=True)
+        exec(code, vars(module))
         names = vars(module)
     wrong = [(n, "is missing") for n in needs if n not in names]
     wrong += [
@@ -143,6 +155,19 @@ def run_scenario(
     if blank := [n for n in needs if is_blank(names[n])]:
         raise Blank(*blank)
     return scenario.body(context, SimpleNamespace(**{n: names[n] for n in needs}))
+
+
+def stand_in_for_main(names: Mapping[str, object]) -> None:
+    """Give this process a ``__main__`` with what came from the notebook's.
+
+    A class typed in a notebook pickles as ``__main__.Batch``; loader workers send such objects.
+    """
+    main = types.ModuleType("__main__")
+    for value in names.values():
+        for function in functions_of(value):
+            vars(main).update(function.__globals__)
+    vars(main).update(names)
+    sys.modules["__main__"] = main
 
 
 # ---------------------------------------------------------------- in the kernel
@@ -216,7 +241,10 @@ def grade_attempt(
                 world_size=scenario.world_size, deadline_s=min(scenario.deadline_s, at_most_s),
                 folder=Path(folder), fault=scenario.fault, lines=attempt.lines, echo=echo,
             )  # fmt: skip
-            outcome = judge(scenario, reports, reports_of)
+            try:
+                outcome = judge(scenario, reports, reports_of)
+            except Exception as error:  # a defect of ours; the kernel and the rest go on
+                outcome = grader_failed(drill, scenario, error)
             if outcome[0] != "passed":
                 break
             reports_of[scenario.name] = reports
@@ -240,7 +268,7 @@ def judge(
         found = f"the code opened {peeks[0]} of the drills while it was checked"
         return "wrong", [Finding("read-the-solution", found, rule, "at what it opens")], ""
     # A rank that the scenario's own fault has ended did not crash, nor did those that lost it.
-    expected = scenario.fault is not None and any(killed(report) for report in reports)
+    expected = any(was_struck(report, scenario.fault) for report in reports)
     failure = None if expected else failure_verdict(reports, scenario.deadline_s)
     if failure is not None and (
         not scenario.judges_failures
@@ -248,9 +276,31 @@ def judge(
     ):
         return failure
     findings = list(scenario.judge(reports, earlier))
+    if findings and failure:
+        # The judge names the cause; that every rank stood still remains what happened.
+        return "hung" if failure[0] == "hung" else "wrong", findings, failure[2]
     if findings:
-        return "wrong", findings, failure[2] if failure else ""
+        return "wrong", findings, ""
     return failure or ("passed", (), "")
+
+
+def grader_failed(
+    drill: Drill, scenario: Scenario, error: Exception
+) -> tuple[Any, Sequence[Finding], str]:
+    """What is said where a judge itself raised: no verdict on the learner's code."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    found = f"the grader of {drill.id} failed in its scenario {scenario.name!r}: "
+    found += f"{type(error).__name__}: {error} (line {place.lineno} in {place.name})"
+    rule = "a grader judges every attempt; this one is a defect of the suite, not of your code"
+    look = "at the project's issues: report it with the attempt, which status() keeps"
+    return "crashed", [Finding("grader-failed", found, rule, look)], ""
+
+
+def was_struck(report: RankReport, fault: Fault | None) -> bool:
+    """Whether the scenario's own signal has ended this rank, or its limit on a file."""
+    if fault is None or fault.rank not in (None, report.rank):
+        return False
+    return report.exitcode in (-getattr(signal, "SIG" + fault.signal), -signal.SIGXFSZ)
 
 
 def _after(drill: Drill, status: str = "wrong") -> str:

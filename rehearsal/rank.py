@@ -103,31 +103,45 @@ class RankContext:
         self.is_armed = True
         register_optimizer_step_post_hook(lambda *_: self.record("optimizer_step"))
         sys.addaudithook(self._audit)
-        save, fsync = torch.save, os.fsync
+        save = torch.save
 
         def recorded_save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             if (path := self._inside(f)) is not None:
                 self.record("file", op="torch.save", path=path)
             save(obj, f, *args, **kwargs)
-            torn = self._fault and self._fault["at"] == "torn"
-            if torn and isinstance(f, str | os.PathLike):
-                # As a crash in the middle of the write leaves it.
-                self._counts["torn"] += 1
-                if self._fault and self._counts["torn"] == self._fault["count"]:
-                    os.truncate(f, os.path.getsize(f) // 2)
-                    os.kill(self._pid, signal.SIGKILL)
+            if self._fault and self._fault["at"] == "torn":
+                self._tear(f)
 
-        def recorded_fsync(fd: Any) -> None:
+        torch.save = recorded_save
+        for name in ("fsync", "fdatasync"):
+            if hasattr(os, name):
+                setattr(os, name, self._recorded_sync(getattr(os, name)))
+        for name in ("send", "isend", "recv", "irecv"):
+            setattr(dist, name, self._recorded_transfer(name, getattr(dist, name)))
+
+    def _tear(self, file: Any) -> None:
+        """End the process with half of the file written, if it is the fault's turn."""
+        if hasattr(file, "flush"):
+            file.flush()
+        try:
+            target = file if isinstance(file, str | os.PathLike) else file.fileno()
+        except (AttributeError, OSError):
+            return  # in memory: what is written of it later is another's write
+        self._counts["torn"] += 1
+        if self._fault and self._counts["torn"] == self._fault["count"]:
+            os.truncate(target, os.stat(target).st_size // 2)
+            os.kill(self._pid, signal.SIGKILL)
+
+    def _recorded_sync(self, sync: Callable[[Any], None]) -> Callable[[Any], None]:
+        def recorded(fd: Any) -> None:
             number = fd if isinstance(fd, int) else fd.fileno()
             with contextlib.suppress(OSError):
                 path = self._inside(os.readlink(f"/proc/self/fd/{number}"))
                 if path is not None:
                     self.record("file", op="fsync", path=path)
-            fsync(fd)
+            sync(fd)
 
-        torch.save, os.fsync = recorded_save, recorded_fsync
-        for name in ("send", "isend", "recv", "irecv"):
-            setattr(dist, name, self._recorded_transfer(name, getattr(dist, name)))
+        return recorded
 
     def _recorded_transfer(self, name: str, transfer: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

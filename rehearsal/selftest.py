@@ -47,6 +47,12 @@ def outcome(verdict: Verdict) -> str:
     return verdict.findings[0].code if verdict.findings else verdict.status
 
 
+def patched(text: str) -> str:
+    """The text with torch's comparisons patched first; __future__ imports must stay before."""
+    head, future, rest = text.rpartition("from __future__ import annotations\n")
+    return head + future + PATCHES + rest
+
+
 def texts(drill: Drill) -> Iterator[tuple[str, str, str, str]]:
     """Kind, name, expected outcome and text of all that the drill's grader must judge."""
     near_misses = drill.near_misses()
@@ -60,7 +66,7 @@ def texts(drill: Drill) -> Iterator[tuple[str, str, str, str]]:
     if drill.kind == "whiteboard":  # its names are data, and nothing is called
         return
     miss = near_misses[0]
-    yield "cheat", f"patches_torch_and_{miss.name}", miss.code, PATCHES + miss.text
+    yield "cheat", f"patches_torch_and_{miss.name}", miss.code, patched(miss.text)
     leaves = "".join(LEAVES.format(name=name) for name in drill.needs)
     sleeps = "".join(SLEEPS.format(name=name) for name in drill.needs)
     yield "cheat", "leaves_with_exit_code_0", "left", leaves

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import rehearsal
 from rehearsal import docs, drills, selftest
 from rehearsal.__main__ import main
 from rehearsal.drill import Drill, load
@@ -47,6 +48,19 @@ class TestCheck:
         assert "PASSED" in capfd.readouterr().out
         statuses = [entry.status for entry in progress().entries()]
         assert statuses == ["wrong", "passed"]
+
+    def test_advice_is_a_command_of_the_terminal(self, tmp_path: Path, capsys: Capture) -> None:
+        """hint("x") typed into a shell is a syntax error there."""
+        main(["brief", ID])
+        main(["solution", ID])
+        main(["status"])
+        said = capsys.readouterr().out
+        assert f"Then: python -m rehearsal check {ID} FILE." in said
+        assert f"python -m rehearsal solution {ID} --give-up opens" in said
+        assert "Next: python -m rehearsal start" in said
+        assert '("' not in said
+        rehearsal.brief(ID)
+        assert f'check("{ID}")' in capsys.readouterr().out
 
     @pytest.mark.ranks
     def test_a_file_that_is_no_python_is_a_crash_with_its_line(

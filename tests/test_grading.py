@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import textwrap
@@ -13,9 +14,10 @@ import pytest
 
 import rehearsal
 from rehearsal import grade, grade_source
-from rehearsal.drill import DRILLS, UnknownDrill, load
+from rehearsal.drill import DRILLS, Scenario, UnknownDrill, load
 from rehearsal.evidence import Failure, RankReport
-from rehearsal.grading import is_blank, mismatch_of
+from rehearsal.grading import is_blank, judge, mismatch_of
+from rehearsal.ranks import Fault
 from rehearsal.verdict import Finding, Verdict, failure_verdict
 
 DRILL = "lift_to_distributed"
@@ -89,6 +91,37 @@ class TestOutcomes:
             assert f"[rank {rank}]" in verdict.detail
         assert "line 7 in train" in verdict.detail
         assert "the last barrier" in verdict.detail
+
+    def test_a_text_runs_as_a_cell_does(self) -> None:
+        """An annotation that holds only by our __future__ import fails in a notebook."""
+        text = "def helper(x: Undefined): ...\n\n" + load(DRILL).solution
+        verdict = grade_source(DRILL, text)
+        assert "name 'Undefined' is not defined" in verdict.findings[0].found
+
+    def test_loader_workers_send_classes_of_the_notebook(self) -> None:
+        """A named tuple as a batch: it pickles as __main__.Batch."""
+        text = textwrap.dedent(
+            """
+            from typing import NamedTuple
+            import torch
+            from torch.utils.data import DataLoader
+
+            class Pair(NamedTuple):
+                x: object
+                y: object
+
+            def pairs(batch):
+                return Pair(*map(torch.stack, zip(*batch)))
+
+            def train(model, inputs, targets, *, epochs, global_batch_size, lr):
+                data = list(zip(inputs, targets))
+                for batch in DataLoader(data, 3, collate_fn=pairs, num_workers=1):
+                    assert type(batch) is Pair, type(batch)
+                raise ValueError("all came")
+            """
+        )
+        verdict = grade(DRILL, names_of(text))
+        assert "all came" in verdict.findings[0].found, str(verdict)
 
     def test_a_name_of_the_text_that_is_half_done_is_not_attempted(self) -> None:
         """NotImplementedError says: still to be typed, also deep inside."""
@@ -209,6 +242,11 @@ class TestPieces:
         """Other names and further defaults are the learner's own affair."""
         assert (mismatch_of(names_of(text)["f"], "(x, y, *, c)") == "") is fits
 
+    def test_a_need_that_passes_settings_on_asks_for_no_third_argument(self) -> None:
+        """**settings in the expected signature is no positional argument."""
+        names = names_of("def f(path, **settings): ...")
+        assert mismatch_of(names["f"], "(path, **settings)") == ""
+
     def test_the_first_cause_is_told_not_its_echo(self) -> None:
         """Connection closed by peer, on rank 0, for a bug on rank 1."""
         gloo = Failure(
@@ -253,6 +291,41 @@ class TestPieces:
             "next",
         ]
         assert "a &lt; b" in verdict._repr_html_()
+
+    def test_a_signal_of_the_learners_own_is_a_crash(self) -> None:
+        """A segfault on the rank that was to be spared is no part of the experiment."""
+        fault = Fault(rank=1, at="optimizer_step", count=1)
+        scenario = Scenario(name="s", body=lambda *_: None, judge=lambda *_: [], fault=fault)
+        spared = RankReport(rank=0, exitcode=0, has_answer=True)
+        for rank, code, status in [(1, -9, "passed"), (1, -11, "crashed"), (0, -9, "crashed")]:
+            struck = RankReport(rank=rank, exitcode=code)
+            other = RankReport(rank=1 - rank, exitcode=0, has_answer=True)
+            assert judge(scenario, [struck, other], {})[0] == status
+        assert judge(scenario, [spared], {})[0] == "passed"
+
+    def test_a_judge_that_explains_a_hang_leaves_it_a_hang(self) -> None:
+        """The stacks of all ranks are promised for every hang."""
+        finding = Finding("one-rank-saves", "f", "r", "l")
+        scenario = Scenario(
+            name="s", body=lambda *_: None, judge=lambda *_: [finding], judges_failures=True
+        )
+        status, findings, detail = judge(scenario, [RankReport(rank=0, exitcode=None)], {})
+        assert (status, findings) == ("hung", [finding])
+        assert "[rank 0]" in detail
+
+    def test_a_judge_that_fails_is_told_as_the_suites_defect(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A traceback of the grader in the learner's notebook blames the learner."""
+
+        def broken(*_: object) -> list[Finding]:
+            raise KeyError("weights")
+
+        scenario = dataclasses.replace(load(DRILL).scenarios[0], judge=broken)
+        monkeypatch.setattr(load(DRILL).grader, "SCENARIOS", [scenario])
+        verdict = grade_source(DRILL, load(DRILL).solution)
+        assert verdict.findings[0].code == "grader-failed"
+        assert "KeyError: 'weights'" in verdict.findings[0].found
 
     def test_drills_are_listed_with_what_they_need(self) -> None:
         """The contract: id, title, minutes, names with signatures."""

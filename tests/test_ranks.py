@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import io
 import os
 import signal
 import subprocess
@@ -201,19 +202,37 @@ class TestFaults:
         assert (stopped.exitcode, waiting.exitcode) == (None, None)
         assert "barrier" in waiting.stacks
 
-    def test_a_torn_save_leaves_half_a_file(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("opens", [False, True])
+    def test_a_torn_save_leaves_half_a_file(self, tmp_path: Path, opens: bool) -> None:
         """A resume that trusts the newest file must meet one that a crash has cut."""
 
         def body(context: RankContext) -> None:
             context.arm()
             for step in (1, 2):
-                torch.save(torch.zeros(5000), context.folder / f"{step}.pt")
+                torch.save({}, io.BytesIO())  # no file: nothing to tear
+                if not opens:
+                    torch.save(torch.zeros(5000), context.folder / f"{step}.pt")
+                    continue
+                with (context.folder / f"{step}.pt").open("wb") as file:
+                    torch.save(torch.zeros(5000), file)
 
         fault = Fault(rank=0, at="torn", count=2)
         (report,) = run_ranks(body, world_size=1, fault=fault, folder=tmp_path)
         assert report.exitcode == -signal.SIGKILL
         whole, cut = (tmp_path / f"{step}.pt" for step in (1, 2))
         assert cut.stat().st_size == whole.stat().st_size // 2
+
+    def test_both_ways_to_sync_a_file_are_written_down(self, tmp_path: Path) -> None:
+        """fdatasync makes a file durable as fsync does; a grader must not ask for the other."""
+
+        def body(context: RankContext) -> None:
+            context.arm()
+            with (context.folder / "a").open("wb") as file:
+                os.fsync(file.fileno())
+                os.fdatasync(file)
+
+        (report,) = run_ranks(body, world_size=1, folder=tmp_path)
+        assert [e["op"] for e in report.of("file")] == ["open", "fsync", "fsync"]
 
     def test_a_kill_between_two_file_operations(self, tmp_path: Path) -> None:
         """Atomic means: also between the write and the rename."""
