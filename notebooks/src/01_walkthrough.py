@@ -994,7 +994,7 @@ assert sink.records[-1]["event"] == "run_end"
 #
 # | question | answer |
 # |---|---|
-# | How do you know that a resume is correct? | Kill a rank; The proof; `validate_resume` in 6 |
+# | How do you know that a resume is correct? | Kill a rank; The proof; `validate_resume`, folded, in 8 |
 # | What is the most dangerous silent failure? | 2: samples lost or repeated while the loss looks healthy |
 # | The world size changes on resume: what breaks? | 2: the shares only, if the batch is pinned; the run on three ranks |
 # | Why DDP and not sharding? | 4, third sentence to say |

@@ -1,0 +1,1 @@
+"""Faults on the real trainer: each group breaks one kind of thing, and an audit judges."""

@@ -1,0 +1,161 @@
+"""How sure the coach is: verdicts that do not change, kernels that hostile code does not end.
+
+    python scripts/soak.py verdicts --times 50    all solutions of all drills, again and again
+    python scripts/soak.py kernels --times 50     Jupyter kernels, each with hostile code in it
+
+Prints one line per drill or kind of code; exit code 1 if anything was not as it must be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle, islice
+from pathlib import Path
+from statistics import median
+
+from jupyter_client.manager import KernelManager
+
+from rehearsal import drills, grade_source
+
+DRILL = "lift_to_distributed"
+HOSTILE = {
+    "an endless loop": ("while True: pass", "hung"),
+    "an endless loop in C that keeps the GIL": ("ctypes.PyDLL(None).sleep(60)", "hung"),
+    "a collective that one rank never joins": (
+        "dist.barrier() if dist.get_rank() == 0 else time.sleep(60)",
+        "hung",
+    ),
+    "a fork bomb": ("while True: os.fork()", "hung crashed"),
+    "a thread that never ends": (
+        "threading.Thread(target=time.sleep, args=(60,)).start(); raise KeyError('x')",
+        "crashed",
+    ),
+    "10 GiB": ("torch.ones(10 * 2**30, dtype=torch.uint8).sum()", "crashed"),
+    "closed stdout": ("os.close(1); os.close(2); sys.stdout.close()", "wrong crashed"),
+    "abort in C": ("os.abort()", "crashed"),
+    "a segmentation fault": ("ctypes.string_at(0)", "crashed"),
+    "os._exit(0)": ("os._exit(0)", "crashed"),
+    "a daemon that left its group": (
+        "subprocess.Popen(['sleep', '600'], start_new_session=True); raise KeyError('x')",
+        "crashed",
+    ),
+    "endless recursion": ("train(model, inputs, targets, epochs=1, global_batch_size=1, lr=1)",
+                          "crashed"),
+    "a flood of output": ("print('x' * 10000) or [print(i) for i in range(10**5)]",
+                          "wrong crashed hung"),
+    "the server of the ranks killed": ("os.kill(os.getppid(), 9)", "ConnectionError"),
+}  # fmt: skip
+CELL = """
+import ctypes, os, subprocess, sys, threading, time
+import torch, torch.distributed as dist
+def train(model, inputs, targets, *, epochs, global_batch_size, lr):
+    {code}
+import rehearsal
+try:
+    outcome = rehearsal.grade({drill!r}, globals()).status
+except Exception as error:
+    outcome = type(error).__name__
+print("OUTCOME", outcome)
+"""
+
+
+def soak_verdicts(times: int) -> Iterator[str]:
+    """A line for each drill, and the verdicts that were not passed."""
+    for drill in drills():
+        seen: dict[str, Counter[str]] = {}
+        for name, text in drill.solutions().items():
+            verdicts = [grade_source(drill.id, text) for _ in range(times)]
+            seen[name] = Counter(verdict.status for verdict in verdicts)
+            for odd in [verdict for verdict in verdicts if verdict.status != "passed"]:
+                yield f"NOT PASSED {drill.id} {name}\n{odd}"
+        passed = sum(counts["passed"] for counts in seen.values())
+        yield f"{drill.id}: {passed} of {times * len(seen)} checks of {len(seen)} texts passed"
+
+
+def soak_kernels(times: int) -> Iterator[str]:
+    """A line for each kernel: the outcome, whether it still computes, what is left running."""
+    for name, (code, expected) in islice(cycle(HOSTILE.items()), times):
+        mark = uuid.uuid4().hex  # every process that comes of this kernel inherits it
+        with tempfile.TemporaryDirectory() as home:
+            environment = {**os.environ, "SOAK": mark, "REHEARSAL_HOME": home}
+            kernel = KernelManager(kernel_name="python3")
+            kernel.start_kernel(env=environment, cwd=str(Path(__file__).parents[1]))
+            try:
+                said = run_cell(kernel, CELL.format(code=code, drill=DRILL))
+                lives = run_cell(kernel, "print(6 * 7)") == "42"
+                # The server stays for the next check; of the ranks nothing may be left.
+                left = [line for line in processes_of(mark) if "ipykernel" not in line]
+                left = [line for line in left if "rehearsal.forkserver" not in line]
+            finally:
+                kernel.shutdown_kernel(now=False)
+        deadline = time.monotonic() + 10
+        while (after := processes_of(mark)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        outcome = said.rpartition("OUTCOME ")[2].strip()
+        is_ok = lives and not left and not after and outcome in expected.split()
+        yield f"{'' if is_ok else 'NOT OK '}{name}: {outcome}; the kernel " + (
+            f"{'lives' if lives else 'is dead'}; left running: {(left + after) or 'nothing'}"
+        )
+
+
+def run_cell(kernel: KernelManager, code: str) -> str:
+    """What a cell prints; "" if the kernel does not answer within two minutes."""
+    client = kernel.client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        printed: list[str] = []
+
+        def listen(message: dict[str, dict[str, str]]) -> None:
+            printed.append(message["content"].get("text", ""))
+
+        client.execute_interactive(code, timeout=120, output_hook=listen)
+    except (TimeoutError, RuntimeError):
+        return ""
+    finally:
+        client.stop_channels()
+    return "".join(printed).strip()
+
+
+def processes_of(mark: str) -> list[str]:
+    """Command lines of the living processes that carry the mark in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"SOAK={mark}".encode() in (path / "environ").read_bytes():
+                words = (path / "cmdline").read_bytes().replace(b"\0", b" ")
+                found.append(f"{path.name} {words.decode(errors='replace')[:80]}")
+        except OSError:  # it has ended, or is somebody else's
+            continue
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("verdicts", "kernels"))
+    parser.add_argument("--times", type=int, default=50)
+    options = parser.parse_args(arguments)
+    soak = {"verdicts": soak_verdicts, "kernels": soak_kernels}[options.what]
+    bad, seconds, last = 0, list[float](), time.perf_counter()
+    for line in soak(options.times):
+        now = time.perf_counter()
+        seconds.append(now - last)
+        last = now
+        bad += line.startswith("NOT")
+        print(line, flush=True)
+    print(f"{bad} not as they must be; a line took {median(seconds):.1f} s (median)")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
