@@ -67,6 +67,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("trace_steps", -1, "at least 0"),
     ("dist_timeout_s", 0.5, "at least 1.0 and at most 1000000.0"),
     ("dist_timeout_s", 1e20, "at least 1.0 and at most 1000000.0"),
+    ("hang_timeout_s", 0.5, "at least 1.0 and at most 1000000.0"),
     ("start_over", "yes", "of type bool"),
 ]
 
@@ -134,6 +135,7 @@ OPERATION: dict[str, Any] = {
     "log_every": 1,
     "trace_steps": 0,
     "dist_timeout_s": 30.0,
+    "hang_timeout_s": 30.0,
     "start_over": True,
 }
 

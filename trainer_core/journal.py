@@ -28,6 +28,7 @@ from trainer_core.model import learning_rate_at
 from trainer_core.runfolder import Start
 from trainer_core.settings import flag_name
 from trainer_core.train import StepRecord
+from trainer_core.watchdog import Watchdog
 
 
 # %%
@@ -86,6 +87,7 @@ class Journal:
         start: Start,
         info: RankInfo,
         sampler: ResumeAwareDistributedSampler,
+        timers: StepTimers,
         sinks: Sequence[Sink],
         state: Mapping[str, Any] | None,
     ) -> None:
@@ -108,6 +110,7 @@ class Journal:
         self.phases: list[dict[str, float]] = []
         self.lr, self.logged_step, self.logged_at = 0.0, self.position, time.perf_counter()
         self.announce(info)
+        self.watchdog = Watchdog(start, info, timers, self.event)
 
     def announce(self, info: RankInfo) -> None:
         """Log how this attempt begins."""
@@ -142,6 +145,7 @@ class Journal:
         samples = [sample for batch in batches for sample in batch.samples.tolist()]
         where = {"step": step, "epoch": (step - 1) // self.schedule.steps_per_epoch}
         when = {"time": time.time(), "step_s": round(seconds, 6)}
+        self.watchdog.beat(step)
         self.waiting.append((withheld, {**where, **self.line, "samples": samples, **when}))
         if not withheld.is_cuda:
             self.flush_ledger()
@@ -198,7 +202,8 @@ class Journal:
         self.logged_step, self.logged_at = step, time.perf_counter()
 
     def close(self) -> None:
-        """Close all files, the lock's last."""
+        """Stop watching and close all files, the lock's last."""
+        self.watchdog.close()
         for file in (*self.log.sinks, self.ledger, self.start.lock):
             if file is not None:
                 file.close()

@@ -36,6 +36,7 @@ class StepTimers:
         self.unread: deque[tuple[int, Stamp, Stamp, list[tuple[str, Stamp, Stamp]]]] = deque()
         self.origin_s, self.origin = time.time(), self.stamp()
         self.step_start = self.origin
+        self.doing = ""  # the phase that was entered last
 
     def stamp(self) -> Stamp:
         """Now, as this device tells it. Does not wait for the device."""
@@ -96,7 +97,7 @@ class phase:  # read as a statement: with phase(timers, "forward")
         self.timers, self.name = timers, name
 
     def __enter__(self) -> None:
-        self.start = self.timers.stamp()
+        self.timers.doing, self.start = self.name, self.timers.stamp()
 
     def __exit__(self, *_: object) -> None:
         timers, end = self.timers, self.timers.stamp()

@@ -741,10 +741,12 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # saves at the end of an epoch with that epoch's number, so that a restart trains it
 # again; and answers SIGTERM by dying.
 #
-# *Folded: the run folder and its identity, and what a rank writes down while it
-# trains.*
+# *Folded: the run folder and its identity, the watch for hangs, and what a rank writes
+# down while it trains.*
 
 # %% include="runfolder" collapsed=true
+
+# %% include="watchdog" collapsed=true
 
 # %% include="journal" collapsed=true
 
@@ -1001,7 +1003,7 @@ assert sink.records[-1]["event"] == "run_end"
 # | What must survive a restart? | 6, first sentence to say |
 # | A checkpoint is half written: what now? | 6: the torn one |
 # | It is slow every twenty minutes: where do you look? | 7: `checkpoint` p95 and max, against the save interval |
-# | One rank hangs: how do you find it? | 4: raise together; 7: the last line of each rank's log |
+# | One rank hangs: how do you find it? | 4: raise together; 8, folded: the watchdog's report |
 # | Loss falls but throughput is poor? | 7: phase bars, then the phase that dominates |
 # | Is the gradient right with unequal batches? | 5: the mean of means |
 # | A NaN appears: what do all ranks do? | 5: the poisoned sample |

@@ -51,9 +51,7 @@ class TrainConfig:
     dropout: float = setting("training", 0.0, "dropout probability", low=0.0, high=0.99)
     input_noise: float = setting("training", 0.0, "deviation of noise on inputs", low=0.0)
     amp: str = setting("training", "no", "autocast", choices=("no", "bf16", "fp16"))
-    on_nonfinite: str = setting(
-        "training", "stop", "on a NaN gradient", choices=("stop", "skip")
-    )
+    on_nonfinite: str = setting("training", "stop", "at a NaN", choices=("stop", "skip"))
     # operation: leaves the training as it is
     run_dir: Path = setting("operation", Path("runs/default"), "the run's folder")
     device: str = setting("operation", "auto", "where", choices=("auto", "cpu", "cuda"))
@@ -64,6 +62,7 @@ class TrainConfig:
     log_every: int = setting("operation", 20, "steps between train_progress events", low=1)
     trace_steps: int = setting("operation", 200, "steps of each start to trace", low=0)
     dist_timeout_s: float = setting("operation", 600.0, "wait for ranks", low=1.0, high=1e6)
+    hang_timeout_s: float = setting("operation", 300.0, "end if no step", low=1.0, high=1e6)
     start_over: bool = setting("operation", False, "begin again, in a fresh folder beside")
 
     def __post_init__(self) -> None:

@@ -82,7 +82,7 @@ def train_run(
             prepare_run_dir(start, info.rank)
         with all_ranks_together():
             confirm_run_dir(start)
-            journal = Journal(start, info, sampler, sinks, state)
+            journal = Journal(start, info, sampler, timers, sinks, state)
         trainer = Trainer(cfg, device, wrapped, optimizer, scaler, timers)
         batches = iter(build_dataloader(view, sampler, cfg, device))
         where, event = cfg.run_dir / "checkpoints", journal.event

@@ -1,0 +1,128 @@
+"""A hang is told: which rank, where every rank stands; and nothing slow is taken for one."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import finish, run_ranks, slow_down_saves, small, this_rank
+
+from trainer_core.watchdog import blame
+
+TIMEOUT_S = 2.0
+
+
+def report(waits: bool, issued: int, how: str = "answered") -> dict[str, Any]:
+    return {"waits": waits, "issued": issued, "how": how}
+
+
+class TestBlame:
+    def test_a_rank_that_does_not_answer_comes_first(self) -> None:
+        """Those that answer wait for it, whatever they say of themselves."""
+        assert blame([report(False, 3), report(True, 4, "mute"), report(True, 4)])[0] == [1]
+        assert blame([report(False, 3), report(True, 4, "woken"), report(True, 4)])[0] == [1]
+
+    def test_the_rank_that_does_not_wait_is_named(self) -> None:
+        """Who waits in a collective is not the one that is waited for."""
+        assert blame([report(True, 4), report(False, 4), report(True, 4)])[0] == [1]
+
+    def test_if_all_wait_the_one_behind_is_named(self) -> None:
+        """A rank that skipped a collective waits in the next; the others are one behind."""
+        assert blame([report(True, 4), report(True, 5), report(True, 4)])[0] == [0, 2]
+
+
+def at_read(step: int, rank: int, act: Callable[[], Any]) -> None:
+    """Have ``rank`` do something in ``data_wait`` before ``step`` steps more are made."""
+    import trainer_core.launch as launch
+
+    original, calls = launch.next_step, []
+
+    def reading(*arguments: Any) -> Any:
+        calls.append(1)
+        if this_rank() == rank and len(calls) == step:
+            act()
+        return original(*arguments)
+
+    launch.next_step = reading
+
+
+def sleep() -> None:
+    time.sleep(600)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def keep_the_gil() -> None:
+    library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)  # PyDLL keeps it
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)  # no signal interrupts it
+
+
+def dawdle() -> None:
+    time.sleep(2 * TIMEOUT_S)
+
+
+def hangs_of(run_dir: Path) -> list[dict[str, Any]]:
+    lines = [
+        json.loads(line)
+        for path in sorted(run_dir.glob("logs/rank-*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    return [line for line in lines if line["event"] == "hang"]
+
+
+@pytest.mark.ranks
+class TestHang:
+    @pytest.mark.parametrize("act", [sleep, stop, keep_the_gil])
+    def test_the_rank_is_named_and_the_run_goes_on(
+        self, tmp_path: Path, act: Callable[[], None]
+    ) -> None:
+        """Until the collective's timeout nobody would know; after it, not who it was."""
+        cfg = small(tmp_path, hang_timeout_s=TIMEOUT_S)
+        began = time.monotonic()
+        results = run_ranks(cfg, 2, partial(at_read, 8, 1, act))
+        assert time.monotonic() - began < 30  # the collective's own timeout is 60 s
+        assert all(result.exitcode != 0 for result in results)
+        (hang,) = hangs_of(tmp_path)
+        assert hang["ranks"] == [1]
+        assert hang["step"] == 7
+        waiting, hung = hang["reports"]
+        assert waiting["waits"]
+        assert waiting["name"] == "all_reduce"
+        # Of the latter two no Python code could run; a C handler could.
+        assert hung["how"] == {"sleep": "answered", "stop": "woken"}.get(act.__name__, "mute")
+        assert f"in {act.__name__}" in hung["stack"]
+        assert finish(cfg, 2)["status"] == "done"
+
+    @pytest.mark.parametrize(
+        "prepare",
+        [
+            partial(at_read, 1, 1, dawdle),  # as a compilation in the first step
+            partial(slow_down_saves, 2 * TIMEOUT_S),
+        ],
+    )
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_slow_start_or_save_is_no_hang(
+        self, tmp_path: Path, prepare: Callable[[], None], is_async: bool
+    ) -> None:
+        """A false alarm ends a healthy job, and again after each restart."""
+        cfg = small(
+            tmp_path,
+            hang_timeout_s=TIMEOUT_S,
+            async_checkpoint=is_async,
+            dataset_size=50,
+            max_epochs=1,
+        )
+        results = run_ranks(cfg, 2, prepare)
+        assert [result.exitcode for result in results] == [0, 0]
+        assert hangs_of(tmp_path) == []

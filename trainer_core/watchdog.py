@@ -1,0 +1,182 @@
+"""Which rank has stopped the job, and where does every rank stand?
+
+Leaned on by cell 8 (launch). A hang leaves no traceback: the ranks that wait are innocent, and
+the one they wait for says nothing. So each rank has a thread that looks whether steps are still
+made. The first to find that none was for too long asks all ranks for a report through the
+launcher's store, names the rank that the others wait for, and ends the job so that the launcher
+starts it again.
+
+    beat      the end of a step: the sign of life of a training loop
+    report    where a rank stands: its stack, and the last collective that it has issued
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.distributed import PrefixStore, TCPStore
+
+# %% active="py"
+from trainer_core.distributed import RankInfo
+from trainer_core.metrics import StepTimers
+from trainer_core.runfolder import Start
+
+
+# %%
+# Of a rank that cannot say it.
+NOTHING = {"step": "?", "doing": "?", "issued": "?", "name": "?", "waits": False}
+
+
+def last_collective() -> dict[str, Any]:
+    """Number and name of the last collective of this rank, and whether it still waits in it."""
+    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    entries = json.loads(dump(True, False)).get("entries", []) if dump else []
+    if not entries:
+        return {"issued": 0, "name": "none known", "waits": False}
+    last = entries[-1]
+    number, name = last["collective_seq_id"], last["profiling_name"].partition(":")[2]
+    return {"issued": number, "name": name, "waits": not last["retired"]}
+
+
+def blame(reports: list[dict[str, Any]]) -> tuple[list[int], str]:
+    """The ranks that the others wait for, and how that is known. Reports are by rank."""
+    for how, why in {
+        "mute": "gave no report: gone, or in C code that keeps the GIL",
+        "woken": "answered only after SIGCONT",
+    }.items():
+        if ranks := [rank for rank, report in enumerate(reports) if report["how"] == how]:
+            return ranks, why
+    if busy := [rank for rank, report in enumerate(reports) if not report["waits"]]:
+        return busy, "did not wait in a collective; the others did"
+    fewest = min(report["issued"] for report in reports)
+    late = [rank for rank, report in enumerate(reports) if report["issued"] == fewest]
+    return late, "waited in an earlier collective than the others, or all in the same"
+
+
+# %%
+class Watchdog:
+    """One rank's watch over the training loop, in a thread of its own.
+
+    Only a launcher's ranks are watched: to end a notebook's kernel would help nobody.
+
+    Args:
+        timers: of the loop; they know whether it is saving.
+        event: writes to this rank's log.
+    """
+
+    def __init__(
+        self, start: Start, info: RankInfo, timers: StepTimers, event: Callable[..., None]
+    ) -> None:
+        self.cfg, self.info, self.timers, self.event = start.cfg, info, timers, event
+        name = f"watch {start.record['run_id']} {start.attempt}"
+        self.step, self.beat_at = 0, time.monotonic()  # 0: none yet in this attempt
+        self.stacks = start.cfg.run_dir / "logs"
+        self.interval_s = min(5.0, start.cfg.hang_timeout_s / 10)
+        self.watched, self.ended = threading.get_ident(), threading.Event()
+        if "RANK" in os.environ:
+            # A connection of its own: the store of the process group may be in use.
+            address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            store = PrefixStore(name, TCPStore(*address, wait_for_workers=False))
+            store.set(f"place/{info.rank}", json.dumps([platform.node(), os.getpid()]))
+            # From C, so that a rank that cannot run Python writes too; all threads, because the
+            # signal may come to one that is not Python's.
+            file = (self.stacks / f"rank-{info.rank}.stack").open("w")
+            faulthandler.register(signal.SIGUSR2, file)
+            threading.Thread(target=self.watch, args=(store,), daemon=True).start()
+
+    def beat(self, step: int) -> None:
+        """Say that a step is complete."""
+        self.step, self.beat_at = step, time.monotonic()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self.ended.set()
+
+    def is_late(self) -> bool:
+        """Whether the next step is overdue.
+
+        The first step and a save may take as long as a collective: compilation, a slow disk.
+        """
+        is_slow = self.step == 0 or self.timers.doing == "checkpoint"
+        limit_s = self.cfg.dist_timeout_s if is_slow else self.cfg.hang_timeout_s
+        return time.monotonic() - self.beat_at > limit_s
+
+    def watch(self, store: PrefixStore) -> None:
+        """Look, a few times in each timeout, whether this rank or another raises an alarm."""
+        # Without the store there is no launcher either, and the job is ending.
+        with contextlib.suppress(RuntimeError):
+            while not self.ended.wait(self.interval_s):
+                if self.is_late() or store.check(["alarm"]):
+                    self.answer(store)
+
+    def answer(self, store: PrefixStore) -> None:
+        """Report; the first to do so tells what all have reported. Ends the process."""
+        is_first, step = store.add("alarm", 1) == 1, self.step
+        stack = traceback.format_stack(sys._current_frames()[self.watched])
+        here = {"step": step, "doing": self.timers.doing, "stack": "".join(stack[-8:])}
+        report = {"how": "answered", **here, **last_collective()}
+        store.set(f"report/{self.info.rank}", json.dumps(report))
+        with contextlib.suppress(RuntimeError):  # the store may end with the rank that tells
+            if is_first:
+                ranks = range(self.info.world_size)
+                blamed = self.tell(step, [self.report_of(store, rank) for rank in ranks])
+                store.set("told", "")
+                # It may have answered and hang again; the launcher waits for its end.
+                for rank in blamed:
+                    self.send(store, rank, signal.SIGKILL)
+            store.wait(["told"])
+        os._exit(1)
+
+    def report_of(self, store: PrefixStore, rank: int) -> dict[str, Any]:
+        """What a rank reports; if it says nothing it is woken, for it may be stopped."""
+        # SIGUSR2 first, so that a stopped rank writes down where it stood before it goes on.
+        for signs in [(), (signal.SIGUSR2, signal.SIGCONT)]:
+            self.send(store, rank, *signs)
+            deadline = time.monotonic() + 3 * self.interval_s
+            while time.monotonic() < deadline:
+                if store.check([f"report/{rank}"]):
+                    report: dict[str, Any] = json.loads(store.get(f"report/{rank}"))
+                    late = {"how": "woken", "stack": self.written(rank)} if signs else {}
+                    return report | late
+                time.sleep(self.interval_s / 10)
+        return {"how": "mute", "stack": self.written(rank), **NOTHING}
+
+    def send(self, store: PrefixStore, rank: int, *signs: signal.Signals) -> None:
+        """Send signals to another rank, if it is on this host."""
+        host, pid = json.loads(store.get(f"place/{rank}"))
+        for sign in signs if host == platform.node() and pid != os.getpid() else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sign)
+
+    def written(self, rank: int) -> str:
+        """The stack that a rank has written at SIGUSR2."""
+        path = self.stacks / f"rank-{rank}.stack"
+        return path.read_text() if path.exists() else ""
+
+    def tell(self, step: int, reports: list[dict[str, Any]]) -> list[int]:
+        """Say on stderr and in the log who stands where; returns the ranks to blame."""
+        ranks, why = blame(reports)
+        text = f"no step for {self.cfg.hang_timeout_s:g} s after step {step}: "
+        text += f"rank {', '.join(map(str, ranks))} {why}. The job ends, to be started again."
+        print(f"launch: {text}", file=sys.stderr)
+        for rank, report in enumerate(reports):
+            waits = "waits in" if report["waits"] else "last collective:"
+            stands = (
+                f"step {report['step']}, {report['doing']}; {waits} {report['name']}, number "
+            )
+            stands += f"{report['issued']}; stands at\n{report['stack'] or 'an unknown line'}"
+            print(f"[rank {rank}/{len(reports)}] {stands}", file=sys.stderr, flush=True)
+        self.event("hang", step=step, ranks=ranks, reason=why, reports=reports)
+        return ranks
