@@ -145,7 +145,7 @@ def limits_picture(save_s: float, restart_s: float) -> Figure:
     text += f"yet goodput is {young:.1f} % instead of {best:.1f} %.\n"
     text += f"Its approximation predicts {100 * first_order_goodput(young_s, costs):.0f} %."
     where: Style = {"textcoords": "offset points", "arrowprops": {"arrowstyle": "-"}}
-    axes.annotate(text, (1, best), (-40, 90), fontsize=9, **where)
+    axes.annotate(text, (1, best), (-70, 95), fontsize=9, **where)
     axes.set_xscale("log")
     axes.set_xticks([0.5, 1, 3, 10, 30, 100, 300], ["0.5", "1", "3", "10", "30", "100", "300"])
     axes.minorticks_off()

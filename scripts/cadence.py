@@ -26,6 +26,7 @@ from rehearsal.cadence import (
     best_interval,
     best_steps,
     check_durations,
+    check_ranks,
     daly_interval,
     expected_goodput,
     first_order_goodput,
@@ -173,6 +174,8 @@ def resolve(args: argparse.Namespace) -> tuple[Costs, float | None, Stragglers |
             f"--spread {args.spread:g} without --ranks: how slow the slowest rank is depends "
             "on how many there are. Give --ranks N too."
         )
+    if args.ranks is not None:
+        check_ranks(args.ranks)
     stragglers = Stragglers(ranks=args.ranks, spread=args.spread) if args.spread else None
     return Costs(**values, mtbf_s=mtbf_s_of(args)), step_s, stragglers
 
