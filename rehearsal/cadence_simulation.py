@@ -140,7 +140,7 @@ def play_life(life_s: float, train_s: float, costs: Costs) -> tuple[float, float
         kept_stalls_s = stalled_s
 
 
-def enough_failures(interval_s: float, costs: Costs, num_saves: float = 3e5) -> int:
+def enough_failures(interval_s: float, costs: Costs, num_saves: float = 1e5) -> int:
     """How many failures to play, 50 to 2000, so that there are about ``num_saves`` saves."""
     saves_per_failure = max(1.0, costs.mtbf_s / (interval_s + costs.save_s))
     return round(min(2000.0, max(50.0, num_saves / saves_per_failure)))

@@ -36,6 +36,18 @@ from rehearsal.cadence import (
 from rehearsal.cadence_simulation import Stragglers, enough_failures, simulate_job
 
 
+def read_config(run_dir: Path) -> tuple[bool, int | None]:
+    """Whether the run saves beside the training, and its steps per epoch, by config.json."""
+    try:
+        config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False, None
+    match config:
+        case {"config": {"async_checkpoint": bool(is_async)}, "steps_per_epoch": int(steps)}:
+            return is_async, steps
+    return False, None
+
+
 def read_saves(run_dir: Path) -> dict[str, float]:
     """Median stall of a save and, if it is written beside the training, until it counts.
 
@@ -58,11 +70,7 @@ def read_saves(run_dir: Path) -> dict[str, float]:
                 case {"event": "checkpoint_saved", "seconds": int(seconds) | float(seconds)}:
                     written_s.append(seconds)
     measured = {"save_s": median(stalls_s.values())} if stalls_s else {}
-    try:
-        config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
-        is_async = config["config"]["async_checkpoint"] is True
-    except (OSError, ValueError, KeyError, TypeError):
-        is_async = False
+    is_async, _ = read_config(run_dir)
     return measured | ({"publish_s": median(written_s)} if is_async and written_s else {})
 
 
@@ -236,9 +244,14 @@ def format_report(report: dict[str, Any]) -> str:
     parts = ("goodput", "straggling", "saving", "restarting", "lost")
     spent = ", ".join(f"{part} {100 * best[part]:.2f} %" for part in parts if best[part])
     lines += ["", f"simulated at best: {spent}"]
-    if report["checkpoint_every_steps"] is None:
+    num_steps, per_epoch = report["checkpoint_every_steps"], report["steps_per_epoch"]
+    if num_steps is None:
         return "\n".join([*lines, "for a number of steps give --step-s SECONDS"])
-    return "\n".join([*lines, f"--checkpoint-every-steps {report['checkpoint_every_steps']}"])
+    if per_epoch is not None and per_epoch < num_steps:
+        lines.append(
+            f"the trainer also saves at each epoch's end, here every {per_epoch} steps"
+        )
+    return "\n".join([*lines, f"--checkpoint-every-steps {num_steps}"])
 
 
 def draw(
@@ -273,6 +286,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         costs, step_s, stragglers = resolve(args)
         report = examine(costs, step_s, stragglers)
+        report["steps_per_epoch"] = read_config(args.run_dir)[1] if args.run_dir else None
         print(json.dumps(report) if args.json else format_report(report))
         draw(args, costs, step_s, stragglers)
     except ValueError as error:

@@ -54,6 +54,12 @@ class TestFormulas:
         digits = 0 if published_min > 10 else 1
         assert round(daly_interval(300, 60 * mtbf_min) / 60, digits) == published_min
 
+    def test_daly_interval_is_the_failure_time_where_a_save_takes_twice_as_long(self) -> None:
+        """His series ends there; beyond, it would grow with the save without bound."""
+        assert daly_interval(1999, 1000) == pytest.approx(1000, rel=0.15)
+        assert daly_interval(2000, 1000) == 1000
+        assert daly_interval(1e9, 1000) == 1000
+
     def test_young_interval_is_the_root_of_twice_the_product(self) -> None:
         """Without the 2 it is 30 % too short."""
         assert young_interval(4, 8 * 3600) == pytest.approx(480)
@@ -338,7 +344,7 @@ def write_run(folder: Path, *, is_async: bool = False, ending: str = "") -> Path
     on. The first step after the restart takes 3 s."""
     for kind in ("logs", "ledger"):
         (folder / kind).mkdir(parents=True)
-    config = {"config": {"async_checkpoint": is_async}}
+    config = {"config": {"async_checkpoint": is_async}, "steps_per_epoch": 40}
     (folder / "config.json").write_text(json.dumps(config))
     now = 1_800_000_000.0
     for attempt, steps, first_s in ((0, range(1, 26), 0.5), (1, range(21, 41), 3.0)):
@@ -347,7 +353,8 @@ def write_run(folder: Path, *, is_async: bool = False, ending: str = "") -> Path
             for rank in (0, 1):
                 if (attempt, rank, step) == (0, 1, 25):
                     continue  # killed after step 24
-                key = {"rank": rank, "attempt": attempt, "step": step, "time": now}
+                key = {"rank": rank, "attempt": attempt, "step": step}
+                key["time"] = now + 0.25 * (rank == 1 and attempt == 1)  # its clock is late
                 line = key | {"epoch": 0, "world_size": 2, "samples": [], "step_s": 0.5}
                 write(folder / "ledger", line)
                 saves = step % 10 == 0
@@ -397,15 +404,27 @@ class TestScript:
         report = self.report(capsys, f"--run-dir {run} --mtbf-h 8")
         assert report["costs"] == {
             "save_s": pytest.approx(0.3),
-            "restart_s": pytest.approx(20 + 3 - 0.5),
+            "restart_s": pytest.approx(20 + 3.25 - 0.5),
             "mtbf_s": 8 * 3600,
             "publish_s": 0,
         }
         assert report["step_s"] == 0.5
+        assert main(["--run-dir", str(run), "--mtbf-h", "8"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-2] == "the trainer also saves at each epoch's end, here every 40 steps"
         slow = self.report(capsys, f"--run-dir {run} --mtbf-h 8 --save-s 30 --step-s 1")
         assert slow["costs"]["save_s"] == 30
         assert slow["costs"]["restart_s"] == report["costs"]["restart_s"]
         assert slow["step_s"] == 1
+
+    @pytest.mark.parametrize("config", ["", "{}", '{"config": 3, "steps_per_epoch": "x"}'])
+    def test_a_damaged_config_is_no_evidence_and_no_traceback(
+        self, config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A run that was killed early may have left anything."""
+        (tmp_path / "config.json").write_text(config)
+        assert main(["--run-dir", str(tmp_path), "--mtbf-h", "8"]) == 2
+        assert "shows no save" in capsys.readouterr().err
 
     def test_an_asynchronous_save_counts_when_it_is_written(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -518,7 +537,7 @@ class TestPictures:
 
     def test_a_point_costs_about_the_same_whatever_the_interval(self) -> None:
         """A short interval has many saves to a failure, so fewer failures do."""
-        assert enough_failures(480, PLAIN) == 2000
+        assert enough_failures(3600, PLAIN) == 2000
         assert enough_failures(0.1, replace(PLAIN, save_s=0.1)) == 50
 
 
