@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
+import runpy
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,9 +31,9 @@ from rehearsal.cadence import (
 from rehearsal.cadence_pictures import format_seconds, interval_picture, limits_picture
 from rehearsal.cadence_simulation import Stragglers, enough_failures, simulate_job
 from rehearsal.pictures import BLUE, VERMILLION
-from scripts.cadence import main
 
 ROOT = Path(__file__).parents[1]
+main: Callable[[list[str]], int] = runpy.run_path(str(ROOT / "scripts" / "cadence.py"))["main"]
 PLAIN = Costs(save_s=4, restart_s=60, mtbf_s=8 * 3600)
 # Llama 3 405B: 419 unexpected interruptions of 16,384 GPUs in 54 days (arXiv 2407.21783).
 LLAMA_H = 54 * 24 / 419
