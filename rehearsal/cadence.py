@@ -134,8 +134,8 @@ def expected_goodput(interval_s: float, costs: Costs, slowdown: float = 1.0) -> 
     The n-th checkpoint after a failure counts at R + first + d + (n - 1) cycle: a save waits
     for the one in flight. The job lives that long with probability exp(-that/M); the sum over
     n is geometric. With d = 0 and s = 1 this is Daly's complete model (2006, as above), by
-    which an interval takes M exp(R/M) (exp((tau + delta)/M) - 1). Note that d costs the same
-    as a restart longer by d.
+    which an interval takes M exp(R/M) (exp((tau + delta)/M) - 1). Up to
+    d = s tau, d costs the same as a restart longer by d.
 
     Raises:
         ValueError: if the interval is no duration, or the slowdown below 1/2 or not finite.

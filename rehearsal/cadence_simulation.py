@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from rehearsal.cadence import Costs, check_ranks, check_durations
+from rehearsal.cadence import Costs, check_durations, check_ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
