@@ -145,7 +145,7 @@ def findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
         return
     first = reports[0].answer
     num_samples = cuts_of(len(LRS) - 1, len(reports))[1]
-    yield from cover_findings(reports, num_samples, 1, "at the micro-batches that are left out")
+    yield from cover_findings(reports, num_samples, 1, "at which micro-batches go through it")
     wanted = "torch.bfloat16" if first["amp"] == "bf16" else "torch.float32"
     if set(first["types"]) != {wanted}:
         yield Finding(

@@ -36,7 +36,7 @@ CODES = {
     "seed-ignored": "another seed gives the same run",
     "cannot-resume": "the next run after a kill ends with an exception",
     "started-over": "the next run begins with the first epoch",
-    "lost-work": "the next run trains a complete epoch again",
+    "lost-work": "the next run goes on before the last complete epoch",
     "from-the-future": "the next run has weights that its folder never saw",
     "weights-not-restored": "the next run goes on with other weights",
     "other-samples": "the next run deals the epoch in other batches",
@@ -247,6 +247,10 @@ def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
     if ended:
         rest = [e for e in report.events[ended[0] :] if e["kind"] == "optimizer_step"]
         report = replace(report, events=report.events[: ended[0] + 1])
+    if ended and not report.of("optimizer_step"):
+        found = f"{kill}, the next run took no step; the whole run has {plan.total}"
+        rule = "the starts of a run together take the steps of the plan"
+        yield Finding("stopped-short", found, rule, "at what a run does that finds a save")
     yield from resume_findings(plan, [report], "k", kill, STEPS_PER_EPOCH, done)
     if rest or (report.has_answer and report.answer[1]):
         found = f"run, called again when all {EPOCHS} epochs were done, took {len(rest)} steps "

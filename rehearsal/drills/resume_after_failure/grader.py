@@ -124,7 +124,8 @@ def judge_whole(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Fin
     if len(first) != TOTAL or len(second) != TOTAL:
         found = f"{len(first)} and {len(second)} optimizer steps on the ranks; {TOTAL} planned"
         rule = "an epoch has as many steps as global batches, on every rank"
-        yield Finding("other-steps", found, rule, "at what ends an epoch")
+        look = "at what ends an epoch, and at which ranks take each step"
+        yield Finding("other-steps", found, rule, look)
         return
     if first[0].before == first[0].after:
         found = "step 1 of the uninterrupted run leaves the weights of the model as they were"
