@@ -26,6 +26,7 @@ COMMON_CODES = {
     "left": "a rank ended its process instead of returning",
     "peer-returned": "a rank waits in a collective that another one never issues",
     "hung": "a rank still ran at the deadline; where every rank stood is shown",
+    "server-killed": "the process that starts the ranks was killed while the code ran, twice",
     "grader-failed": "a defect of the suite: the grader itself raised an exception",
     "read-the-solution": "the code opened files of the drill while it was checked",
 }

@@ -29,6 +29,14 @@ from rehearsal.verdict import Finding, Verdict, failure_verdict
 ATTEMPT = "attempt"  # the module in which a text is executed
 
 
+SERVER_KILLED = Finding(
+    "server-killed",
+    "the process that starts the ranks ended twice while this code ran",
+    "code of a rank ends no other process",
+    "at what it kills; and at memory, for the system ends what takes too much of it",
+)
+
+
 class Attempt(NamedTuple):
     """What was typed: as a text to execute in each rank, or as objects of a notebook."""
 
@@ -236,11 +244,16 @@ def grade_attempt(
     with TemporaryDirectory(prefix="rehearsal-") as folder:
         for scenario in drill.scenarios:
             sizes.append(scenario.world_size)
-            reports = run_ranks(
-                run_scenario, grader, dict(drill.needs), scenario.name, attempt,
-                world_size=scenario.world_size, deadline_s=min(scenario.deadline_s, at_most_s),
-                folder=Path(folder), fault=scenario.fault, lines=attempt.lines, echo=echo,
-            )  # fmt: skip
+            deadline_s = min(scenario.deadline_s, at_most_s)
+            try:
+                reports = run_ranks(
+                    run_scenario, grader, dict(drill.needs), scenario.name, attempt,
+                    world_size=scenario.world_size, deadline_s=deadline_s, echo=echo,
+                    folder=Path(folder), fault=scenario.fault, lines=attempt.lines,
+                )  # fmt: skip
+            except ConnectionError as error:
+                outcome = "crashed", [SERVER_KILLED], str(error)
+                break
             try:
                 outcome = judge(scenario, reports, reports_of)
             except Exception as error:  # a defect of ours; the kernel and the rest go on

@@ -123,6 +123,20 @@ class TestOutcomes:
         verdict = grade(DRILL, names_of(text))
         assert "all came" in verdict.findings[0].found, str(verdict)
 
+    def test_a_rank_that_kills_the_server_of_the_ranks(self) -> None:
+        """A traceback of the coach's sockets says nothing about the learner's os.kill."""
+        text = textwrap.dedent(
+            """
+            import os
+
+            def train(model, inputs, targets, *, epochs, global_batch_size, lr):
+                os.kill(os.getppid(), 9)
+            """
+        )
+        verdict = grade_source(DRILL, text)
+        assert (verdict.status, verdict.findings[0].code) == ("crashed", "server-killed")
+        assert grade_source(DRILL, load(DRILL).solution).status == "passed"
+
     def test_a_name_of_the_text_that_is_half_done_is_not_attempted(self) -> None:
         """NotImplementedError says: still to be typed, also deep inside."""
         text = textwrap.dedent(
