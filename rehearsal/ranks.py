@@ -27,7 +27,7 @@ from torch.distributed import TCPStore
 from rehearsal.evidence import Failure, RankReport
 
 MAX_WORLD_SIZE = 8
-MAX_NEW_THREADS = 1500  # on the whole machine, since the job's start: a fork bomb passes it
+MAX_THREADS = 1500  # of all ranks and what they start: a fork bomb passes it
 OUTPUT_SHOWN = 200  # lines per rank
 
 
@@ -102,6 +102,10 @@ class ForkServer:
             self.wait_for("ready", 120.0)
             self.is_ready = True
 
+    def is_bombed(self) -> bool:
+        """Whether the ranks have started more threads than a job may."""
+        return _threads_below(self.process.pid) > MAX_THREADS
+
     def sweep(self) -> None:
         """Have every process of every job ended."""
         self.send(sweep=True)
@@ -142,6 +146,10 @@ class Launcher:
         return [{"pids": list(self.ranks)}] + [
             {"pid": pid, "status": code} for pid, code in ended.items() if code is not None
         ]
+
+    def is_bombed(self) -> bool:
+        """Whether they have started more threads than a job may, as far as can be told."""
+        return True
 
     def sweep(self) -> None:
         """End the ranks and what is left in their process groups."""
@@ -276,7 +284,8 @@ def _run(
                     exitcodes[message["pid"]] = message["status"]
             for tail in tails:
                 tail.show()
-            if _threads_of_the_machine() > threads + MAX_NEW_THREADS:
+            # The machine's number costs nothing; whose threads they are is asked only then.
+            if _threads_of_the_machine() > threads + MAX_THREADS and server.is_bombed():
                 break
     finally:
         # Also when the kernel was interrupted: nothing is left running.
@@ -298,6 +307,21 @@ def _threads_of_the_machine() -> int:
         return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
     except (OSError, ValueError, IndexError):
         return 0  # no Linux: the process limit is the only bound
+
+
+def _threads_below(ancestor: int) -> int:
+    """Threads of all descendants of a process. Linux: it reads /proc."""
+    parents, threads = dict[int, int](), dict[int, int]()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # After the name, which is in parentheses and may hold anything: man 5 proc.
+            fields = path.read_text().rpartition(")")[2].split()
+            pid = int(path.parent.name)
+            parents[pid], threads[pid] = int(fields[1]), int(fields[17])
+    below = {ancestor}
+    while grown := {pid for pid, parent in parents.items() if parent in below} - below:
+        below |= grown
+    return sum(threads.get(pid, 0) for pid in below - {ancestor})
 
 
 class _Tail:

@@ -343,6 +343,20 @@ class TestHostile:
         for report in run_ranks(leave_children, world_size=2):
             assert not is_alive(report.answer)
 
+    def test_only_the_jobs_own_threads_count_as_a_fork_bomb(self) -> None:
+        """Another kernel's bomb, or a busy machine, must not end this learner's check."""
+        started = ranks._threads_below(os.getpid())
+        shell = subprocess.Popen(["sh", "-c", "sleep 60 & sleep 60; :"], start_new_session=True)
+        try:
+            deadline = time.monotonic() + 10
+            while ranks._threads_below(shell.pid) < 2 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert ranks._threads_below(shell.pid) == 2
+            assert ranks._threads_below(os.getpid()) == started + 3
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
+
     def test_memory_is_bounded_with_a_reason(self) -> None:
         """Without a bound the system ends the kernel instead."""
         (report,) = run_ranks(allocate, world_size=1)
