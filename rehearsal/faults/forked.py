@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import os
 import runpy
 import signal
@@ -66,6 +67,7 @@ def run_script(folder: Path, words: list[str], prepare: Prepare | None) -> None:
     os.dup2(output, 2)
     sys.stdout = os.fdopen(1, "w", buffering=1)
     sys.stderr = os.fdopen(2, "w", buffering=1)
+    gc.freeze()  # what the server has imported: to traverse it would copy all its pages
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     sys.argv = [str(SCRIPT), *words]
     if prepare is not None:
