@@ -42,8 +42,9 @@ def run(cfg: TrainConfig, *, sinks: Sequence[Sink] = ()) -> dict[str, Any]:
     Raises:
         UserError: on every rank, if the user can mend it.
     """
+    # Before SIGTERM is answered between two steps: a rank whose peer has died waits here.
+    info = maybe_init_dist(cfg)
     with stop_on_sigterm() as stop:
-        info = maybe_init_dist(cfg)
         try:
             # A frame of its own: when it is gone, so are the DDP wrapper and its hooks.
             result = train_run(replace(cfg, world_size=info.world_size), info, stop, sinks)
