@@ -71,9 +71,14 @@ def chain(
     folder = new_folder(bench, "chain")
     told, problem = [], ""
     for size, kill in zip(sizes, [*kills, None], strict=True):
-        victim, when = rng.randrange(size), rng.choice(("before the ledger", "after the ledger"))
+        victim, when = (
+            rng.randrange(size),
+            rng.choice(("before the ledger", "after the ledger")),
+        )
         prepare = partial(signal_itself, signal.SIGKILL, victim, kill or 0, when)
-        told.append(f"{size} ranks" + (f", rank {victim} killed {when} of {kill}" if kill else ""))
+        told.append(
+            f"{size} ranks" + (f", rank {victim} killed {when} of {kill}" if kill else "")
+        )
         with Job(folder, size, {**plan, **own}, prepare if kill else None) as job:
             try:
                 codes = job.wait()

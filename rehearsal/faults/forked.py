@@ -181,7 +181,9 @@ def processes_in(sessions: set[int]) -> list[int]:
     """Living processes of these sessions, by id."""
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     stats = {pid: stat_of(pid) for pid in pids}
-    return [pid for pid, (state, _, own) in stats.items() if own in sessions and state not in "ZX"]
+    return [
+        pid for pid, (state, _, own) in stats.items() if own in sessions and state not in "ZX"
+    ]
 
 
 def describe(pids: list[int]) -> str:

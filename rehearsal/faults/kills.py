@@ -55,6 +55,8 @@ class Torchrun:
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder, self.run_dir, self.settings = folder, folder / "run", settings
+        batch = settings["micro_batch_size"] * settings["grad_accum_steps"] * 2
+        self.total_steps = -(-settings["dataset_size"] // batch) * settings["max_epochs"]
         self.mark = uuid.uuid4().hex
         self.agent: subprocess.Popen[bytes] | None = None
         self.start()
@@ -120,7 +122,7 @@ class Torchrun:
                 tail = (self.folder / "output.txt").read_text(errors="replace")[-1500:]
                 stuck = describe(self.processes())
                 raise Hang(f"not within {DEADLINE_S:.0f} s: {what}\n{stuck}\n{tail}")
-            time.sleep(0.005)
+            time.sleep(0.01)
         return True
 
     def place(self) -> tuple[int, int]:
@@ -131,14 +133,16 @@ class Torchrun:
     def newest_attempt(self) -> int:
         """The newest attempt that rank 0 knows of, trained or not."""
         log = last_record(self.run_dir / "logs" / "rank-0.jsonl")
-        return max(log.get("attempt", -1), self.place()[0])
+        return max(int(log.get("attempt", -1)), self.place()[0])
 
 
 def children_of(parent: int) -> list[int]:
     """The living children of a process."""
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     stats = {pid: stat_of(pid) for pid in pids}
-    return [pid for pid, (state, own, _) in stats.items() if own == parent and state not in "ZX"]
+    return [
+        pid for pid, (state, own, _) in stats.items() if own == parent and state not in "ZX"
+    ]
 
 
 def last_record(path: Path) -> dict[str, Any]:
@@ -212,8 +216,7 @@ class Killer:
 
     def during_shutdown(self, victim: str) -> bool:
         """Kill after the last step, before all processes have ended; False if too late."""
-        log = self.job.run_dir / "logs" / "rank-0.jsonl"
-        self.job.until(lambda: last_record(log).get("event") == "run_end", "the run's end")
+        self.job.until(lambda: self.job.place()[1] == self.job.total_steps, "the last step")
         time.sleep(self.rng.uniform(0, 0.2))
         return self.kill(victim, "during shutdown")
 
@@ -241,11 +244,12 @@ class Killer:
         job, problem = self.job, ""
         assert job.agent is not None
         job.agent.wait()
-        deadline = time.monotonic() + 15
+        # Not so long that they could end because they have trained to the end.
+        deadline = time.monotonic() + 2
         while (left := job.processes()) and time.monotonic() < deadline:
             time.sleep(0.02)
         if left:
-            problem = f"ranks outlive torchrun by 15 s: {describe(left)}"
+            problem = f"ranks outlive torchrun by 2 s: {describe(left)}"
             job.__exit__()
         job.start()
         return problem
@@ -266,7 +270,6 @@ def draw(rng: random.Random, number: int) -> list[tuple[str, str]]:
 
 
 QUICK = [
-    ("while_training", "a rank"),
     ("during_start_up", "a rank"),
     ("while_training", "a loader worker"),
     ("while_training", "torchrun"),
