@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ from torch.distributed import TCPStore
 
 from rehearsal.audit import audit_run, read_jsonl
 from trainer_core.config import TrainConfig
+from trainer_core.settings import UserError
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "launch.py"
@@ -283,6 +285,31 @@ class TestFlags:
         message = capsys.readouterr().err.splitlines()[-1]
         assert message.startswith("launch.py: --data tokens:")
         assert "token 300" in message
+
+
+class TestRefusal:
+    def test_the_wrapper_is_gone_before_the_group_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Kept alive by the error's frames, it hangs when they go: 5 of 12 refusals did (D27)."""
+        import trainer_core.launch as launch
+
+        class Wrapper:
+            """Weakly referable."""
+
+        seen: list[weakref.ref[Wrapper]] = []
+
+        def refuse(*_: object) -> None:
+            wrapper = Wrapper()
+            seen.append(weakref.ref(wrapper))
+            raise UserError("what the user can mend")
+
+        alive: list[object] = []
+        monkeypatch.setattr(launch, "train_run", refuse)
+        monkeypatch.setattr(launch, "cleanup_dist", lambda: alive.append(seen[0]()))
+        with pytest.raises(UserError, match="can mend"):
+            launch.run(TrainConfig(run_dir=tmp_path))
+        assert alive == [None]
 
 
 @pytest.mark.ranks
