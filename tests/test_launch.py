@@ -291,7 +291,7 @@ class TestRefusal:
     def test_the_wrapper_is_gone_before_the_group_is(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Kept alive by the error's frames, it hangs when they go: 5 of 12 refusals did (D27)."""
+        """Kept alive by the error's frames, it hung when they went: in 5 of 12 tries (D27)."""
         import trainer_core.launch as launch
 
         class Wrapper:
