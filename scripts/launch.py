@@ -110,7 +110,7 @@ def listen_to_sigterm() -> None:
     def answer() -> None:
         while number := os.read(reading, 1):
             if number[0] == signal.SIGTERM and signal.getsignal(number[0]) is end_at_once:
-                end_at_once(signal.SIGTERM)
+                end_at_once(signal.SIGTERM, None)
 
     threading.Thread(target=answer, daemon=True).start()
 

@@ -162,8 +162,7 @@ class Journal:
         losses = [record.loss for record in records]
         self.losses = (self.losses + losses)[-20:]
         self.first_losses = (self.first_losses + losses)[:5]
-        enough = len(self.first_losses) == 5 or step == self.schedule.total_steps
-        if self.state is not None and enough:
+        if self.state and (len(self.first_losses) == 5 or step == self.schedule.total_steps):
             since = self.position, self.first_losses
             checks = validate_resume(self.state, self.start, self.schedule, *since)
             is_ok = False not in checks.values()
@@ -179,9 +178,10 @@ class Journal:
                 self.trace(timers.trace_events(marks), args=args)
         seconds, steps = time.perf_counter() - self.logged_at, range(self.logged_step, step)
         num_samples, total = sum(map(self.schedule.size, steps)), self.schedule.total_steps
-        now = {"step": step, "total_steps": total, "loss": self.window[-1].loss, "lr": self.lr}
+        now = {"total_steps": total, "loss": self.window[-1].loss, "lr": self.lr}
         self.event(
             "train_progress",
+            step=step,
             **now,
             grad_norm=self.window[-1].grad_norm,
             skipped_steps=sum(record.skipped for record in self.window),
