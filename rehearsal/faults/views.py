@@ -57,6 +57,23 @@ def killed(run_dir: Path, world_size: int, plan: Mapping[str, Any], step: int) -
         raise RuntimeError(f"the run to be killed ended with {codes}: {job.said()}")
 
 
+def refused(job: Job, says: str) -> str:
+    """The problem with a start that must be refused on every rank; "" if it is."""
+    try:
+        return ends_refused(job, job.wait(), says=says)
+    except Hang as hang:
+        return str(hang)
+
+
+def done(job: Job) -> str:
+    """The problem with a start that must reach the end; "" if it does."""
+    try:
+        codes = job.wait()
+    except Hang as hang:
+        return str(hang)
+    return f"ended with {codes}: {job.said()[-2000:]}" if any(codes) else ""
+
+
 def finish(
     bench: Bench, fault: str, what: str, folder: Path, problem: str, **options: Any
 ) -> Try:
@@ -68,13 +85,9 @@ def finish(
     """
     plan, world_size = options.get("plan", SMALL), options.get("world_size", 2)
     run_dir = options.get("run_dir", folder / "run")
-    try:
-        with Job(folder, world_size, plan, run_dir=run_dir) as job:
-            codes = job.wait()
-        if any(codes) and not problem:
-            problem = f"started as it should be, it ended with {codes}: {job.said()[-2000:]}"
-    except Hang as hang:
-        problem = problem or str(hang)
+    with Job(folder, world_size, plan, run_dir=run_dir) as job:
+        ended = done(job)
+    problem = problem or ended
     straight = options.get("equal_to") or reference(bench, world_size, plan)
     equal = same_weights(run_dir, straight, exactly=True)
     result = bench.judge(fault, what, run_dir, equal=equal, problem=problem)
@@ -114,8 +127,7 @@ def other_folders(bench: Bench) -> Iterator[Try]:
         before = contents(here / "checkpoints"), contents(there)
         prepare = partial(go_to, here.parent, there.parent)
         with Job(folder, 2, SMALL, prepare, Path("run")) as job:
-            codes = job.wait()
-        problem = ends_refused(job, codes, says="disk that all nodes share")
+            problem = refused(job, "disk that all nodes share")
         if (contents(here / "checkpoints"), contents(there)) != before and not problem:
             problem = "the refused start has changed files"
         fault = "ranks that see different folders"
@@ -143,12 +155,11 @@ def second_job(bench: Bench, world_size: int) -> Try:
         time.sleep(0.2)  # rank 1 may still write its line
         before = contents(run_dir)
         with Job(folder, world_size, SMALL, run_dir=run_dir) as second:
-            problem = ends_refused(second, second.wait(), says="another job trains here")
+            problem = refused(second, "another job trains here")
         if contents(run_dir) != before:
             problem = problem or "the refused job has changed files"
         go.touch()
-        if any(codes := first.wait()):
-            problem = problem or f"the first job ended with {codes}: {first.said()[-2000:]}"
+        problem = problem or done(first)
     fault = "second job in the run folder"
     return finish(bench, fault, f"{world_size} ranks", folder, problem, world_size=world_size)
 
@@ -172,7 +183,7 @@ def outlive_the_rank() -> None:
 def orphaned_worker(bench: Bench) -> Try:
     """A loader worker that outlives its rank has its files, but must not have its lock."""
     folder, plan = new_folder(bench, "views"), {**SMALL, "num_workers": 1}
-    run_dir, problem = folder / "run", ""
+    run_dir = folder / "run"
     prepare = partial(
         breaks.both, outlive_the_rank, partial(breaks.pause, 0, 5, folder / "never")
     )
@@ -184,8 +195,7 @@ def orphaned_worker(bench: Bench) -> Try:
         job.workers.kill(0)
         job.workers.processes[0].join()
         with Job(folder, 1, plan, run_dir=run_dir) as again:
-            if codes := [code for code in again.wait() if code]:
-                problem = f"started again, it ended with {codes}: {again.said()[-2000:]}"
+            problem = done(again)
         if not workers or not set(workers) <= set(processes_in(set(job.pids))):
             problem = problem or "no worker has outlived its rank, so this shows nothing"
     fault = "rank 0 dead, its loader worker alive"
@@ -219,7 +229,7 @@ def late_decision(bench: Bench) -> Try:
             time.sleep(0.01)
         killed(run_dir, 1, SMALL, 14)
         go.touch()
-        problem = ends_refused(late, late.wait(), says="or did just now")
+        problem = refused(late, "or did just now")
     fault = "another job between decision and lock"
     return finish(bench, fault, "1 rank", folder, problem, world_size=1)
 
@@ -261,11 +271,10 @@ def formats(bench: Bench) -> Iterator[Try]:
     plan = {**SMALL, **GOLDEN_PLAN}
     yield newer_format(bench)
     for golden in sorted(GOLDEN.glob("format-*")):
-        folder, problem = new_folder(bench, "views"), ""
+        folder = new_folder(bench, "views")
         shutil.copytree(golden / "run", folder / "run")
         with Job(folder, 1, plan) as job:
-            if any(codes := job.wait()):
-                problem = f"ended with {codes}: {job.said()[-2000:]}"
+            problem = done(job)
         events = list(read_jsonl(folder / "run" / "logs" / "rank-0.jsonl"))
         restored = [e["folder"] for e in events if e["event"] == "checkpoint_restored"]
         if restored != ["step-00000012"]:
@@ -291,7 +300,7 @@ def newer_format(bench: Bench) -> Try:
     path.write_text(json.dumps({**manifest, "sha256": manifest_sha256(manifest)}))
     before = contents(folder / "run")
     with Job(folder, 2, SMALL) as job:
-        problem = ends_refused(job, job.wait(), says=f"format {FORMAT + 1}")
+        problem = refused(job, f"format {FORMAT + 1}")
     if contents(folder / "run") != before:
         problem = problem or "the refused start has changed files"
     path.write_text(text)  # as if the code had been updated
@@ -357,7 +366,7 @@ def refused_setting(
     """The start is refused on all ranks, naming the field, both values and the way out."""
     there = contents(folder / "run")
     with Job(folder, 2, {**plan, name: now}) as job:
-        problem = ends_refused(job, job.wait(), says="belongs to another run")
+        problem = refused(job, "belongs to another run")
     flag, values = flag_name(name), (before, now)
     if name in ("micro_batch_size", "grad_accum_steps"):
         size = plan["micro_batch_size"] * plan["grad_accum_steps"] * 2
@@ -378,10 +387,8 @@ def changed_setting(
 ) -> Try:
     """The start goes on with the new value, and says so; only what trains changes weights."""
     kind = next(spec.metadata["kind"] for spec in fields(TrainConfig) if spec.name == name)
-    problem = ""
     with Job(folder, 2, {**plan, name: now}) as job:
-        if any(codes := job.wait()):
-            problem = f"ended with {codes}: {job.said()[-2000:]}"
+        problem = done(job)
     events = list(read_jsonl(job.run_dir / "logs" / "rank-0.jsonl"))
     said = [
         event["changes"].get(name) for event in events if event["event"] == "config_changed"
