@@ -9,12 +9,14 @@ Exit codes: 0 done, already done, or preempted after SIGTERM; 2 what the user ca
 from __future__ import annotations
 
 import argparse
+import ctypes
 import difflib
 import json
 import math
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import Field, fields
@@ -85,9 +87,45 @@ def build_parser() -> FlagParser:
 
 
 def end_at_once(*_: object) -> None:
-    """Answer SIGTERM before ``run`` listens to it, and after: nothing is lost."""
+    """Answer SIGTERM before ``run`` listens to it, and after: nothing is lost.
+
+    One rank of several must not claim success by leaving: the others would wait for it, and
+    torchrun with them. It starts all of them again instead.
+    """
     os.write(2, b"launch.py: ended by SIGTERM while it was not training\n")
-    os._exit(0)
+    os._exit(1 if int(os.environ.get("WORLD_SIZE", 1)) > 1 else 0)
+
+
+def listen_to_sigterm() -> None:
+    """Have SIGTERM answered at once, also while this process waits in C for a peer.
+
+    Python runs a handler when the main thread is back from C; a rank that waits for a dead peer
+    in the meeting never is, and torchrun ends it only after 30 s. Hence a second thread.
+    """
+    signal.signal(signal.SIGTERM, end_at_once)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    def answer() -> None:
+        while number := os.read(reading, 1):
+            if number[0] == signal.SIGTERM and signal.getsignal(number[0]) is end_at_once:
+                end_at_once(signal.SIGTERM, None)
+
+    threading.Thread(target=answer, daemon=True).start()
+
+
+def die_with_torchrun() -> None:
+    """Have the kernel end this rank when torchrun dies. Linux only.
+
+    Ranks that train on without their agent hold the run folder's lock, so the command that a
+    supervisor starts again would be refused.
+    """
+    if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+        if os.getppid() == 1:  # torchrun was dead already
+            os._exit(1)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -127,5 +165,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, end_at_once)
+    die_with_torchrun()
+    listen_to_sigterm()
     sys.exit(main(sys.argv[1:]))

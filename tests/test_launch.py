@@ -11,15 +11,18 @@ import socket
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from torch.distributed import TCPStore
 
 from rehearsal.audit import audit_run, read_jsonl
 from trainer_core.config import TrainConfig
+from trainer_core.settings import UserError
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "launch.py"
@@ -284,6 +287,31 @@ class TestFlags:
         assert "token 300" in message
 
 
+class TestRefusal:
+    def test_the_wrapper_is_gone_before_the_group_is(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Kept alive by the error's frames, it hung when they went: in 5 of 12 tries (D27)."""
+        import trainer_core.launch as launch
+
+        class Wrapper:
+            """Weakly referable."""
+
+        seen: list[weakref.ref[Wrapper]] = []
+
+        def refuse(*_: object) -> None:
+            wrapper = Wrapper()
+            seen.append(weakref.ref(wrapper))
+            raise UserError("what the user can mend")
+
+        alive: list[object] = []
+        monkeypatch.setattr(launch, "train_run", refuse)
+        monkeypatch.setattr(launch, "cleanup_dist", lambda: alive.append(seen[0]()))
+        with pytest.raises(UserError, match="can mend"):
+            launch.run(TrainConfig(run_dir=tmp_path))
+        assert alive == [None]
+
+
 @pytest.mark.ranks
 class TestTorchrun:
     def test_four_ranks_end_with_0_and_one_summary(
@@ -354,6 +382,42 @@ class TestTorchrun:
         _, errors = job.communicate(timeout=60)
         assert (job.returncode, "SIGTERM while it was not training" in errors) == (0, True)
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    def test_sigterm_ends_a_rank_that_waits_for_its_peers(
+        self, tmp_path: Path, rank: int
+    ) -> None:
+        """torchrun ends the others when a rank dies, and waits 30 s for one that does not end.
+
+        Nor may it end with 0: torchrun would take its part of the job for done.
+        """
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+        meeting |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "RANK": str(rank)}
+        command = [sys.executable, str(SCRIPT), "--run-dir", str(tmp_path / "run")]
+        job = subprocess.Popen(command, env={**os.environ, **meeting, "WORLD_SIZE": "2"})
+        store.wait(["attempts" if rank == 0 else "hello/1"])
+        job.terminate()
+        try:
+            assert job.wait(10) == 1
+        finally:
+            job.kill()
+            job.wait()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_ranks_die_with_torchrun(self, tmp_path: Path, torchrun: Torchrun) -> None:
+        """Ranks that train on hold the lock, and the command started again is refused."""
+        run_dir = tmp_path / "run"
+        job = torchrun(run_dir, 2, "--max-epochs", "500", "--num-workers", "1")
+        pids = [wait_for_step(run_dir, rank, 10) for rank in (0, 1)]
+        job.kill()
+        deadline = time.monotonic() + 10
+        while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+            if time.monotonic() > deadline:
+                for pid in left:
+                    os.kill(pid, signal.SIGKILL)
+                raise AssertionError("the ranks outlive torchrun")
+            time.sleep(0.01)
 
     def test_a_mistake_is_said_once_and_ends_all_ranks(
         self, tmp_path: Path, torchrun: Torchrun

@@ -234,7 +234,7 @@ class TestChangedSettings:
             ("hidden_dim", 32, "--hidden-dim 16"),
             ("num_layers", 3, "--num-layers 2"),
             ("data", "digits", "--data toy"),
-            ("input_dim", 9, "fingerprint"),
+            ("input_dim", 9, "--input-dim 8"),
         ],
     )
     def test_what_makes_the_run_is_refused_by_name(

@@ -114,11 +114,10 @@ class Journal:
 
     def announce(self, info: RankInfo) -> None:
         """Log how this attempt begins."""
-        start, at = self.start, self.position
-        facts = {"digest": start.record["digest"], "device": str(info.device)}
-        facts |= {"pid": os.getpid(), "run_dir": str(start.cfg.run_dir)}
-        facts |= {"world_size": info.world_size, "total_steps": self.schedule.total_steps}
-        facts |= {"global_batch_size": self.schedule.global_batch_size}
+        start, at, plan = self.start, self.position, self.schedule
+        facts = {"digest": start.record["digest"], "run_dir": str(start.cfg.run_dir)}
+        facts |= {"device": str(info.device), "pid": os.getpid(), "world_size": info.world_size}
+        facts |= {"total_steps": plan.total_steps, "global_batch_size": plan.global_batch_size}
         self.event("run_start", step=at, **facts)
         for folder, reason in start.damaged.items():
             self.event("checkpoint_rejected", step=at, folder=folder.name, reason=reason)
@@ -167,12 +166,9 @@ class Journal:
         losses = [record.loss for record in records]
         self.losses = (self.losses + losses)[-20:]
         self.first_losses = (self.first_losses + losses)[:5]
-        enough = len(self.first_losses) == 5 or step == self.schedule.total_steps
-        if self.state is not None and enough:
-            after = self.first_losses
-            checks = validate_resume(
-                self.state, self.start, self.schedule, self.position, after
-            )
+        if self.state and (len(self.first_losses) == 5 or step == self.schedule.total_steps):
+            since = self.position, self.first_losses
+            checks = validate_resume(self.state, self.start, self.schedule, *since)
             is_ok = False not in checks.values()
             self.event("resume_validated", step=step, ok=is_ok, checks=checks)
             self.state = None
@@ -186,12 +182,11 @@ class Journal:
                 self.trace(timers.trace_events(marks), args=args)
         seconds, steps = time.perf_counter() - self.logged_at, range(self.logged_step, step)
         num_samples, total = sum(map(self.schedule.size, steps)), self.schedule.total_steps
+        now = {"total_steps": total, "loss": self.window[-1].loss, "lr": self.lr}
         self.event(
             "train_progress",
             step=step,
-            total_steps=total,
-            loss=self.window[-1].loss,
-            lr=self.lr,
+            **now,
             grad_norm=self.window[-1].grad_norm,
             skipped_steps=sum(record.skipped for record in self.window),
             samples_per_s=round(num_samples / seconds, 1),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,13 +43,16 @@ def run(cfg: TrainConfig, *, sinks: Sequence[Sink] = ()) -> dict[str, Any]:
     Raises:
         UserError: on every rank, if the user can mend it.
     """
+    # Before SIGTERM is answered between two steps: a rank whose peer has died waits here.
+    info = maybe_init_dist(cfg)
     with stop_on_sigterm() as stop:
-        info = maybe_init_dist(cfg)
         try:
             # A frame of its own: when it is gone, so are the DDP wrapper and its hooks.
             result = train_run(replace(cfg, world_size=info.world_size), info, stop, sinks)
-        except UserError:
-            cleanup_dist()  # all ranks have raised it
+        except UserError as error:  # all ranks have raised it
+            # Its frames hold the DDP wrapper, which must be gone before the group is.
+            traceback.clear_frames(error.__traceback__)
+            cleanup_dist()
             raise
         # After any other error a peer may be dead. Closing the group would wait for what it
         # still owes, so the group is left to the end of the process.
@@ -134,8 +138,7 @@ def train_loop(
     Collective: every rank.
     """
     cfg, timers, sampler = trainer.cfg, trainer.timers, parts["sampler"]
-    schedule = sampler.schedule
-    stopping, timers.step_start = False, timers.stamp()
+    schedule, stopping, timers.step_start = sampler.schedule, False, timers.stamp()
     while sampler.position < schedule.total_steps and not stopping:
         step, began = sampler.position + 1, time.perf_counter()
         _, first, last = schedule.slots(sampler.position)

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -39,6 +39,7 @@ class Start:
     checkpoint: Path | None
     damaged: dict[Path, str]
     changes: dict[str, list[Any]]  # setting: [value before, value now]
+    seen: list[Any]  # what_is_seen, before anything was read
     lock: IO[str] | None = None  # of rank 0, while it trains
 
 
@@ -55,6 +56,7 @@ def decide_start(
             none is whole.
     """
     run_dir = choose_run_dir(cfg, agents)
+    seen = what_is_seen(run_dir)
     checkpoint, manifest, damaged = latest_checkpoint_path(run_dir / "checkpoints")
     earlier = read_run_record(run_dir) or manifest
     for known in (earlier, manifest):
@@ -71,6 +73,7 @@ def decide_start(
     }
     record = {
         "run_id": earlier.get("run_id") or os.urandom(6).hex(),
+        "start_id": os.urandom(6).hex(),
         "config": config,
         "digest": cfg.digest(),
         "identity": identity,
@@ -83,32 +86,29 @@ def decide_start(
     # A kill may have cut the last number, but not the one before, which is not smaller.
     attempts = re.findall(rb'"attempt": (\d+)', log.read_bytes() if log.exists() else b"")
     attempt = 1 + max(map(int, attempts), default=-1)
-    return Start(cfg, record, attempt, checkpoint, damaged, changes)
+    return Start(cfg, record, attempt, checkpoint, damaged, changes, seen)
 
 
 # %%
 def run_identity(cfg: TrainConfig, schedule: StepSchedule, fingerprint: str) -> dict[str, Any]:
     """What makes two starts the same run: data, order, global batch, model."""
-    decoder = ("num_heads", "seq_len", "vocab_size") if cfg.data_kind == "tokens" else ()
+    own = {"toy": "input_dim", "tokens": "num_heads seq_len vocab_size"}.get(cfg.data_kind, "")
     return {
         "data": cfg.data_kind,
         "num_samples": schedule.num_samples,
         "dataset_fingerprint": fingerprint,
         "global_batch_size": schedule.global_batch_size,
-        **{name: getattr(cfg, name) for name in ("seed", "hidden_dim", "num_layers", *decoder)},
+        **{name: getattr(cfg, name) for name in f"seed hidden_dim num_layers {own}".split()},
     }
 
 
 def refuse_other_run(run_dir: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     """Raise UserError naming each identity field that differs, both values, and the way out."""
-    flags = {
-        "num_samples": "--dataset-size",
-        "global_batch_size": "--pinned-global-batch-size",
-        "dataset_fingerprint": "the data with fingerprint",
-    }
+    flags = {"num_samples": "--dataset-size", "global_batch_size": "--pinned-global-batch-size"}
+    flags["dataset_fingerprint"] = "the data with fingerprint"
     # Other data has another size and another model; the rest follows from it.
-    names = ["data"] if ours["data"] != theirs["data"] else list(ours)
-    differ = [name for name in names if ours[name] != theirs.get(name)]
+    names = ["data"] if ours["data"] != theirs["data"] else [n for n in ours if n in theirs]
+    differ = [name for name in names if ours[name] != theirs[name]]
     if differ:
         found = "; ".join(f"{n} is {theirs.get(n)} there, {ours[n]} here" for n in differ)
         remedy = ", ".join(f"{flags.get(n, flag_name(n))} {theirs.get(n)}" for n in differ)
@@ -161,6 +161,11 @@ def read_run_record(run_dir: Path) -> dict[str, Any]:
     return record
 
 
+def what_is_seen(run_dir: Path) -> list[Any]:
+    """What each start and each checkpoint changes: the newest start's id, the steps saved."""
+    return [read_run_record(run_dir).get("start_id"), *published_steps(run_dir / "checkpoints")]
+
+
 def prepare_run_dir(start: Start, rank: int) -> None:
     """Rank 0 locks the folder, writes config.json whole or not at all, sets damage aside.
 
@@ -170,7 +175,7 @@ def prepare_run_dir(start: Start, rank: int) -> None:
     run_dir, checkpoints = start.cfg.run_dir, start.cfg.run_dir / "checkpoints"
     if rank == 0:
         checkpoints.mkdir(parents=True, exist_ok=True)
-        start.lock = lock_run_dir(run_dir / "lock")
+        start.lock = lock_run_dir(run_dir / "lock", start.seen)
         temporary = run_dir / "config.json.tmp"
         temporary.write_text(json.dumps({"format": 1, **start.record}, indent=1))
         fsync_path(temporary)
@@ -181,21 +186,27 @@ def prepare_run_dir(start: Start, rank: int) -> None:
             set_aside(folder)
 
 
-def lock_run_dir(path: Path) -> IO[str]:
+def lock_run_dir(path: Path, seen: Sequence[Any]) -> IO[str]:
     """Lock the run folder until the file is closed; a kill sets it free as well.
 
     A lock of the process (lockf), not of the open file (flock): loader workers do not inherit
     it, so one that outlives its rank does not keep the folder locked.
+
+    Raises:
+        UserError: if another job has the lock, or had it since ``seen`` was: what this start
+            has decided is out of date then.
     """
     file = path.open("a+")
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if what_is_seen(path.parent) != seen:
+            raise BlockingIOError("trained here between the decision and the lock")
     except OSError as error:
         with file:
             owner = path.read_text().strip()
         raise UserError(
-            f"{path.parent}: another job trains here ({owner}), and two would delete each "
-            "other's checkpoints. Wait for it, end it, or use another --run-dir."
+            f"{path.parent}: another job trains here, or did just now ({owner}), and two would "
+            "delete each other's checkpoints. Wait for it or end it, and start again."
         ) from error
     file.truncate(0)
     print(f"process {os.getpid()} on {platform.node()}", file=file, flush=True)
@@ -220,8 +231,9 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
     shared = gather_objects(start and asdict(start))[0]
     agreed = Start(**{**shared, "cfg": TrainConfig(**shared["cfg"])})
     run_dir = agreed.cfg.run_dir
-    seen = [(run_dir / "config.json").exists(), *published_steps(run_dir / "checkpoints")]
-    mine = {"config.json, steps": seen, "total_steps": schedule.total_steps, **identity}
+    with all_ranks_together():
+        seen = what_is_seen(run_dir)
+    mine = {"start_id, steps": seen, "total_steps": schedule.total_steps, **identity}
     for rank, theirs in enumerate(gather_objects(mine)):
         if theirs != mine:
             raise UserError(
@@ -234,7 +246,7 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
 
 def confirm_run_dir(start: Start) -> None:
     """Raise UserError if rank 0's config.json is not seen here: the disk is not shared."""
-    if read_run_record(start.cfg.run_dir).get("run_id") != start.record["run_id"]:
+    if read_run_record(start.cfg.run_dir).get("start_id") != start.record["start_id"]:
         raise UserError(
             f"{start.cfg.run_dir}: rank 0 has written a config.json that is not seen here. The "
             "run's evidence would be torn in two. Put --run-dir on a disk that all nodes share."

@@ -1,0 +1,139 @@
+"""Faults that a rank brings on itself: called in it before the trainer starts.
+
+partial(die, rank=1, step=7)        a ``prepare`` of ``forked.Job``
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def is_rank(rank: int | None) -> bool:
+    """Whether this process is ``rank``, or a loader worker of it; None means every rank."""
+    return rank is None or os.environ["RANK"] == str(rank)
+
+
+def at_step(step: int, act: Callable[[], None], when: str = "before the ledger") -> None:
+    """Call ``act`` when the optimizer has taken ``step``, before or after its ledger line."""
+    from trainer_core.journal import Journal
+
+    trained = Journal.trained
+
+    def acting(self: Journal, at: int, *rest: object) -> None:
+        if at == step and when == "before the ledger":
+            act()
+        trained(self, at, *rest)  # type: ignore[arg-type]
+        if at == step and when == "after the ledger":
+            act()
+
+    Journal.trained = acting  # type: ignore[method-assign,assignment]
+
+
+def signal_itself(
+    signal_: signal.Signals, rank: int | None, step: int, when: str = "before the ledger"
+) -> None:
+    """Have a rank send itself a signal after ``step``."""
+    if is_rank(rank):
+        at_step(step, lambda: os.kill(os.getpid(), signal_), when)
+
+
+def both(*acts: Callable[[], None]) -> None:
+    """Several things at once."""
+    for act in acts:
+        act()
+
+
+def signal_in_the_save(signal_: signal.Signals, step: int) -> None:
+    """Have rank 0 send itself a signal between the files and the rename of a checkpoint."""
+    import trainer_core.publish as publish
+
+    verify_and_rename = publish.publish
+
+    def signalling(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
+        if facts["step"] == step:
+            os.kill(os.getpid(), signal_)
+            time.sleep(0.2)  # if the save is async, the training goes on beside it
+        verify_and_rename(temporary, target, facts)
+
+    publish.publish = signalling
+
+
+def fail_in(place: str, act: Callable[[], None], rank: int, call: int) -> None:
+    """Call ``act``, which raises, on one rank in its ``call``-th forward, read or event."""
+    import trainer_core.journal
+    from trainer_core.data import ToyClassificationDataset
+    from trainer_core.model import TinyNet
+
+    owner, name = {
+        "forward": (TinyNet, "forward"),
+        "loader": (ToyClassificationDataset, "batch"),
+        "logging": (trainer_core.journal, "log_rank_event"),
+    }[place]
+    original, calls = getattr(owner, name), count(1)
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == call and is_rank(rank):
+            act()
+        return original(*arguments, **named)
+
+    setattr(owner, name, failing)
+
+
+def fail() -> None:
+    """What a defect in somebody's code does."""
+    raise ArithmeticError("a defect in the code of this rank")
+
+
+def fill_the_disk() -> None:
+    """What a full disk does to whoever writes."""
+    raise OSError(28, "No space left on device")
+
+
+def exhaust_memory(limit: str, with_torch: bool) -> None:
+    """Allocate a GiB where there is none, and leave only a little for what comes after."""
+    if limit == "address space":
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        soft, kind = pages * resource.getpagesize() + 2**25, resource.RLIMIT_AS
+    else:
+        data = Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]
+        soft, kind = int(data) * 1024 + 2**25, resource.RLIMIT_DATA
+    resource.setrlimit(kind, (soft, resource.RLIM_INFINITY))
+    if with_torch:
+        torch.empty(2**30, dtype=torch.uint8)
+    else:
+        bytearray(2**30)
+
+
+def poison(sample: int) -> None:
+    """Make a sample of the toy data NaN, for whichever rank trains it."""
+    from trainer_core.data import ToyClassificationDataset
+
+    batch = ToyClassificationDataset.batch
+
+    def poisoned(self: Any, samples: Any) -> Any:
+        inputs, targets = batch(self, samples)
+        inputs[torch.as_tensor(samples) == sample] = float("nan")
+        return inputs, targets
+
+    ToyClassificationDataset.batch = poisoned  # type: ignore[method-assign]
+
+
+def pause(rank: int, step: int, until: Path) -> None:
+    """Have a rank wait after ``step`` until a file appears."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + 60
+        while not until.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    if is_rank(rank):
+        at_step(step, wait, "after the ledger")

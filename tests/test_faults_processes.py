@@ -1,0 +1,105 @@
+"""The groups of faults that break processes: a few tries of each; scripts/faults.py has all."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from rehearsal.faults.chains import chain, draw_plan
+from rehearsal.faults.forked import SMALL, arguments
+from rehearsal.faults.kills import PLAN, killed_run
+from rehearsal.faults.matrix import Bench, Try
+from rehearsal.faults.processes import cases, meet
+from rehearsal.faults.views import GOLDEN, formats, late_decision, orphaned_worker
+from rehearsal.faults.views import other_folders, settings
+from scripts.launch import build_parser
+from trainer_core.config import TrainConfig
+from trainer_core.publish import FORMAT
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, seed=5, quick=True)
+
+
+def survived(each: Try) -> None:
+    assert each.problem == "", f"{each.fault}: {each.what}"
+    assert (each.lost, each.repeated) == (0, 0)
+
+
+def test_the_command_line_says_the_settings() -> None:
+    """A flag that is left out would be tried with its default, and prove nothing."""
+    plan = {**SMALL, "async_checkpoint": True, "max_grad_norm": None}
+    cfg, _ = build_parser().parse(arguments(Path("run"), plan))
+    assert cfg == TrainConfig(run_dir=Path("run"), **plan)
+
+
+def test_a_chain_of_world_sizes_trains_each_sample_once(bench: Bench) -> None:
+    """Machines come and go within an epoch; the deal of the rest must not notice (D9)."""
+    rng = random.Random(3)
+    survived(chain(bench, rng, draw_plan(rng), {"num_workers": 1}, [2, 3, 1, 4]))
+
+
+KINDS = {case.fault: case for case in cases(random.Random(5))}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "SIGTERM during a save",
+        "exception on one rank, loader",
+        "NaN on one rank, stop",
+        "NaN on one rank, skip",
+        "no memory on one rank",
+        "SIGSTOP within the timeout",
+    ],
+)
+def test_what_befalls_one_rank_costs_no_sample(bench: Bench, fault: str) -> None:
+    """A rank that fails alone leaves the others waiting, or a checkpoint of half a step."""
+    survived(meet(bench, KINDS[fault]))
+
+
+def test_another_disk_under_one_rank_is_refused(bench: Bench) -> None:
+    """Also a full copy: what is written there from now on would be missing from the proof."""
+    for each in islice(other_folders(bench), 2):
+        survived(each)
+
+
+def test_a_decision_that_is_out_of_date_is_refused(bench: Bench) -> None:
+    """Two starts at once, of which one dies soon: the other would train its steps again."""
+    survived(late_decision(bench))
+
+
+def test_a_loader_worker_does_not_keep_the_lock(bench: Bench) -> None:
+    """The run would stay locked until somebody finds and ends the worker."""
+    survived(orphaned_worker(bench))
+
+
+def test_each_format_is_read_or_refused(bench: Bench) -> None:
+    """An update must not cost the weeks that an older checkpoint holds."""
+    for each in formats(bench):
+        survived(each)
+    names = [path.name for path in sorted(GOLDEN.iterdir())]
+    assert names == [f"format-{number}" for number in range(1, FORMAT + 1)]
+
+
+def test_changed_settings_are_refused_or_reported(bench: Bench) -> None:
+    """Accepted in silence, one would replay samples, another train what nobody asked for."""
+    kinds = set()
+    for each in settings(bench):
+        survived(each)
+        kinds.add(each.fault)
+    assert kinds == {"identity field changed", "training field changed"}
+
+
+def test_a_kill_under_torchrun_costs_no_sample(bench: Bench) -> None:
+    """What holds for forked ranks must hold for the launcher that people use."""
+    plan = {**PLAN, "max_epochs": 1}
+    (each,) = killed_run(bench, random.Random(1), plan, [("while_training", "a loader worker")])
+    survived(each)
+    assert each.restart_s is not None
