@@ -1,0 +1,8 @@
+"""The groups of the matrix by name, in the order in which they run."""
+
+from __future__ import annotations
+
+from rehearsal.faults import points
+from rehearsal.faults.matrix import Group
+
+GROUPS: dict[str, Group] = {"points": points.kill_at_each_point}
