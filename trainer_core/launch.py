@@ -79,7 +79,7 @@ def train_run(
     optimizer, scaler = build_optimizer(cfg, model), build_scaler(cfg, device)
     sampler = ResumeAwareDistributedSampler(schedule, cfg, info.rank, info.world_size)
     parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "sampler": sampler}
-    with all_ranks_together():
+    with all_ranks_together(start.checkpoint):
         state = restore_if_present(start.checkpoint, parts, device)
     status, loss = "done", state["losses"][-1] if state else None
     if sampler.position < schedule.total_steps:
@@ -88,7 +88,8 @@ def train_run(
         if info.world_size > 1:
             timers.watch_gradients(model)
         setup_seed(cfg.seed, "rank", info.rank, sampler.position)
-        restore_rng(start.checkpoint, info.rank)
+        with all_ranks_together(start.checkpoint):
+            restore_rng(start.checkpoint, info.rank)
         with all_ranks_together():
             prepare_run_dir(start, info.rank)
         with all_ranks_together():
@@ -166,6 +167,7 @@ def train_loop(
         writer.wait()
     status = "done" if sampler.position == schedule.total_steps else "preempted"
     journal.event("run_end" if status == "done" else "preempted", step=step, status=status)
+    raise_together(journal.error)
     return status
 
 
@@ -189,7 +191,6 @@ def save(parts: dict[str, Any], journal: Journal, writer: CheckpointWriter) -> N
     raise_together(journal.error)  # every line of the ledger is on disk, on every rank
     step, record = parts["sampler"].position, journal.start.record
     when = {"step": step, "epoch": step // journal.schedule.steps_per_epoch}
-    facts = {"learning_rate": journal.lr, "losses": journal.losses}
-    state = build_checkpoint(parts, **when, **facts)
+    state = build_checkpoint(parts, **when, learning_rate=journal.lr, losses=journal.losses)
     now = {"time": time.time(), "world_size": journal.start.cfg.world_size}
     save_checkpoint(writer, state, {**record, **when, **now})

@@ -91,21 +91,18 @@ def run_identity(cfg: TrainConfig, schedule: StepSchedule, fingerprint: str) -> 
     """What makes two starts the same run: data, order, global batch, model."""
     decoder = ("num_heads", "seq_len", "vocab_size") if cfg.data_kind == "tokens" else ()
     return {
-        "data": cfg.data_kind,
-        "num_samples": schedule.num_samples,
-        "dataset_fingerprint": fingerprint,
-        "global_batch_size": schedule.global_batch_size,
+        "data": cfg.data_kind, "num_samples": schedule.num_samples,
+        "dataset_fingerprint": fingerprint, "global_batch_size": schedule.global_batch_size,
         **{name: getattr(cfg, name) for name in ("seed", "hidden_dim", "num_layers", *decoder)},
-    }
+    }  # fmt: skip
 
 
 def refuse_other_run(run_dir: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     """Raise UserError naming each identity field that differs, both values, and the way out."""
     flags = {
-        "num_samples": "--dataset-size",
-        "global_batch_size": "--pinned-global-batch-size",
+        "num_samples": "--dataset-size", "global_batch_size": "--pinned-global-batch-size",
         "dataset_fingerprint": "the data with fingerprint",
-    }
+    }  # fmt: skip
     # Other data has another size and another model; the rest follows from it.
     names = ["data"] if ours["data"] != theirs["data"] else list(ours)
     differ = [name for name in names if ours[name] != theirs.get(name)]
@@ -220,7 +217,8 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
     shared = gather_objects(start and asdict(start))[0]
     agreed = Start(**{**shared, "cfg": TrainConfig(**shared["cfg"])})
     run_dir = agreed.cfg.run_dir
-    seen = [(run_dir / "config.json").exists(), *published_steps(run_dir / "checkpoints")]
+    with all_ranks_together():
+        seen = [(run_dir / "config.json").exists(), *published_steps(run_dir / "checkpoints")]
     mine = {"config.json, steps": seen, "total_steps": schedule.total_steps, **identity}
     for rank, theirs in enumerate(gather_objects(mine)):
         if theirs != mine:
