@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +47,12 @@ def run_groups(names: Sequence[str], bench: Bench) -> dict[str, list[Try]]:
     for name in names:
         began = time.monotonic()
         print(f"{name:12}", end="", flush=True)
-        tries[name] = list(GROUPS[name](bench))
+        tries[name] = []
+        try:
+            for each in GROUPS[name](bench):
+                tries[name].append(each)
+        except Exception:  # what the other groups find is not lost for it
+            tries[name].append(Try(name, "the group itself", traceback.format_exc()))
         skipped = sum(bool(each.skipped) for each in tries[name])
         bad = sum(bool(each.problem) for each in tries[name])
         print(

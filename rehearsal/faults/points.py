@@ -35,11 +35,13 @@ class Plan(NamedTuple):
     has_evidence: bool = False  # also those on the ledger, the logs and the trace
 
 
+# With 2 ranks a run takes twice as long: steps 3 and 6 are saved, and 3 is deleted.
+TWO_SAVES = {"checkpoint_every_steps": 3}
 PLANS = [
     Plan("kill in a save, 1 rank", 1, {}, has_evidence=True),
     Plan("kill in an async save, 1 rank", 1, {"async_checkpoint": True}),
-    Plan("kill in a save, 2 ranks", 2, {}),
-    Plan("kill in an async save, 2 ranks", 2, {"async_checkpoint": True}),
+    Plan("kill in a save, 2 ranks", 2, TWO_SAVES),
+    Plan("kill in an async save, 2 ranks", 2, {**TWO_SAVES, "async_checkpoint": True}),
     Plan("kill in a restore, 1 rank", 1, {}, is_resumed=True),
     Plan("kill in a restore, 2 ranks", 2, {}, is_resumed=True),
 ]
