@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rehearsal.audit import read_jsonl
 from rehearsal.evidence import RankReport
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at
 from rehearsal.faults.runs import problem_of, small, start, undisturbed, weights_of
@@ -90,14 +91,25 @@ def leave_behind(plan: Plan, run_dir: Path) -> None:
         file.truncate(100)
 
 
-def torn_checkpoint(run_dir: Path, known: set[str]) -> str:
-    """The name of a published folder that does not hold, and why; "" if all hold."""
-    for folder in published_steps(run_dir / "checkpoints").values():
+def wrong_leavings(run_dir: Path, damaged: tuple[int, ...]) -> str:
+    """What a kill must not leave: a torn checkpoint, or none as new as was saved; "" if right.
+
+    Args:
+        damaged: steps whose checkpoints were bad before.
+    """
+    published = published_steps(run_dir / "checkpoints")
+    for step, folder in published.items():
         try:
-            if folder.name not in known:
+            if step not in damaged:
                 verify(folder)
         except (DamagedCheckpoint, UserError) as error:
             return f"{folder.name} was published and does not hold: {error}"
+    log = run_dir / "logs" / "rank-0.jsonl"
+    events = read_jsonl(log) if log.exists() else ()
+    saved = {int(event["step"]) for event in events if event["event"] == "checkpoint_saved"}
+    newest = max(saved.difference(damaged), default=0)
+    if newest > max(set(published).difference(damaged), default=0):
+        return f"step {newest} was saved, and no checkpoint of it or of a later step is left"
     return ""
 
 
@@ -108,8 +120,7 @@ def kill_and_resume(bench: Bench, plan: Plan, template: Path | None, kill: Kill)
         shutil.copytree(template, run_dir)
     what = f"SIGKILL {kill.moment} {kill.point}"
     _, _, killed = start_traced(plan, run_dir, kill)
-    known = {"step-00000004"} if plan.is_resumed else set[str]()
-    problem = torn_checkpoint(run_dir, known)
+    problem = wrong_leavings(run_dir, (4,) if plan.is_resumed else ())
     if killed is None:
         problem = problem or "the run never came to this point, so nothing was tried"
     reports = start(small(run_dir, **plan.settings), plan.world_size)
