@@ -206,8 +206,8 @@ class TestStorage:
         "name",
         [
             "no space while saving: files of at most 500 bytes from the second save on",
-            "no space for the ledger: rank 0 of 1, step 5, for one line",
-            "no space for the logs: rank 1 of 2, step 5",
+            "no space for the ledger: rank 0 of 1, step 5",
+            "no space for the logs: rank 1 of 2, step 5, for one line",
             "a disk that fails: fsync 8 gives EIO",
         ],
     )
