@@ -106,6 +106,14 @@ def numbers() -> dict[int, str]:
     return {number: name for number, name in found.items() if number is not None}
 
 
+def fork() -> int:
+    """A child that runs on from here; 0 in it, its process id in the parent."""
+    with warnings.catch_warnings():
+        # Other threads are not copied, and the child needs none of their locks.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
 # ---------------------------------------------------------------- the rank's side
 
 
@@ -134,11 +142,7 @@ def trace_this_rank(folder: Path, log: Path, kill: Kill | None = None) -> None:
     Raises:
         Refused: if the system does not permit it.
     """
-    rank = os.getpid()
-    with warnings.catch_warnings():
-        # The watchdogs' threads are not copied, and the tracer needs none of their locks.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        tracer = os.fork()
+    rank, tracer = os.getpid(), fork()
     if tracer == 0:
         tracer_main(rank, folder, log, kill)
     libc.prctl(SET_PTRACER, tracer, 0, 0, 0)  # where only a parent may trace, ask for it
@@ -268,7 +272,7 @@ def why_not(folder: Path) -> str:
     """
     if sys.platform != "linux" or platform.machine() not in MACHINES:
         return f"the tracer knows Linux on {' and '.join(MACHINES)} only"
-    child = os.fork()
+    child = fork()
     if child == 0:
         code = 1
         try:
