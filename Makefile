@@ -1,11 +1,11 @@
 # Everything installs into .venv.
-# Commands: setup, lab, train, test, selftest, notebooks, bench, clean.
+# Commands: setup, lab, train, test, selftest, faults, notebooks, bench, clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup lab train test selftest bench notebooks clean
+.PHONY: setup lab train test selftest faults bench notebooks clean
 
 setup: $(VENV)/.complete
 
@@ -36,6 +36,10 @@ test: setup
 # Each text of each drill, judged by its grader: minutes. make test judges two of each drill.
 selftest: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m rehearsal selftest $(ARGS)
+
+# The whole matrix takes tens of minutes; ARGS=--quick a few tries of each fault.
+faults: setup
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/faults.py $(ARGS)
 
 notebooks: setup
 	$(BIN)/python scripts/sync_notebooks.py build

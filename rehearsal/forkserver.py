@@ -1,7 +1,7 @@
 """A process that has imported torch once and forks ranks in milliseconds.
 
-Run by ``ranks.py`` as ``python -m rehearsal.forkserver FD``. It obeys lines of JSON on the
-socket FD and answers with such lines:
+Run by ``ranks.py`` as ``python -m rehearsal.forkserver FD [MODULE ...]``. It obeys lines of
+JSON on the socket FD and answers with such lines:
 
     {"start": FOLDER, "world_size": W}  ->  {"pids": [...]}, later {"pid": ..., "status": ...}
     {"sweep": true}                     ->  {"swept": true}, when no process of any job is left
@@ -142,6 +142,8 @@ if __name__ == "__main__":
 
     for path in Path(__file__).parent.glob("harness*.py"):
         importlib.import_module(f"rehearsal.{path.stem}")
+    for name in sys.argv[2:]:  # what the ranks to come have asked for
+        importlib.import_module(name)
 
     # No threads before a fork: a forked child that waits for one that it has not, hangs.
     torch.set_num_threads(1)

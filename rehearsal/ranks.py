@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -48,9 +48,14 @@ class Fault:
 
 
 class ForkServer:
-    """The process that forks ranks, and the conversation with it."""
+    """The process that forks ranks, and the conversation with it.
 
-    def __init__(self) -> None:
+    Args:
+        modules: by name; it imports them as well, so no rank has to.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        self.modules = modules
         ours, theirs = socket.socketpair()
         self.connection, self.buffer = ours, b""
         root = str(Path(__file__).resolve().parents[1])
@@ -62,7 +67,7 @@ class ForkServer:
         }
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rehearsal.forkserver", str(theirs.fileno())],
+            [sys.executable, "-m", "rehearsal.forkserver", str(theirs.fileno()), *modules],
             pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL,
             stdout=self.log, stderr=self.log, start_new_session=True,
         )  # fmt: skip
@@ -169,14 +174,21 @@ _server: ForkServer | Launcher | None = None
 _turn = threading.RLock()  # one job at a time: two would share the clock of two cores
 
 
-def warm_up() -> None:
-    """Start the server and return at once: the set-up cell calls it, and the wait is hidden."""
+def warm_up(*modules: str) -> None:
+    """Start the server and return at once: the set-up cell calls it, and the wait is hidden.
+
+    Args:
+        modules: that the ranks will import. Not for attempts at drills: that one uses a module
+            is told by its being there.
+    """
     global _server
     with _turn:
-        if isinstance(_server, ForkServer) and _server.process.poll() is not None:
+        if isinstance(_server, ForkServer) and (
+            _server.process.poll() is not None or not {*modules} <= {*_server.modules}
+        ):
             shut_down()
         if _server is None and hasattr(os, "fork"):
-            _server = ForkServer()
+            _server = ForkServer(modules)
         elif _server is None:
             print(
                 "No fork on this system: each check starts new interpreters and takes seconds."

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import random
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -35,11 +36,14 @@ from trainer_core.data import (
     TrainingView,
 )
 from trainer_core.journal import validate_resume
+from trainer_core.jsonfiles import JsonlSink
 from trainer_core.launch import run
 from trainer_core.model import build_model, build_optimizer, build_scaler, weights_sha256
 from trainer_core.publish import (
     CheckpointWriter,
     DamagedCheckpoint,
+    describe,
+    manifest_sha256,
     publish,
     published_steps,
     retain,
@@ -956,3 +960,136 @@ class TestValidateResume:
     def test_a_learning_rate_that_the_user_moved_is_not_judged(self) -> None:
         """A change that was asked for, and is reported, is no fault of the resume."""
         assert self.check("learning_rate_continuous", lr=None) is None
+
+
+def reseal(folder: Path, **changes: Any) -> None:
+    """Change a manifest, and have it vouch for itself and for the files as they are now."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"] = {path.name: describe(path) for path in folder.glob("*.pt")}
+    manifest |= changes
+    manifest["sha256"] = manifest_sha256(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+class Malicious:
+    """Pickles to a call that makes a folder."""
+
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.proof),)
+
+
+class TestWhatOnlyContentBetrays:
+    def test_a_checkpoint_under_another_steps_name_is_damaged(self, tmp_path: Path) -> None:
+        """Trained on from there, the run meets a step that exists, and no restart helps."""
+        folder = publish_step(tmp_path, 8)
+        with pytest.raises(DamagedCheckpoint, match="step is 9, the manifest says 8"):
+            verify(folder.rename(tmp_path / "step-00000009"))
+
+    @pytest.mark.parametrize("files", [{}, {"rng-rank-0.pt": None}])
+    def test_a_manifest_vouches_for_the_state(
+        self, tmp_path: Path, files: dict[str, None]
+    ) -> None:
+        """What it does not name would be loaded unseen."""
+        folder = publish_step(tmp_path, 8)
+        reseal(folder, files={name: describe(folder / name) for name in files})
+        with pytest.raises(DamagedCheckpoint, match="state"):
+            verify(folder)
+
+    def test_a_manifest_nested_without_end_is_damaged(self, folder: Path) -> None:
+        """Python's parser gives up with an error that is no ValueError."""
+        (folder / "manifest.json").write_text("[" * 100_000)
+        with pytest.raises(DamagedCheckpoint, match="RecursionError"):
+            verify(folder)
+
+    @pytest.mark.parametrize("name", ["state.pt", "rng-rank-0.pt"])
+    def test_code_in_a_checkpoint_is_refused_and_not_run(
+        self, tmp_path: Path, name: str
+    ) -> None:
+        """The user reads which folder to move away, not a traceback that tells to trust it."""
+        cfg = small_run(tmp_path / "run", checkpoint_every_steps=1)
+        run(cfg, sinks=[StopAt(4)])
+        newest = tmp_path / "run/checkpoints/step-00000004"
+        torch.save({"model": Malicious(tmp_path / "was-run")}, newest / name)
+        reseal(newest)
+        before = contents(cfg.run_dir)
+        with pytest.raises(UserError, match="00000004 is as its manifest says, but cannot be"):
+            run(cfg)
+        assert contents(cfg.run_dir) == before
+        assert not (tmp_path / "was-run").exists()
+
+
+class TestStorage:
+    def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The run would begin again at step 0, beside its own checkpoints."""
+        publish_step(tmp_path, 8)
+
+        def denied(*_: Any) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(os, "listdir", denied)
+        monkeypatch.setattr(os, "scandir", denied)
+        with pytest.raises(PermissionError):
+            published_steps(tmp_path)
+
+    def test_a_full_disk_is_an_error_of_files(self, tmp_path: Path) -> None:
+        """torch reports it as a RuntimeError about a position: a traceback for its user."""
+        writer = writer_of(tmp_path)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            with pytest.raises(OSError, match=r"torch\.save cannot write there"):
+                writer.save(checkpoint_of(parts_of(trained=2)), [0], {"step": 2})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert published_steps(tmp_path) == {}
+
+    def test_a_checkpoint_that_is_a_link_goes_and_leaves_what_it_links_to(
+        self, tmp_path: Path
+    ) -> None:
+        """A user has moved it to another disk; each later save would fail."""
+        elsewhere = publish_step(tmp_path, 8).rename(tmp_path / "elsewhere")
+        (tmp_path / "step-00000008").symlink_to(elsewhere)
+        publish_step(tmp_path, 9)
+        retain(tmp_path, keep_last=1)
+        assert list(published_steps(tmp_path)) == [9]
+        assert not list(tmp_path.glob("old-*"))
+        assert (elsewhere / "state.pt").is_file()
+
+    def test_a_line_that_a_full_disk_took_half_of_is_completed(self, tmp_path: Path) -> None:
+        """The next line would continue it, and both steps be lost to the audit."""
+
+        class NearlyFull:
+            def __init__(self, file: Any) -> None:
+                self.file = file
+
+            def write(self, content: bytes) -> int:
+                return int(self.file.write(content[:7]))
+
+        sink = JsonlSink(tmp_path / "x.jsonl")
+        file, sink.file = sink.file, NearlyFull(sink.file)  # type: ignore[assignment]
+        sink.emit({"step": 1, "samples": [1, 2, 3]})
+        file.close()
+        line = json.loads((tmp_path / "x.jsonl").read_text())
+        assert line == {"step": 1, "samples": [1, 2, 3]}
+
+    @pytest.mark.parametrize("name", ["log_rank_event", "append_trace"])
+    def test_a_log_that_cannot_be_written_ends_the_run_with_a_message(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        """An error raised by one rank alone leaves its peers to a broken connection."""
+        calls, original = [], getattr(journal, name)
+
+        def failing(*arguments: Any, **fields: Any) -> None:
+            calls.append(1)
+            if len(calls) == 4:
+                raise OSError(28, "No space left on device")
+            original(*arguments, **fields)
+
+        monkeypatch.setattr(journal, name, failing)
+        with pytest.raises(UserError, match="No space left"):
+            run(small_run(tmp_path / "run", log_every=1))

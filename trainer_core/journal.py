@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from functools import partial
@@ -93,7 +93,7 @@ class Journal:
     ) -> None:
         self.start, self.state, self.schedule = start, state, sampler.schedule
         self.position = sampler.position
-        self.error: OSError | None = None  # of a ledger line
+        self.error: OSError | None = None  # of a line that was not written
         run_dir, name = start.cfg.run_dir, f"rank-{info.rank}"
         who = {"rank": info.rank, "local_rank": info.local_rank, "attempt": start.attempt}
         console = [Console()] if info.rank == 0 else []
@@ -131,7 +131,16 @@ class Journal:
     def event(self, name: str, *, step: int, **fields: Any) -> None:
         """Log an event; its epoch is the one in which ``step`` was trained."""
         epoch = max(0, step - 1) // self.schedule.steps_per_epoch
-        log_rank_event(self.log, name, step=step, epoch=epoch, **fields)
+        self.attempt(log_rank_event, self.log, name, step=step, epoch=epoch, **fields)
+
+    def attempt(self, write: Callable[..., None], *arguments: Any, **fields: Any) -> None:
+        """Write; ``error`` is raised at the ranks' next vote: one that raised alone would leave
+        its peers to a broken connection.
+        """
+        try:
+            write(*arguments, **fields)
+        except OSError as error:
+            self.error = error
 
     def trained(
         self, step: int, batches: Sequence[MicroBatch], withheld: Tensor, seconds: float
@@ -150,12 +159,10 @@ class Journal:
             self.flush_ledger()
 
     def flush_ledger(self) -> None:
-        """Hand the waiting lines to the kernel; ``error`` is raised at the ranks' next vote."""
-        try:
-            for withheld, line in self.waiting:
-                self.ledger.emit({**line, "skipped": True} if withheld.item() else line)
-        except OSError as error:
-            self.error = error
+        """Hand the waiting lines to the kernel."""
+        for withheld, line in self.waiting:
+            skipped = {"skipped": True} if withheld.item() else {}
+            self.attempt(self.ledger.emit, line | skipped)
         self.waiting.clear()
 
     def read(self, step: int, lr: float, records: Sequence[StepRecord]) -> None:
@@ -166,9 +173,12 @@ class Journal:
         losses = [record.loss for record in records]
         self.losses = (self.losses + losses)[-20:]
         self.first_losses = (self.first_losses + losses)[:5]
-        if self.state and (len(self.first_losses) == 5 or step == self.schedule.total_steps):
-            since = self.position, self.first_losses
-            checks = validate_resume(self.state, self.start, self.schedule, *since)
+        enough = len(self.first_losses) == 5 or step == self.schedule.total_steps
+        if self.state is not None and enough:
+            after = self.first_losses
+            checks = validate_resume(
+                self.state, self.start, self.schedule, self.position, after
+            )
             is_ok = False not in checks.values()
             self.event("resume_validated", step=step, ok=is_ok, checks=checks)
             self.state = None
@@ -179,14 +189,15 @@ class Journal:
             self.phases.append(spent)
             if past <= self.position + self.start.cfg.trace_steps:
                 args = {"step": past, "attempt": self.start.attempt}
-                self.trace(timers.trace_events(marks), args=args)
+                self.attempt(self.trace, timers.trace_events(marks), args=args)
         seconds, steps = time.perf_counter() - self.logged_at, range(self.logged_step, step)
         num_samples, total = sum(map(self.schedule.size, steps)), self.schedule.total_steps
-        now = {"total_steps": total, "loss": self.window[-1].loss, "lr": self.lr}
         self.event(
             "train_progress",
             step=step,
-            **now,
+            total_steps=total,
+            loss=self.window[-1].loss,
+            lr=self.lr,
             grad_norm=self.window[-1].grad_norm,
             skipped_steps=sum(record.skipped for record in self.window),
             samples_per_s=round(num_samples / seconds, 1),

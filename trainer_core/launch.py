@@ -83,7 +83,7 @@ def train_run(
     optimizer, scaler = build_optimizer(cfg, model), build_scaler(cfg, device)
     sampler = ResumeAwareDistributedSampler(schedule, cfg, info.rank, info.world_size)
     parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "sampler": sampler}
-    with all_ranks_together():
+    with all_ranks_together(start.checkpoint):
         state = restore_if_present(start.checkpoint, parts, device)
     status, loss = "done", state["losses"][-1] if state else None
     if sampler.position < schedule.total_steps:
@@ -92,7 +92,8 @@ def train_run(
         if info.world_size > 1:
             timers.watch_gradients(model)
         setup_seed(cfg.seed, "rank", info.rank, sampler.position)
-        restore_rng(start.checkpoint, info.rank)
+        with all_ranks_together(start.checkpoint):
+            restore_rng(start.checkpoint, info.rank)
         with all_ranks_together():
             prepare_run_dir(start, info.rank)
         with all_ranks_together():
@@ -138,7 +139,8 @@ def train_loop(
     Collective: every rank.
     """
     cfg, timers, sampler = trainer.cfg, trainer.timers, parts["sampler"]
-    schedule, stopping, timers.step_start = sampler.schedule, False, timers.stamp()
+    schedule = sampler.schedule
+    stopping, timers.step_start = False, timers.stamp()
     while sampler.position < schedule.total_steps and not stopping:
         step, began = sampler.position + 1, time.perf_counter()
         _, first, last = schedule.slots(sampler.position)
@@ -169,6 +171,7 @@ def train_loop(
         writer.wait()
     status = "done" if sampler.position == schedule.total_steps else "preempted"
     journal.event("run_end" if status == "done" else "preempted", step=step, status=status)
+    raise_together(journal.error)
     return status
 
 

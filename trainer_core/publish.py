@@ -13,9 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -41,8 +41,8 @@ class DamagedCheckpoint(Exception):
 def describe(path: Path) -> dict[str, Any]:
     """Size in bytes and SHA-256 (hex) of a file, as the file system gives it back."""
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"size": file.tell(), "sha256": digest}
+        # In this order: what has been read is its size.
+        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": file.tell()}
 
 
 def fsync_path(path: Path) -> None:
@@ -97,19 +97,21 @@ def verify(folder: Path) -> dict[str, Any]:
     """
     try:
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-        is_newer = manifest["format"] > FORMAT
-        files, said = ({}, "") if is_newer else (manifest["files"], manifest["sha256"])
+        if manifest["format"] > FORMAT:
+            raise UserError(
+                f"{folder}: format {manifest['format']}, but this code reads up to {FORMAT}. "
+                "To read it wrongly would be worse than to stop. Update trainer_core."
+            )
+        files = {"state.pt": "nothing", **manifest["files"]}  # what is loaded is vouched for
         found: dict[str, Any] = {name: describe(folder / name) for name in files}
+        found |= {"manifest.json": manifest_sha256(manifest), "step": int(folder.name[5:])}
+        said = {"manifest.json": manifest["sha256"], "step": manifest["step"]}
+    except UserError:
+        raise
     # Another OSError (no permission, a disk that does not answer) says nothing of the content.
-    except (*NOT_A_FILE, ValueError, LookupError, TypeError) as error:
+    except (*NOT_A_FILE, ValueError, LookupError, TypeError, RecursionError) as error:
         raise DamagedCheckpoint(f"{type(error).__name__}: {error}") from error
-    if is_newer:
-        raise UserError(
-            f"{folder}: format {manifest['format']}, but this code reads up to {FORMAT}. "
-            "To read it wrongly would be worse than to stop. Update trainer_core."
-        )
-    found["manifest.json"] = manifest_sha256(manifest)
-    for name, what in {"manifest.json": said, **files}.items():
+    for name, what in {**said, **files}.items():
         if found[name] != what:
             raise DamagedCheckpoint(f"{name} is {found[name]}, the manifest says {what}")
     return manifest
@@ -117,14 +119,21 @@ def verify(folder: Path) -> dict[str, Any]:
 
 # %%
 def published_steps(checkpoints: Path) -> dict[int, Path]:
-    """Published checkpoints by step, the newest first. Compared as numbers, not as text."""
-    folders = [path for path in checkpoints.glob("step-*") if path.name[5:].isdecimal()]
-    return dict(sorted(((int(path.name[5:]), path) for path in folders), reverse=True))
+    """Published checkpoints by step, the newest first. Compared as numbers, not as text.
+
+    Raises:
+        OSError: if the folder is there but cannot be read.
+    """
+    # Not glob: it shows a folder that may not be read as an empty one, and the run would begin
+    # again.
+    paths = [*checkpoints.iterdir()] if checkpoints.exists() else []
+    steps = {int(path.name[5:]): path for path in paths if re.fullmatch(r"step-\d+", path.name)}
+    return dict(sorted(steps.items(), reverse=True))
 
 
 def set_aside(folder: Path) -> Path:
     """Rename a damaged checkpoint so that it is neither chosen again nor lost."""
-    aside = folder.rename(folder.with_name(f"rejected-{folder.name}-{uuid.uuid4().hex[:8]}"))
+    aside = folder.rename(folder.with_name(f"rejected-{folder.name}-{os.urandom(4).hex()}"))
     fsync_path(folder.parent)
     return aside
 
@@ -142,14 +151,15 @@ def retain(checkpoints: Path, keep_last: int) -> None:
     if len(folders) > keep_last:
         verify(folders[0])
     for folder in folders[keep_last:]:
-        folder.rename(folder.with_name(f"old-{folder.name}-{uuid.uuid4().hex[:8]}"))
+        folder.rename(folder.with_name(f"old-{folder.name}-{os.urandom(4).hex()}"))
     remove_leftovers(checkpoints, "old-*")
 
 
 def remove_leftovers(checkpoints: Path, pattern: str) -> None:
     """Delete folders that are being deleted (``old-*``) or were never finished (``tmp-*``)."""
     for leftover in checkpoints.glob(pattern):
-        shutil.rmtree(leftover)
+        # A link, to a checkpoint that its user has moved to another disk, leaves that alone.
+        leftover.unlink() if leftover.is_symlink() else shutil.rmtree(leftover)
 
 
 # %%
@@ -212,17 +222,19 @@ class CheckpointWriter:
 
     def _write(self, state: Any, rng_states: list[Any], manifest: dict[str, Any]) -> None:
         began = time.perf_counter()
-        temporary = self.checkpoints / f"tmp-{uuid.uuid4().hex}"
+        temporary = self.checkpoints / f"tmp-{os.urandom(16).hex()}"
         temporary.mkdir(parents=True)
         # SHA-256 guards the content; the zip's own CRC would cost as much once more.
         computes_crc = torch.serialization.get_crc32_options()
         torch.serialization.set_crc32_options(False)
         try:
             torch.save(state, temporary / "state.pt")
+            for rank, rng_state in enumerate(rng_states):
+                torch.save(rng_state, temporary / f"rng-rank-{rank}.pt")
+        except RuntimeError as error:  # what torch's C++ makes of a full disk
+            raise OSError(f"{temporary}: torch.save cannot write there ({error})") from error
         finally:
             torch.serialization.set_crc32_options(computes_crc)
-        for rank, rng_state in enumerate(rng_states):
-            torch.save(rng_state, temporary / f"rng-rank-{rank}.pt")
         publish(temporary, self.checkpoints / f"step-{manifest['step']:08d}", manifest)
         retain(self.checkpoints, self.keep_last)
         seconds = round(time.perf_counter() - began, 6)

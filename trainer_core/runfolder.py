@@ -104,9 +104,13 @@ def run_identity(cfg: TrainConfig, schedule: StepSchedule, fingerprint: str) -> 
 
 def refuse_other_run(run_dir: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     """Raise UserError naming each identity field that differs, both values, and the way out."""
-    flags = {"num_samples": "--dataset-size", "global_batch_size": "--pinned-global-batch-size"}
-    flags["dataset_fingerprint"] = "the data with fingerprint"
-    # Other data has another size and another model; the rest follows from it.
+    flags = {
+        "num_samples": "--dataset-size",
+        "global_batch_size": "--pinned-global-batch-size",
+        "dataset_fingerprint": "the data with fingerprint",
+    }
+    # Other data has another size and another model; the rest follows from it. A record of an
+    # older version may lack a field.
     names = ["data"] if ours["data"] != theirs["data"] else [n for n in ours if n in theirs]
     differ = [name for name in names if ours[name] != theirs[name]]
     if differ:

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,17 +54,25 @@ def raise_together(error: BaseException | None) -> None:
 
 
 @contextmanager
-def all_ranks_together() -> Iterator[None]:
+def all_ranks_together(verified: Path | None = None) -> Iterator[None]:
     """Run a block that may fail on some ranks only, and raise on all ranks if it has.
 
     Collective: every rank. The block itself must hold no collective: after one that has failed
     because a peer died, another would wait for it.
+
+    Args:
+        verified: a checkpoint that the block loads; what fails is then its content.
     """
     error = None
     try:
         yield
     except Exception as caught:  # re-raised below, here and on the other ranks
         error = caught
+        if verified and not isinstance(caught, OSError):
+            error = UserError(
+                f"{verified} is as its manifest says, but cannot be loaded ({caught!r:.60}): "
+                "written by another program. Move it away: the run goes on from the one before."
+            )
     raise_together(error)
 
 

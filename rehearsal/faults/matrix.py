@@ -8,6 +8,7 @@ what the run folder and the weights show.
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ class Try(NamedTuple):
     repeated: int = 0  # ... and that were trained more than once in an epoch
     replayed_steps: int = 0
     restart_s: float | None = None  # from the fault to the first new step, if there was one
+    skipped: str = ""  # why this system does not let it be tried; then nothing else is said
 
 
 Group = Callable[["Bench"], Iterable[Try]]
@@ -79,6 +81,16 @@ class Bench:
             restart_s,
         )  # fmt: skip
 
+    def put_away(self, run_dir: Path, result: Try) -> Try:
+        """Remove the folder of a try that was survived; keep another, and say where."""
+        if not result.problem:
+            shutil.rmtree(run_dir)
+            return result
+        kept = self.root / "not-survived"
+        kept.mkdir(exist_ok=True)
+        folder = run_dir.rename(kept / f"{run_dir.parent.name}-{len(list(kept.iterdir()))}")
+        return result._replace(problem=f"{result.problem}; the run folder is {folder}")
+
 
 def first_new_step_at(run_dir: Path, attempt: int) -> float | None:
     """Unix seconds at which an attempt's first step of rank 0 was complete."""
@@ -97,19 +109,22 @@ class Row(NamedTuple):
     repeated: int
     replayed_steps: int
     restart_s: float | None  # median
+    skipped: int = 0  # not among the tries
 
 
 def rows_of(tries: Sequence[Try]) -> list[Row]:
     """The table, in the order in which the faults came first."""
     rows = []
     for fault in dict.fromkeys(each.fault for each in tries):
-        own = [each for each in tries if each.fault == fault]
+        all_of_it = [each for each in tries if each.fault == fault]
+        own = [each for each in all_of_it if not each.skipped]
         times = [each.restart_s for each in own if each.restart_s is not None]
         rows.append(
             Row(
                 fault, len(own), sum(not each.problem for each in own),
                 sum(each.lost for each in own), sum(each.repeated for each in own),
                 sum(each.replayed_steps for each in own), median(times) if times else None,
+                len(all_of_it) - len(own),
             )
         )  # fmt: skip
     return rows

@@ -33,16 +33,12 @@ class TrainConfig:
     grad_accum_steps: int = setting(
         "batch_cut", 1, "micro-batches per step", low=1, only="unpinned"
     )
-    pinned_global_batch_size: int | None = setting(
-        "batch_cut", None, "at any world size", low=1
-    )
+    pinned_global_batch_size: int | None = setting("batch_cut", None, "over all ranks", low=1)
     world_size: int = setting("batch_cut", 1, "number of ranks; torchrun sets it", low=1)
     # training: a resume may change these; that is reported
     max_epochs: int = setting("training", 3, "passes over the data", low=1)
     learning_rate: float = setting("training", 1e-3, "peak learning rate", low=0.0)
-    min_lr_fraction: float = setting(
-        "training", 0.1, "of the peak, at the end", low=0.0, high=1.0
-    )
+    min_lr_fraction: float = setting("training", 0.1, "of the peak, finally", low=0.0, high=1.0)
     warmup_steps: int = setting("training", 0, "steps of linear warm-up", low=0)
     # the cosine's horizon; by default the steps planned at the first start, then fixed
     decay_steps: int | None = setting("training", None, "horizon; default: the plan", low=1)

@@ -1,5 +1,6 @@
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

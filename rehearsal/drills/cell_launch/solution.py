@@ -1,5 +1,6 @@
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,13 +33,16 @@ def run(cfg: TrainConfig, *, sinks: Sequence[Sink] = ()) -> dict[str, Any]:
     Raises:
         UserError: on every rank, if the user can mend it.
     """
+    # Before SIGTERM is answered between two steps: a rank whose peer has died waits here.
+    info = maybe_init_dist(cfg)
     with stop_on_sigterm() as stop:
-        info = maybe_init_dist(cfg)
         try:
             # A frame of its own: when it is gone, so are the DDP wrapper and its hooks.
             result = train_run(replace(cfg, world_size=info.world_size), info, stop, sinks)
-        except UserError:
-            cleanup_dist()  # all ranks have raised it
+        except UserError as error:  # all ranks have raised it
+            # Its frames hold the DDP wrapper, which must be gone before the group is.
+            traceback.clear_frames(error.__traceback__)
+            cleanup_dist()
             raise
         # After any other error a peer may be dead. Closing the group would wait for what it
         # still owes, so the group is left to the end of the process.
@@ -68,7 +72,7 @@ def train_run(
     optimizer, scaler = build_optimizer(cfg, model), build_scaler(cfg, device)
     sampler = ResumeAwareDistributedSampler(schedule, cfg, info.rank, info.world_size)
     parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "sampler": sampler}
-    with all_ranks_together():
+    with all_ranks_together(start.checkpoint):
         state = restore_if_present(start.checkpoint, parts, device)
     status, loss = "done", state["losses"][-1] if state else None
     if sampler.position < schedule.total_steps:
@@ -77,7 +81,8 @@ def train_run(
         if info.world_size > 1:
             timers.watch_gradients(model)
         setup_seed(cfg.seed, "rank", info.rank, sampler.position)
-        restore_rng(start.checkpoint, info.rank)
+        with all_ranks_together(start.checkpoint):
+            restore_rng(start.checkpoint, info.rank)
         with all_ranks_together():
             prepare_run_dir(start, info.rank)
         with all_ranks_together():
@@ -154,6 +159,7 @@ def train_loop(
         writer.wait()
     status = "done" if sampler.position == schedule.total_steps else "preempted"
     journal.event("run_end" if status == "done" else "preempted", step=step, status=status)
+    raise_together(journal.error)
     return status
 
 

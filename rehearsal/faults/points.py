@@ -1,0 +1,163 @@
+"""A SIGKILL before and after every system call on a file of the run folder.
+
+The calls are found by tracing an undisturbed run (``tracer.py``), so a call that is new in the
+trainer is a new point here. The kill is of rank 0, which writes. What the fork server spares is
+the start of the interpreter: a restart on a real machine takes the seconds of importing torch
+longer.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rehearsal.audit import read_jsonl
+from rehearsal.evidence import RankReport
+from rehearsal.faults.matrix import Bench, Try, first_new_step_at
+from rehearsal.faults.runs import problem_of, small, start, undisturbed, weights_of
+from rehearsal.faults.tracer import Kill, Point, read_trace, trace_this_rank, why_not
+from trainer_core.publish import DamagedCheckpoint, published_steps, verify
+from trainer_core.settings import UserError
+
+QUICK_KILLS = 3  # of each plan
+EVIDENCE = ("logs", "ledger", "traces")
+
+
+class Plan(NamedTuple):
+    """One kind of run that is killed at each of its points."""
+
+    fault: str
+    world_size: int
+    settings: dict[str, Any]
+    is_resumed: bool = False  # the points are those of a restart, up to its first save
+    has_evidence: bool = False  # also those on the ledger, the logs and the trace
+
+
+# With 2 ranks a run takes twice as long: steps 3 and 6 are saved, and 3 is deleted.
+TWO_SAVES = {"checkpoint_every_steps": 3}
+PLANS = [
+    Plan("kill in a save, 1 rank", 1, {}, has_evidence=True),
+    Plan("kill in an async save, 1 rank", 1, {"async_checkpoint": True}),
+    Plan("kill in a save, 2 ranks", 2, TWO_SAVES),
+    Plan("kill in an async save, 2 ranks", 2, {**TWO_SAVES, "async_checkpoint": True}),
+    Plan("kill in a restore, 1 rank", 1, {}, is_resumed=True),
+    Plan("kill in a restore, 2 ranks", 2, {}, is_resumed=True),
+]
+
+
+def trace_rank_0(run_dir: Path, log: Path, kill: Kill | None, rank: int) -> None:
+    """What a rank does before it trains."""
+    if rank == 0:
+        trace_this_rank(run_dir, log, kill)
+
+
+def start_traced(
+    plan: Plan, run_dir: Path, kill: Kill | None = None
+) -> tuple[list[RankReport], list[Point], float | None]:
+    """Start a run with rank 0 traced; how the ranks ended, the points, when it was killed."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    log = run_dir.with_name(f"{run_dir.name}.trace")
+    prepare = partial(trace_rank_0, run_dir, log, kill)
+    reports = start(small(run_dir, **plan.settings), plan.world_size, prepare)
+    return reports, *read_trace(log)
+
+
+def points_of(plan: Plan, run_dir: Path) -> list[Point]:
+    """The points of an undisturbed run of a plan, in the order in which they come."""
+    reports, points, _ = start_traced(plan, run_dir)
+    assert not problem_of(reports), problem_of(reports)
+    if plan.is_resumed:
+        first_save = next(p for p in points if p[:2] == ("mkdir", "checkpoints/tmp-*"))
+        points = points[: points.index(first_save)]
+    return [p for p in points if plan.has_evidence or not p.path.startswith(EVIDENCE)]
+
+
+def leave_behind(plan: Plan, run_dir: Path) -> None:
+    """Make the folder that a restart has most to do with, as kills and a bad disk leave it.
+
+    A save that was cut, a checkpoint on its way out, and a newest one that is damaged.
+    """
+    cut = Kill("before", Point("write", "checkpoints/tmp-*/manifest.json", 3))
+    keeps_all = plan._replace(settings={**plan.settings, "keep_last": 9})
+    _, _, killed = start_traced(keeps_all, run_dir, cut)
+    assert killed is not None, "the third save was not reached"
+    checkpoints = run_dir / "checkpoints"
+    older, newest = checkpoints / "step-00000003", checkpoints / "step-00000004"
+    shutil.copytree(older, checkpoints / "old-step-00000002-0123abcd")
+    with (newest / "state.pt").open("r+b") as file:
+        file.truncate(100)
+
+
+def wrong_leavings(run_dir: Path, damaged: tuple[int, ...]) -> str:
+    """What a kill must not leave: a torn checkpoint, or none as new as was saved; "" if right.
+
+    Args:
+        damaged: steps whose checkpoints were bad before.
+    """
+    published = published_steps(run_dir / "checkpoints")
+    for step, folder in published.items():
+        try:
+            if step not in damaged:
+                verify(folder)
+        except (DamagedCheckpoint, UserError) as error:
+            return f"{folder.name} was published and does not hold: {error}"
+    log = run_dir / "logs" / "rank-0.jsonl"
+    events = read_jsonl(log) if log.exists() else ()
+    saved = {int(event["step"]) for event in events if event["event"] == "checkpoint_saved"}
+    newest = max(saved.difference(damaged), default=0)
+    if newest > max(set(published).difference(damaged), default=0):
+        return f"step {newest} was saved, and no checkpoint of it or of a later step is left"
+    return ""
+
+
+def kill_and_resume(bench: Bench, plan: Plan, template: Path | None, kill: Kill) -> Try:
+    """Kill the run once, start it again, and judge how it ends."""
+    run_dir = bench.root / "points" / "run"
+    if template is not None:
+        shutil.copytree(template, run_dir)
+    what = f"SIGKILL {kill.moment} {kill.point}"
+    _, _, killed = start_traced(plan, run_dir, kill)
+    problem = wrong_leavings(run_dir, (4,) if plan.is_resumed else ())
+    if killed is None:
+        problem = problem or "the run never came to this point, so nothing was tried"
+    reports = start(small(run_dir, **plan.settings), plan.world_size)
+    result = bench.judge(
+        plan.fault, what, run_dir,
+        equal=weights_of(reports) == undisturbed(bench, plan.world_size),
+        restart_s=seconds_to_first_step(run_dir, killed),
+        problem=problem or problem_of(reports),
+    )  # fmt: skip
+    run_dir.with_name("run.trace").unlink()
+    return bench.put_away(run_dir, result)
+
+
+def seconds_to_first_step(run_dir: Path, killed: float | None) -> float | None:
+    """From the kill to the first step of a later attempt; None if nothing was left to train."""
+    times = [first_new_step_at(run_dir, attempt) for attempt in range(4)]
+    later = [time for time in times if time and killed and time > killed]
+    return min(later) - killed if later and killed else None
+
+
+def kill_at_each_point(bench: Bench) -> Iterator[Try]:
+    """The group: each plan is traced once, then killed before and after each of its points."""
+    folder = bench.root / "points"
+    (folder / "trial").mkdir(parents=True)
+    if reason := why_not(folder / "trial"):
+        yield from (Try(plan.fault, "all points", skipped=reason) for plan in PLANS)
+        return
+    for number, plan in enumerate(PLANS):
+        template = None
+        if plan.is_resumed:
+            template = folder / f"template-{number}"
+            leave_behind(plan, template)
+            template.with_name(f"{template.name}.trace").unlink()
+            shutil.copytree(template, folder / f"traced-{number}")
+        points = points_of(plan, folder / f"traced-{number}")
+        kills = [Kill(m, point) for point in points for m in ("before", "after")]
+        if bench.quick:
+            kills = bench.rng(plan.fault).sample(kills, QUICK_KILLS)
+        for kill in kills:
+            yield kill_and_resume(bench, plan, template, kill)

@@ -1,0 +1,103 @@
+"""The matrix of faults: breaks the trainer at every point, and has an audit judge each run.
+
+    python scripts/faults.py --quick                  a few tries of each fault, for CI
+    python scripts/faults.py --only points --seed 3   all tries of one group
+
+Prints the table and each fault that was not survived; exit code 0 only if all were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from rehearsal.faults.matrix import Bench, Row, Try, rows_of
+from rehearsal.faults.registry import GROUPS
+
+COLUMNS = ("fault", "tries", "survived", "skipped", "lost", "repeated", "replayed", "restart s")
+
+
+def format_table(rows: Sequence[Row]) -> str:
+    """The rows under their heads; numbers to the right."""
+    cells = [COLUMNS] + [
+        (
+            row.fault, f"{row.tries}", f"{row.survived}", f"{row.skipped or ''}", f"{row.lost}",
+            f"{row.repeated}", f"{row.replayed_steps}",
+            "" if row.restart_s is None else f"{row.restart_s:.2f}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join(
+        "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])
+        for first, *rest in cells
+    )
+
+
+def run_groups(names: Sequence[str], bench: Bench) -> dict[str, list[Try]]:
+    """Run the groups one after the other, with a line for each."""
+    tries: dict[str, list[Try]] = {}
+    for name in names:
+        began = time.monotonic()
+        print(f"{name:12}", end="", flush=True)
+        tries[name] = []
+        try:
+            for each in GROUPS[name](bench):
+                tries[name].append(each)
+        except Exception:  # what the other groups find is not lost for it
+            tries[name].append(Try(name, "the group itself", traceback.format_exc()))
+        skipped = sum(bool(each.skipped) for each in tries[name])
+        bad = sum(bool(each.problem) for each in tries[name])
+        print(
+            f"{len(tries[name]) - skipped} tries, {bad} not survived, {skipped} skipped, "
+            f"{time.monotonic() - began:.0f} s",
+            flush=True,
+        )
+    return tries
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line asks for; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a few tries of each fault")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn at random (0)")
+    parser.add_argument("--only", metavar="GROUP,...", help=f"of {', '.join(GROUPS)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all tries there, too")
+    options = parser.parse_args(arguments)
+    names = options.only.split(",") if options.only else list(GROUPS)
+    if unknown := [name for name in names if name not in GROUPS]:
+        parser.error(f"--only {unknown[0]}: no such group. There are {', '.join(GROUPS)}.")
+    root = Path(tempfile.mkdtemp(prefix="faults-"))
+    by_group = run_groups(names, Bench(root, options.seed, options.quick))
+    tries = [each for group in by_group.values() for each in group]
+    rows = rows_of(tries)
+    print(f"\n{format_table(rows)}")
+    for reason in sorted({f"{each.fault}: {each.skipped}" for each in tries if each.skipped}):
+        print(f"SKIPPED {reason}")
+    for name, group in by_group.items():
+        again = f"python scripts/faults.py --only {name} --seed {options.seed}"
+        for each in group:
+            if each.problem:
+                print(f"NOT SURVIVED {each.fault}: {each.what}: {each.problem}; again: {again}")
+    if options.json:
+        content = {"seed": options.seed, "quick": options.quick}
+        content |= {"rows": [row._asdict() for row in rows]}
+        content |= {"tries": {n: [each._asdict() for each in g] for n, g in by_group.items()}}
+        options.json.write_text(json.dumps(content, indent=1))
+    is_survived = not any(each.problem for each in tries)
+    if is_survived:
+        shutil.rmtree(root)
+    return 0 if is_survived else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,270 @@
+"""The matrix of faults: it finds every point, judges each try, and says what failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from rehearsal import ranks
+from rehearsal.faults import corruption, points, registry, storage
+from rehearsal.faults.matrix import Bench, Try, rows_of
+from rehearsal.faults.runs import before, problem_of, small, start
+from rehearsal.faults.tracer import Kill, Point, read_trace, trace_this_rank, why_not
+from scripts import faults
+
+pytestmark = pytest.mark.ranks
+# Ranks cannot import a test module; its functions travel by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_warm_ranks_left() -> Iterator[None]:
+    """The server has the trainer loaded: for attempts at drills that would be a lie."""
+    yield
+    ranks.shut_down()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    root = tmp_path_factory.mktemp("bench")
+    for group in ("points", "corruption", "storage"):
+        (root / group).mkdir()
+    return Bench(root, seed=0, quick=True)
+
+
+@pytest.fixture(scope="module")
+def can_trace(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if reason := why_not(tmp_path_factory.mktemp("trial")):
+        pytest.skip(f"no point was looked for: {reason}")
+
+
+def points_with(prepare: Callable[[], None], run_dir: Path, kill: Kill | None = None) -> Any:
+    """The points of a run in whose rank something was prepared, and when it was killed."""
+    run_dir.mkdir()
+    log = run_dir.with_suffix(".trace")
+
+    def traced(rank: int) -> None:
+        prepare()
+        trace_this_rank(run_dir, log, kill)
+
+    reports = start(small(run_dir), 1, traced)
+    assert kill or not problem_of(reports)
+    return read_trace(log)
+
+
+def nothing() -> None:
+    """Leave the trainer as it is."""
+
+
+def mark_each_publication() -> None:
+    """Add one system call to the trainer."""
+    import trainer_core.publish as publish
+
+    before(publish, "publish", lambda temporary, *_: os.mkdir(temporary.parent / "new"))
+    before(publish, "retain", lambda checkpoints, *_: os.rmdir(checkpoints / "new"))
+
+
+@pytest.mark.usefixtures("can_trace")
+class TestTracer:
+    def test_two_runs_have_the_same_points(self, tmp_path: Path) -> None:
+        """A point that one run has and the next has not cannot be killed at."""
+        first, _ = points_with(nothing, tmp_path / "1")
+        second, _ = points_with(nothing, tmp_path / "2")
+        assert sorted(first) == sorted(second)
+        calls = {point.call for point in first}
+        assert calls >= {"open", "write", "fsync", "rename", "unlink", "mkdir", "rmdir"}
+
+    def test_what_torch_writes_in_its_own_way_is_seen(self, tmp_path: Path) -> None:
+        """A kill between two writes of state.pt is the very case."""
+        found, _ = points_with(nothing, tmp_path / "1")
+        assert Point("write", "checkpoints/tmp-*/state.pt", 2) in found
+
+    def test_a_new_call_in_the_trainer_is_a_new_point(self, tmp_path: Path) -> None:
+        """A list kept by hand would not have it."""
+        usual, _ = points_with(nothing, tmp_path / "1")
+        more, _ = points_with(mark_each_publication, tmp_path / "2")
+        found = {(point.call, point.path) for point in more if point not in usual}
+        assert found == {("mkdir", "checkpoints/new"), ("rmdir", "checkpoints/new")}
+
+    @pytest.mark.parametrize(("moment", "there"), [("before", False), ("after", True)])
+    def test_before_a_call_nothing_of_it_has_happened_and_after_it_all(
+        self, tmp_path: Path, moment: Any, there: bool
+    ) -> None:
+        """Otherwise the two are the same kill."""
+        kill = Kill(moment, Point("rename", "checkpoints/tmp-*", 1))
+        found, killed = points_with(nothing, tmp_path / "run", kill)
+        assert found[-1] == kill.point
+        assert killed
+        assert (tmp_path / "run/checkpoints/step-00000003").exists() is there
+
+
+def survives(result: Try, fault: str) -> None:
+    """Assert that a try of a fault ended well."""
+    assert (result.fault, result.problem) == (fault, ""), result.what
+    assert (result.lost, result.repeated) == (0, 0)
+
+
+class TestPoints:
+    @pytest.mark.usefixtures("can_trace")
+    @pytest.mark.parametrize(
+        ("plan", "moment", "point"),
+        [
+            (0, "after", Point("write", "checkpoints/tmp-*/state.pt", 4)),
+            (0, "before", Point("unlink", "checkpoints/old-step-00000003-*/state.pt", 1)),
+            (1, "after", Point("rename", "checkpoints/tmp-*", 2)),
+            (2, "before", Point("fsync", "checkpoints/tmp-*", 1)),
+        ],
+    )
+    def test_a_killed_run_goes_on(
+        self, bench: Bench, plan: int, moment: Any, point: Point
+    ) -> None:
+        """The claim of the project, at a few of its points."""
+        chosen = points.PLANS[plan]
+        result = points.kill_and_resume(bench, chosen, None, Kill(moment, point))
+        survives(result, chosen.fault)
+
+    @pytest.mark.usefixtures("can_trace")
+    def test_a_killed_restart_goes_on(self, bench: Bench) -> None:
+        """The clean-up after a kill is itself killed."""
+        plan, template = points.PLANS[4], bench.root / "points" / "left"
+        points.leave_behind(plan, template)
+        for point in (
+            Point("rename", "checkpoints/step-00000004", 1),
+            Point("rename", "config.json.tmp", 1),
+        ):
+            result = points.kill_and_resume(bench, plan, template, Kill("after", point))
+            survives(result, plan.fault)
+            assert result.replayed_steps
+
+    @pytest.mark.usefixtures("can_trace")
+    def test_a_point_that_never_comes_is_no_survival(self, bench: Bench) -> None:
+        """A try that tries nothing must not count as one."""
+        kill = Kill("before", Point("open", "checkpoints/nowhere", 1))
+        result = points.kill_and_resume(bench, points.PLANS[0], None, kill)
+        assert "never came to this point" in result.problem
+
+    def test_without_ptrace_it_is_said(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A table without the rows would look complete."""
+        monkeypatch.setattr(points, "why_not", lambda folder: "not permitted here")
+        tries = list(points.kill_at_each_point(Bench(tmp_path, 0, True)))
+        assert [each.skipped for each in tries] == ["not permitted here"] * len(points.PLANS)
+
+
+@pytest.fixture(scope="module")
+def template(bench: Bench) -> Path:
+    return corruption.template_of(bench, 1)
+
+
+def corruptions() -> dict[str, corruption.Corruption]:
+    """Those of a full run, by fault and what."""
+    groups = (corruption.files_damaged, corruption.manifests_that_lie,
+              corruption.folders_damaged, corruption.content_of_another_hand)  # fmt: skip
+    rng = Bench(Path(), 0, False).rng("x")
+    return {f"{c.fault}: {c.what}": c for group in groups for c in group(rng, False)}
+
+
+class TestCorruption:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "a flipped bit: flip_a_bit 0 of state.pt",
+            "a manifest that lies, sealed: no state.pt among its files",
+            "a pickle that would run code: state.pt, a bare pickle",
+            "all bad: 0",
+            "leftovers and other names: step 3 named step-00000005",
+        ],
+    )
+    def test_it_is_answered_rightly(self, bench: Bench, template: Path, name: str) -> None:
+        """Never trained on in silence."""
+        each = corruptions()[name]
+        survives(corruption.meets(bench, each, template), each.fault)
+
+    def test_a_wrong_answer_is_told(self, bench: Bench, template: Path) -> None:
+        """A group that finds nothing wrong in anything proves nothing."""
+        harmless = corruption.Corruption("x", "nothing is damaged", lambda *_: None)
+        result = corruption.meets(bench, harmless, template)
+        assert "right is to restore step-00000003" in result.problem
+        refused = harmless._replace(answer="is refused", bad_steps=())
+        assert "went on, or died" in corruption.meets(bench, refused, template).problem
+
+    def test_there_are_as_many_as_the_figures_say(self) -> None:
+        """400 in a full run, each with a name of its own."""
+        assert len(corruptions()) >= 400
+
+
+class TestStorage:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "no space while saving: files of at most 500 bytes from the second save on",
+            "no space for the ledger: rank 0 of 1, step 5",
+            "no space for the logs: rank 1 of 2, step 5, for one line",
+            "a disk that fails: fsync 8 gives EIO",
+        ],
+    )
+    def test_the_run_says_so_and_goes_on_later(self, bench: Bench, name: str) -> None:
+        """On every rank, with its last good checkpoint kept."""
+        known = {f"{f.fault}: {f.what}": f for f in storage.failures(bench)}
+        each = known[name]
+        run_dir = bench.root / "storage" / "run"
+        result = bench.put_away(run_dir, storage.fail(bench, each, run_dir))
+        survives(result, each.fault)
+
+    def test_a_run_that_does_not_fail_is_told(self, bench: Bench) -> None:
+        """A fault that strikes nowhere is none."""
+        run_dir = bench.root / "storage" / "run"
+        result = storage.fail(bench, storage.Failure("x", "nothing fails"), run_dir)
+        assert "went on, or died" in bench.put_away(run_dir, result).problem
+
+
+class TestTable:
+    def test_a_row_sums_up_the_tries_of_its_fault(self) -> None:
+        """The table is what is read."""
+        tries = [
+            Try("b", "1", "", 0, 0, 2, 1.0), Try("a", "1", "died", 3, 1, 0, None),
+            Try("b", "2", "", 0, 0, 1, 3.0), Try("b", "3", skipped="no ptrace"),
+        ]  # fmt: skip
+        assert rows_of(tries) == [("b", 2, 2, 0, 0, 3, 2.0, 1), ("a", 1, 0, 3, 1, 0, None, 0)]
+
+    def test_the_command_says_what_was_not_survived_and_how_to_repeat_it(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """A failed run in CI is all that its reader has."""
+
+        def group(bench: Bench) -> Iterator[Try]:
+            yield Try("kill", "at noon", "lost a sample", lost=1)
+            yield Try("kill", "at night", skipped="no night here")
+            raise RuntimeError("broken group")
+
+        monkeypatch.setitem(registry.GROUPS, "mine", group)
+        file = tmp_path / "tries.json"
+        assert faults.main(["--only", "mine", "--seed", "7", "--json", str(file)]) == 1
+        said = capsys.readouterr().out
+        assert "NOT SURVIVED kill: at noon: lost a sample" in said
+        assert "faults.py --only mine --seed 7" in said
+        assert "SKIPPED kill: no night here" in said
+        assert "broken group" in said
+        content = json.loads(file.read_text())
+        assert [row["fault"] for row in content["rows"]] == ["kill", "mine"]
+
+    def test_it_exits_with_0_only_if_all_survived(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """CI looks at nothing else."""
+        monkeypatch.setitem(registry.GROUPS, "mine", lambda bench: [Try("kill", "at noon")])
+        assert faults.main(["--only", "mine"]) == 0
+        with pytest.raises(SystemExit):
+            faults.main(["--only", "yours"])
+        assert "no such group. There are points" in capsys.readouterr().err
