@@ -107,7 +107,9 @@ class JsonlSink:
 
     def emit(self, record: Mapping[str, Any]) -> None:
         """Append one line in one write, so that a kill cuts no line but the last."""
-        self.file.write(json.dumps(record).encode() + b"\n")
+        line = json.dumps(record).encode() + b"\n"
+        while line:  # a full disk takes a part without a word; for the rest it raises
+            line = line[self.file.write(line) :]
 
     def close(self) -> None:
         """Close the file."""
