@@ -186,13 +186,23 @@ def stops(rank: int, step: int) -> Iterator[Case]:
         prepare=stop, meanwhile=partial(wake_up, rank=rank), ends=ends_unharmed,
         is_quick=rank == 0,
     )  # fmt: skip
+    late = max(3, step)  # the first step may take as long as a collective
     yield Case(
-        fault="SIGSTOP beyond the timeout", what=f"rank {rank}, step {step}, timeout 4 s",
-        prepare=stop, meanwhile=partial(wait_for_the_others, rank=rank, patience_s=20),
-        # The place to ask also that the stopped rank is named, with the stacks of all ranks.
-        ends=partial(ends_in_failure, says=""), settings={"dist_timeout_s": 4.0},
+        fault="SIGSTOP beyond the timeout", what=f"rank {rank}, step {late}, timeout 2 s",
+        prepare=partial(breaks.signal_itself, STOP, rank, late),
+        meanwhile=partial(wait_for_the_others, rank=rank, patience_s=20),
+        ends=partial(names_the_rank, rank=rank), settings={"hang_timeout_s": 2.0},
         is_quick=rank == 1,
     )  # fmt: skip
+
+
+def names_the_rank(job: Job, codes: list[int], *, rank: int) -> str:
+    """The watchdog has named the stopped rank and said where all of them stood."""
+    said = job.said()
+    for text in (f"rank {rank} answered only after SIGCONT", "[rank 0/2]", "[rank 1/2]"):
+        if text not in said:
+            return f"nobody said {text!r} of a stopped rank"
+    return "" if all(codes) else f"ended with {codes}"
 
 
 def cases(rng: random.Random) -> Iterator[Case]:
