@@ -3,8 +3,8 @@
     python scripts/audit_run.py RUN [--json] [--plot FILE] [--goodput FILE]
     python scripts/audit_run.py RUN --against OTHER [--json]
 
-Exit code 0: proved; 1: refuted; 2: no evidence, or a wrong call. With --against the two runs are
-compared instead, step by step: 0 equal, 1 different, 2 no evidence.
+Exit code 0: proved; 1: refuted; 2: no evidence, or a wrong call. With --against the two runs
+are compared instead, step by step: 0 equal, 1 different, 2 no evidence.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def read_account(run_dir: Path) -> Account | None:
         return None
 
 
-def as_json(account: Account | None) -> dict[str, Any] | None:
+def as_json(account: Account) -> dict[str, Any]:
     """An account but for its spans, of which there are several a step."""
     names = [spec.name for spec in fields(Account) if spec.name != "spans"]
-    return account and {name: getattr(account, name) for name in names}
+    return {name: getattr(account, name) for name in names}
 
 
 def format_report(report: AuditReport, account: Account | None) -> str:
@@ -108,7 +108,8 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_CODES[comparison.status]
     report, account = audit_run(args.run), read_account(args.run)
     if args.json:
-        print(json.dumps({**asdict(report), "account": as_json(account)}))
+        told = {"account": as_json(account) if account else None}
+        print(json.dumps(asdict(report) | told))
     else:
         print(format_report(report, account))
     problems = []
