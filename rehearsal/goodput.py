@@ -9,7 +9,10 @@ day is in the weights?" ``AuditReport.goodput`` has the one figure, this has its
     data_wait   inside steps of either sort: the loader was not ready
     start_up    from the start of the process to the beginning of its first step
     checkpoint  the blocking part of saves: between two steps, and before the end
-    hang        from the last step before a hang to the end of the job
+    logging     the rest between two steps: the ledger's line, the reading of the loss (a rank
+                waits there for the others), and the log
+    hang        from the end of the last step before a hang to the end of the job; steps that a
+                rank which was woken for its report still takes are in here, if they were lost
     down        from the end of one attempt to the start of the next one's process; the step in
                 which an attempt was killed left no trace and is in here, too
     unknown     what nothing in the run folder explains
@@ -43,8 +46,9 @@ from rehearsal.audit import (
 )
 
 Kind = Literal[
-    "useful", "replayed", "data_wait", "start_up", "checkpoint", "hang", "down", "unknown"
-]
+    "useful", "replayed", "data_wait", "start_up", "checkpoint", "logging", "hang", "down",
+    "unknown",
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -76,11 +80,9 @@ class Facts(NamedTuple):
 
     saved: dict[int, float]  # step: when its checkpoint was published
     waits: dict[int, float | None]  # last step of a window of steps: their wait for data
-    ended: float  # time of run_end or preempted; 0.0 without
-    hung: float  # time of the hang event, of any rank; 0.0 without
-
-
-NO_FACTS = Facts({}, {}, 0.0, 0.0)
+    ended: float = 0.0  # time of run_end or preempted; 0.0 without
+    hung: float = 0.0  # time of the hang event, of any rank; 0.0 without
+    hung_after: float = math.inf  # the last step before the hang
 
 
 def read_facts(run_dir: Path | str) -> dict[int, Facts]:
@@ -93,9 +95,9 @@ def read_facts(run_dir: Path | str) -> dict[int, Facts]:
                     time = as_seconds(record.get("time"))
                 case _:
                     continue
-            known = facts.setdefault(attempt, Facts({}, {}, 0.0, 0.0))
+            known = facts.setdefault(attempt, Facts({}, {}))
             if event == "hang":
-                facts[attempt] = known._replace(hung=max(time, known.hung))
+                facts[attempt] = known._replace(hung=time, hung_after=step)
             elif record.get("rank") != 0:
                 continue
             elif event == "checkpoint_saved":
@@ -172,11 +174,16 @@ def lay_attempt(
     for line in lines:
         begin = line.time - line.step_s
         lay_save(timeline, attempt, before, begin, facts)
-        timeline.until("unknown" if before else "start_up", begin, attempt)
+        # Without the line of a step between, nobody knows what the time was for.
+        between: Kind = "logging" if line.step == before + 1 else "unknown"
+        is_hung = before > 0 and before >= facts.hung_after
+        timeline.until("hang" if is_hung else between if before else "start_up", begin, attempt)
         is_useful = line.step in lineage and lineage[line.step][0].attempt == attempt
         began_us = timeline.now_us
-        timeline.until("data_wait", begin + waits.get(line.step, 0.0), attempt)
-        timeline.until("useful" if is_useful else "replayed", line.time, attempt)
+        if is_useful or not is_hung:
+            timeline.until("data_wait", begin + waits.get(line.step, 0.0), attempt)
+        lost: Kind = "hang" if is_hung else "replayed"
+        timeline.until("useful" if is_useful else lost, line.time, attempt)
         useful_us += is_useful * (timeline.now_us - began_us)
         before = line.step
     lay_save(timeline, attempt, before, math.inf, facts)
@@ -211,7 +218,7 @@ def account_run(run_dir: Path | str) -> Account:
         timeline.until("down" if is_known else "unknown", life.begin, last)
         steps = chain(*ledger.get(attempt, {}).values())
         lines = sorted((x for x in steps if x.rank == 0 and x.time), key=attrgetter("time"))
-        known = facts.get(attempt, NO_FACTS)
+        known = facts.get(attempt, Facts({}, {}))
         useful_us += lay_attempt(timeline, attempt, lines, lineage, known)
         if without := len(lines) - len(share_waits(lines, known)):
             text = f"waiting for data counts as step time in {without} of {len(lines)} steps"

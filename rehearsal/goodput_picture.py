@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rehearsal.goodput import KINDS, Account, Kind, Span
-from rehearsal.pictures import BLACK, BLUE, ORANGE, PURPLE, SKY, VERMILLION, Style, new_figure
+from rehearsal.pictures import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
+from rehearsal.pictures import Style, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,6 +27,7 @@ LOOKS: dict[Kind, tuple[str, str, str]] = {
     "data_wait": ("waiting for data", ORANGE, "///"),
     "start_up": ("start-up", SKY, "..."),
     "checkpoint": ("checkpoint stalls", PURPLE, "ooo"),
+    "logging": ("logging", GREEN, "\\\\\\"),
     "hang": ("hang", BLACK, "***"),
     "down": ("down", "#FFFFFF", "---"),
     "unknown": ("unknown", "#DDDDDD", "+++"),
