@@ -226,6 +226,14 @@ def test_a_checkpoint_that_cannot_be_read_is_said_and_not_counted(
     assert any("checkpoint 12 cannot be read" in note for note in comparison.notes)
 
 
+def test_what_a_lost_attempt_has_logged_is_not_compared(runs: Path, copy: Path) -> None:
+    """Its weights are gone; its losses belong to no run that goes on."""
+    lost = {"event": "train_progress", "step": 20, "attempt": 5, "loss": 9.0, "lr": 1.0}
+    with open(copy / "logs/rank-0.jsonl", "a") as file:
+        file.write(json.dumps(lost) + "\n")
+    assert compare_runs(runs / "straight", copy).status == "equal"
+
+
 def test_what_neither_run_has_logged_or_kept_is_said(runs: Path, copy: Path) -> None:
     """Equal samples alone are weaker evidence than equal weights."""
     (copy / "logs/rank-0.jsonl").write_text("")

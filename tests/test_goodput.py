@@ -157,6 +157,20 @@ def test_a_folder_without_the_newer_facts_is_accounted_for() -> None:
     ]
 
 
+def test_other_ranks_and_their_clocks_do_not_count() -> None:
+    """On another machine an hour may be missing, and each rank waits for itself."""
+    wanted, run = killed_script().account(), killed_script()
+    for records in (run.ledger, run.logs):
+        for record in [*records]:
+            record["world_size"] = 2
+            later = {"time": record["time"] + 3600.0, "data_wait_s": 0.25}
+            records.append({**record, "rank": 1, **later})
+            if "process_started" in record:
+                records[-1]["process_started"] += 3600.0
+    account = run.account()
+    assert (account.seconds, account.wall_s) == (wanted.seconds, wanted.wall_s)
+
+
 def test_two_attempts_in_one_process_have_no_second_start_up() -> None:
     """In a test or a console both run in one process, which began before the first ended."""
     run = killed_script()
