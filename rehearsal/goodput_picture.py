@@ -60,14 +60,13 @@ def shares(spans: list[Span], wall_us: int) -> dict[Kind, NDArray[np.float64]]:
 
 
 def draw_bar(axes: Axes, y: float, spans: list[Span], wall_us: int, unit_s: float) -> None:
-    """One attempt: its colours stacked in each column, in full where it has only one."""
+    """One attempt: its colours stacked in each column, as high as their shares of it."""
     edges = np.linspace(0, wall_us / 1e6 / unit_s, COLUMNS + 1)
     parts = shares(spans, wall_us)
-    full = np.maximum(sum(parts.values(), np.zeros(COLUMNS)), 1e-12)
     low = np.zeros(COLUMNS)
     for kind, part in parts.items():
         _, colour, hatch = LOOKS[kind]
-        high = low + part / full  # a column at the attempt's end is full as well
+        high = low + part
         look: Style = {"facecolor": colour, "hatch": hatch, "linewidth": 0.0}
         look["edgecolor"] = BLACK if kind in ("down", "unknown") else "white"
         top, bottom = y + 0.4 - 0.8 * high, y + 0.4 - 0.8 * low

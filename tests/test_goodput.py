@@ -434,10 +434,9 @@ def test_the_areas_of_the_picture_are_the_seconds() -> None:
         area = float(((edges[1:] - edges[:-1]) * (baseline - values)).sum()) / 0.8
         key = "#{:02X}{:02X}{:02X}".format(*(round(255 * part) for part in colour[:3]))
         areas[key] = areas.get(key, 0.0) + area
-    # Up to the column in which an attempt ends, which is drawn in full.
     wanted = {"#0072B2": 14.5, "#D55E00": 2.75, "#56B4E9": 15.0, "#CC79A7": 2.75}
     wanted |= {"#E69F00": 1.5, "#FFFFFF": 5.0, "#009E73": 0.5}
-    assert areas == {key: pytest.approx(area, abs=0.1) for key, area in wanted.items()}
+    assert areas == {key: pytest.approx(area, abs=1e-6) for key, area in wanted.items()}
 
 
 def test_many_attempts_and_long_times_are_still_legible() -> None:
