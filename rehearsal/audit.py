@@ -13,6 +13,7 @@ lost, and none trained twice."
 from __future__ import annotations
 
 import json
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator
@@ -79,7 +80,7 @@ def read_ledger(run_dir: Path | str) -> dict[int, Steps]:
         for record in read_jsonl(path):
             try:
                 attempt, epoch, step, rank, world_size = (index(record[key]) for key in keys)
-                time, step_s = (float(record.get(key, 0.0)) for key in ("time", "step_s"))
+                time, step_s = (as_seconds(record.get(key)) for key in ("time", "step_s"))
                 samples = array("q", record["samples"])
             except (KeyError, TypeError, ValueError, OverflowError):
                 continue
@@ -98,12 +99,20 @@ class RunLogs(NamedTuple):
     """What the audit needs of the logs of all ranks."""
 
     newest: dict[tuple[int, str], int]  # attempt and event: the highest step it was logged for
-    alive: list[tuple[int, float]]  # attempt and time of rank 0's records
+    alive: list[tuple[int, float]]  # attempt and time of rank 0's records, and of any hang
+    started: dict[int, float]  # attempt: when rank 0's process began; lacks what is unknown
+
+
+def as_seconds(value: object) -> float:
+    """A number that can be reckoned with; 0.0 for NaN, infinity and what is no number."""
+    if isinstance(value, int | float) and abs(value) < 1e15:  # NaN is not
+        return float(value)
+    return 0.0
 
 
 def read_logs(run_dir: Path | str) -> RunLogs:
     """Read every rank's log; a record that lacks something is left out."""
-    logs = RunLogs({}, [])
+    logs = RunLogs({}, [], {})
     for path in sorted(Path(run_dir, "logs").glob("rank-*.jsonl")):
         for record in read_jsonl(path):
             match record:
@@ -111,8 +120,15 @@ def read_logs(run_dir: Path | str) -> RunLogs:
                     key = attempt, event
                     logs.newest[key] = max(step, logs.newest.get(key, 0))
             match record:
-                case {"attempt": int(attempt), "rank": 0, "time": int(time) | float(time)}:
-                    logs.alive.append((attempt, time))
+                # The rank that tells of a hang may be another; with it the attempt ends.
+                case {"attempt": int(attempt), "rank": 0} | {
+                    "attempt": int(attempt),
+                    "event": "hang",
+                }:
+                    if time := as_seconds(record.get("time")):
+                        logs.alive.append((attempt, time))
+                    if started := as_seconds(record.get("process_started")):
+                        logs.started[attempt] = started
     return logs
 
 
@@ -313,7 +329,7 @@ class AuditReport:
     attempts: int = 0
     goodput: float | None = None  # useful_s / wall_s; None without times
     useful_s: float = 0.0  # step time of the lineage, on rank 0
-    wall_s: float = 0.0  # from rank 0's first to its last sign of life, over all attempts
+    wall_s: float = 0.0  # sum of the attempts' lives: process start to last sign of life
     between_attempts_s: float = 0.0
     in_flight_steps: list[int] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)  # the first of each kind
@@ -322,21 +338,43 @@ class AuditReport:
 
 
 # %%
-def measure_times(ledger: dict[int, Steps], lineage: Steps, logs: RunLogs) -> dict[str, Any]:
-    """Goodput and its parts, in seconds, from rank 0's lines and log."""
-    alive, spans = list(logs.alive), dict[int, tuple[float, float]]()
+class Life(NamedTuple):
+    """When an attempt began and ended, in unix seconds of rank 0's clock."""
+
+    begin: float
+    end: float
+
+
+def lives_of_attempts(ledger: dict[int, Steps], logs: RunLogs) -> dict[int, Life]:
+    """When each attempt lived, by rank 0's clock: up to its last sign of life.
+
+    From the start of its process, if that is known and no earlier attempt ran in it; otherwise
+    from its first sign of life, so that its start-up seems shorter than it was.
+    """
+    alive, lives = list(logs.alive), dict[int, Life]()
     for line in (
         line for steps in ledger.values() for lines in steps.values() for line in lines
     ):
         if line.rank == 0 and line.time > 0:
             alive += [(line.attempt, line.time - line.step_s), (line.attempt, line.time)]
     for attempt, time in sorted(alive):
-        spans[attempt] = spans.get(attempt, (time, time))[0], time
+        lives[attempt] = Life(lives.get(attempt, (time,))[0], time)
+    before = -math.inf
+    for attempt, (begin, end) in lives.items():
+        if before < logs.started.get(attempt, -math.inf) < begin:
+            lives[attempt] = Life(logs.started[attempt], end)
+        before = end
+    return lives
+
+
+def measure_times(ledger: dict[int, Steps], lineage: Steps, logs: RunLogs) -> dict[str, Any]:
+    """Goodput and its parts, in seconds, from rank 0's lines and log."""
+    lives = lives_of_attempts(ledger, logs).values()
     useful_s = sum(
         line.step_s for lines in lineage.values() for line in lines if line.rank == 0
     )
-    wall_s = sum(end - begin for begin, end in spans.values())
-    between_s = sum(after[0] - before[1] for before, after in pairwise(spans.values()))
+    wall_s = sum(end - begin for begin, end in lives)
+    between_s = sum(after.begin - before.end for before, after in pairwise(lives))
     goodput = useful_s / wall_s if useful_s > 0 and wall_s > 0 else None
     times = {"useful_s": useful_s, "wall_s": wall_s, "between_attempts_s": between_s}
     return {"goodput": goodput, **times}

@@ -126,6 +126,22 @@ def poison(rank: int, at_step: int) -> None:
     launch.next_step = poisoned
 
 
+def change_samples(rank: int, from_step: int) -> None:
+    """Add a little to one sample of each of one rank's steps, from a step on."""
+    import trainer_core.launch as launch
+
+    original, steps = launch.next_step, []
+
+    def changed(*arguments: Any) -> Any:
+        batches, error = original(*arguments)
+        steps.append(1)
+        if this_rank() == rank and len(steps) >= from_step:
+            batches[0].inputs[0] += 0.5
+        return batches, error
+
+    launch.next_step = changed
+
+
 def give_other_data(rank: int) -> None:
     """Let one rank read another content under the same name."""
     import trainer_core.launch as launch

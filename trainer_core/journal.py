@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -114,10 +115,17 @@ class Journal:
 
     def announce(self, info: RankInfo) -> None:
         """Log how this attempt begins."""
-        start, at, plan = self.start, self.position, self.schedule
-        facts = {"digest": start.record["digest"], "run_dir": str(start.cfg.run_dir)}
-        facts |= {"device": str(info.device), "pid": os.getpid(), "world_size": info.world_size}
-        facts |= {"total_steps": plan.total_steps, "global_batch_size": plan.global_batch_size}
+        start, at = self.start, self.position
+        facts = {"digest": start.record["digest"], "device": str(info.device)}
+        facts |= {"pid": os.getpid(), "run_dir": str(start.cfg.run_dir)}
+        facts |= {"world_size": info.world_size, "total_steps": self.schedule.total_steps}
+        facts |= {"global_batch_size": self.schedule.global_batch_size}
+        # A notebook's kernel is older than the run in it, so its age says nothing.
+        if sys.platform == "linux" and "ipykernel" not in sys.modules:
+            # Field 22 of proc(5), in ticks since boot. Most of a start-up is torch's import.
+            ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+            age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+            facts["process_started"] = time.time() - age_s
         self.event("run_start", step=at, **facts)
         for folder, reason in start.damaged.items():
             self.event("checkpoint_rejected", step=at, folder=folder.name, reason=reason)
@@ -203,6 +211,7 @@ class Journal:
             samples_per_s=round(num_samples / seconds, 1),
             seconds_left=round((total - step) * seconds / len(steps), 1),
             phases=summarize_timers(self.phases),
+            data_wait_s=round(sum(spent["data_wait"] for spent in self.phases) / 1e3, 6),
         )
         self.phases, self.window = [], []
         self.logged_step, self.logged_at = step, time.perf_counter()

@@ -1,0 +1,292 @@
+"""The comparison of two runs: the same one is equal, and another is named where it parts."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jobs import change_samples, finish, kill_after_commit, run_ranks, small
+
+from rehearsal.compare import Comparison, compare_runs, differing_value, is_same
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.ranks
+BASE = {"dropout": 0.2, "keep_last": 20}
+PINNED = {**BASE, "dropout": 0.0, "pinned_global_batch_size": 16}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs that nobody disturbs: of 2 ranks, and with a pinned batch."""
+    folder = tmp_path_factory.mktemp("runs")
+    finish(small(folder / "straight", **BASE), 2)
+    finish(small(folder / "pinned", **PINNED), 2)
+    return folder
+
+
+@pytest.fixture
+def copy(runs: Path, tmp_path: Path) -> Path:
+    """A copy of the undisturbed run, to be changed by hand."""
+    return Path(shutil.copytree(runs / "straight", tmp_path / "copy"))
+
+
+def firsts(comparison: Comparison) -> list[tuple[int, str]]:
+    """Step and subject of each difference."""
+    return [(x.step, x.what.partition("[")[0]) for x in comparison.differences]
+
+
+def rewrite(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the records of a file of JSON lines."""
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        change(record)
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+
+
+# --- real runs ------------------------------------------------------------------------------
+
+
+def test_a_killed_and_resumed_run_equals_the_undisturbed_one(
+    runs: Path, tmp_path: Path
+) -> None:
+    """In every logged digit and every tensor: that is what a resume promises."""
+    cfg = small(tmp_path / "killed", **BASE)
+    run_ranks(cfg, 2, partial(kill_after_commit, 1, 17))
+    finish(cfg, 2)
+    comparison = compare_runs(runs / "straight", tmp_path / "killed")
+    assert (comparison.status, comparison.differences) == ("equal", [])
+    assert comparison.verdict == "equal up to step 26"
+    assert (comparison.steps, comparison.exact_steps, comparison.logged_steps) == (26, 26, 26)
+    assert comparison.checkpoints == [3, 6, 9, 12, 13, 15, 18, 21, 24, 26]
+    assert (comparison.plan, comparison.notes) == ([], [])
+
+
+def test_another_seed_differs_at_the_first_step_in_its_samples(
+    runs: Path, tmp_path: Path
+) -> None:
+    """The identity says so, and the first step shows it."""
+    finish(small(tmp_path / "seed", **BASE, seed=18), 2)
+    comparison = compare_runs(runs / "straight", tmp_path / "seed")
+    assert comparison.status == "different"
+    assert "identity seed: 17 | 18" in comparison.plan
+    text = "equal up to step 0, first difference at step 1: 16 and 16 samples, of them only in"
+    assert comparison.verdict.startswith(text)
+
+
+def test_another_rate_after_a_resume_differs_there_and_then_in_the_loss(
+    runs: Path, tmp_path: Path
+) -> None:
+    """The rate is the cause; the loss, a step later, its effect."""
+    cfg = small(tmp_path / "rate", **BASE)
+    run_ranks(cfg, 2, partial(kill_after_commit, 1, 17))
+    finish(small(tmp_path / "rate", **BASE, learning_rate=0.01), 2)
+    comparison = compare_runs(runs / "straight", tmp_path / "rate")
+    assert firsts(comparison)[:3] == [(16, "lr"), (17, "loss"), (17, "grad_norm")]
+    assert (18, "checkpoint, model layers.0.weight") in firsts(comparison)
+    assert comparison.plan == [
+        "config learning_rate: 0.001 | 0.01",
+        "second run, changed after step 15: learning_rate 0.001 -> 0.01",
+    ]
+    assert comparison.verdict.startswith("equal up to step 15, first difference at step 16: lr")
+
+
+def test_a_sample_that_was_changed_on_the_way_differs_from_there(
+    runs: Path, tmp_path: Path
+) -> None:
+    """The ids are the same: only what the step has learnt from them tells."""
+    cfg = small(tmp_path / "changed", **BASE)
+    results = run_ranks(cfg, 2, partial(change_samples, 1, 11))
+    assert [result.exitcode for result in results] == [0, 0]
+    comparison = compare_runs(runs / "straight", tmp_path / "changed")
+    assert firsts(comparison)[:2] == [(11, "loss"), (11, "grad_norm")]
+    assert comparison.plan == []
+
+
+def test_two_and_three_ranks_are_equal_within_the_stated_tolerance(
+    runs: Path, tmp_path: Path
+) -> None:
+    """Another world size adds the same numbers in another order, and nothing else."""
+    finish(small(tmp_path / "three", **PINNED), 3)
+    comparison = compare_runs(runs / "pinned", tmp_path / "three")
+    assert (comparison.status, comparison.exact_steps) == ("equal", 0)
+    assert len(comparison.checkpoints) == 10
+    note = "from step 1 on the steps were cut otherwise; numbers are compared to 0.001 "
+    assert comparison.notes == [note + "relative or 1e-05 absolute"]
+
+
+def test_a_change_of_the_world_size_ends_what_must_agree_in_every_bit(
+    runs: Path, tmp_path: Path
+) -> None:
+    """Before it a single bit is a difference, after it rounding is none."""
+    run_ranks(small(tmp_path / "chain", **PINNED), 2, partial(kill_after_commit, 1, 17))
+    finish(small(tmp_path / "chain", **PINNED), 3)
+    comparison = compare_runs(runs / "pinned", tmp_path / "chain")
+    assert (comparison.status, comparison.exact_steps) == ("equal", 15)
+
+    def nudge(record: dict[str, Any]) -> None:
+        if record.get("step") in at and "loss" in record:
+            record["loss"] *= 1 + 1e-6
+
+    at = {20}
+    rewrite(tmp_path / "chain/logs/rank-0.jsonl", nudge)
+    assert compare_runs(runs / "pinned", tmp_path / "chain").status == "equal"
+    at = {15}
+    rewrite(tmp_path / "chain/logs/rank-0.jsonl", nudge)
+    assert firsts(compare_runs(runs / "pinned", tmp_path / "chain")) == [(15, "loss")]
+
+
+def test_a_run_that_is_shorter_is_equal_as_far_as_it_goes(runs: Path, tmp_path: Path) -> None:
+    """And the verdict says how far that is."""
+    run_ranks(small(tmp_path / "short", **BASE), 2, partial(kill_after_commit, 0, 8))
+    comparison = compare_runs(runs / "straight", tmp_path / "short")
+    assert comparison.status == "equal"
+    assert (
+        comparison.verdict == f"equal up to step {comparison.steps}, where the second run ends"
+    )
+    assert 6 <= comparison.steps <= 8
+    assert comparison.checkpoints == [3, 6]
+
+
+# --- changed by hand ------------------------------------------------------------------------
+
+
+def test_a_sample_in_the_ledger_that_differs_is_named(runs: Path, copy: Path) -> None:
+    """Whoever looks for the cause needs the ids of both runs."""
+
+    def swap(record: dict[str, Any]) -> None:
+        if record["step"] == 9:
+            record["samples"][2] = 5000
+
+    rewrite(copy / "ledger/rank-1.jsonl", swap)
+    comparison = compare_runs(runs / "straight", copy)
+    assert firsts(comparison) == [(9, "16 and 16 samples, of them only in one")]
+    assert comparison.differences[0].second == "5000"
+
+
+def test_the_same_samples_dealt_otherwise_differ(runs: Path, copy: Path) -> None:
+    """The sum over the step is the same, but each rank's dropout falls on other samples."""
+    rewrite(copy / "ledger/rank-1.jsonl", lambda x: x["step"] == 9 and x["samples"].reverse())
+    found = firsts(compare_runs(runs / "straight", copy))
+    assert found == [(9, "same samples, dealt otherwise: rank 1 has")]
+
+
+def test_a_withheld_update_differs(runs: Path, copy: Path) -> None:
+    """The same samples without their update are other weights."""
+    for rank in (0, 1):
+        path = copy / f"ledger/rank-{rank}.jsonl"
+        rewrite(path, lambda x: x["step"] == 4 and x.update(skipped=True))
+    (difference,) = compare_runs(runs / "straight", copy).differences
+    assert f"step {difference.step}, {difference}" == "step 4, update: done | skipped"
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer", "rng"])
+def test_one_changed_bit_of_a_checkpoint_is_found(part: str, runs: Path, copy: Path) -> None:
+    """Weights, moments and random streams: each alone makes the next step another one."""
+    folder = copy / "checkpoints/step-00000012"
+    path = folder / ("rng-rank-1.pt" if part == "rng" else "state.pt")
+    state = torch.load(path, weights_only=True)
+    if part == "rng":
+        state["torch"][40] ^= 1
+    else:
+        values = state["model"] if part == "model" else state["optimizer"]["state"][1]
+        tensor = next(x for x in values.values() if x.dim())
+        tensor.view(-1)[3] = torch.nextafter(tensor.view(-1)[3], torch.tensor(9.0))
+    torch.save(state, path)
+    ((step, what),) = firsts(compare_runs(runs / "straight", copy))
+    assert step == 12
+    assert what.startswith(f"checkpoint, {part}")
+
+
+def test_an_identity_that_differs_is_another_run_even_if_no_step_shows_it(
+    runs: Path, copy: Path
+) -> None:
+    """Data of another content under the same ids may give the same first losses."""
+    config = json.loads((copy / "config.json").read_text())
+    config["identity"]["dataset_fingerprint"] = "other"
+    (copy / "config.json").write_text(json.dumps(config))
+    comparison = compare_runs(runs / "straight", copy)
+    assert (comparison.status, comparison.differences) == ("different", [])
+    assert comparison.verdict.endswith("but not the same run: their identities differ")
+
+
+def test_a_checkpoint_that_cannot_be_read_is_said_and_not_counted(
+    runs: Path, copy: Path
+) -> None:
+    """Silence would read as equality."""
+    (copy / "checkpoints/step-00000012/state.pt").write_bytes(b"torn")
+    comparison = compare_runs(runs / "straight", copy)
+    assert 12 not in comparison.checkpoints
+    assert any("checkpoint 12 cannot be read" in note for note in comparison.notes)
+
+
+def test_what_a_lost_attempt_has_logged_is_not_compared(runs: Path, copy: Path) -> None:
+    """Its weights are gone; its losses belong to no run that goes on."""
+    lost = {"event": "train_progress", "step": 20, "attempt": 5, "loss": 9.0, "lr": 1.0}
+    with open(copy / "logs/rank-0.jsonl", "a") as file:
+        file.write(json.dumps(lost) + "\n")
+    assert compare_runs(runs / "straight", copy).status == "equal"
+
+
+def test_what_neither_run_has_logged_or_kept_is_said(runs: Path, copy: Path) -> None:
+    """Equal samples alone are weaker evidence than equal weights."""
+    (copy / "logs/rank-0.jsonl").write_text("")
+    shutil.rmtree(copy / "checkpoints")
+    comparison = compare_runs(runs / "straight", copy)
+    wanted = {"no logged step that both runs have", "no checkpoint that both runs have"}
+    assert wanted <= {*comparison.notes}
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_nan_is_equal_to_nan_and_to_nothing_else(exact: bool) -> None:
+    """A run that was lost to NaN is still the same run."""
+    nan = torch.tensor([1.0, float("nan")])
+    assert differing_value(nan, nan.clone(), exact=exact) is None
+    place, first, second = differing_value(nan, torch.ones(2), exact=exact) or ("", 0, 0)
+    assert (place, second) == ("[1]", 1.0)
+    assert first != first
+    assert is_same(float("nan"), float("nan"), exact=exact)
+    assert not is_same(float("nan"), 1.0, exact=exact)
+    assert not is_same(None, 1.0, exact=exact)
+    assert differing_value(torch.ones(2), torch.ones(3), exact=exact) is not None
+    assert is_same(1.0, 1.0 + 1e-6, exact=exact) is not exact
+
+
+# --- the script -----------------------------------------------------------------------------
+
+
+def run_main(*arguments: object) -> int:
+    main: Callable[[list[str]], int] = runpy.run_path(str(ROOT / "scripts/audit_run.py"))[
+        "main"
+    ]
+    return main([str(argument) for argument in arguments])
+
+
+def test_the_script_exits_with_0_1_and_2(
+    runs: Path, copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Equal, different, nothing to compare: a pipeline must tell them apart."""
+    straight = runs / "straight"
+    assert run_main(straight, "--against", copy) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "equal: equal up to step 26"
+    shutil.rmtree(copy / "ledger")
+    assert run_main(straight, "--against", copy) == 2
+    assert "no surviving step" in capsys.readouterr().out
+    assert run_main(tmp_path / "nowhere", "--against", straight) == 2
+    output = capsys.readouterr().out
+    assert output.startswith("no evidence: ")
+    assert "--run-dir" in output
+    assert len(output) < 400
+    assert run_main(straight, "--against", runs / "pinned", "--json") == 1
+    comparison = json.loads(capsys.readouterr().out)
+    assert comparison["status"] == "different"
+    assert comparison["differences"][0]["step"] == 1
+    with pytest.raises(SystemExit) as left:
+        run_main(straight, "--against", copy, "--plot", tmp_path / "x.png")
+    assert left.value.code == 2

@@ -1,0 +1,487 @@
+"""The account of a run's time: every second once, under the right name."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jobs import finish, kill_after_commit, run_ranks, small
+from matplotlib.text import Text
+
+from rehearsal.audit import audit_run, read_jsonl
+from rehearsal.goodput import KINDS, Account, account_run
+from rehearsal.goodput_picture import goodput_picture
+
+ROOT = Path(__file__).parents[1]
+Record = dict[str, Any]
+
+
+class Script:
+    """A run folder whose times are written by hand: rank 0's, seconds after 1000."""
+
+    def __init__(self, *, old: bool = False) -> None:
+        self.old = old  # before the facts that only the account needs
+        self.ledger: list[Record] = []
+        self.logs: list[Record] = []
+
+    def event(self, attempt: int, name: str, at: float, step: int = 0, **rest: Any) -> None:
+        who = {"attempt": attempt, "rank": 0, "event": name, "step": step}
+        self.logs.append({**who, "time": 1000.0 + at, **rest})
+
+    def start(self, attempt: int, process: float, logged: float, step: int = 0) -> None:
+        facts = {} if self.old else {"process_started": 1000.0 + process}
+        self.event(attempt, "run_start", logged, step, **facts)
+        if step:
+            self.event(attempt, "checkpoint_restored", logged, step)
+
+    def step(self, attempt: int, step: int, begin: float, end: float) -> None:
+        line = {"attempt": attempt, "epoch": 0, "step": step, "rank": 0, "world_size": 1}
+        when = {"time": 1000.0 + end, "step_s": end - begin}
+        self.ledger.append({**line, "samples": [step], **when})
+
+    def progress(self, attempt: int, step: int, at: float, wait: float) -> None:
+        facts = {} if self.old else {"data_wait_s": wait}
+        self.event(attempt, "train_progress", at, step, loss=1.0, **facts)
+
+    def write(self, folder: Path) -> Path:
+        for part, records in (("ledger", self.ledger), ("logs", self.logs)):
+            (folder / part).mkdir(parents=True)
+            for record in records:
+                with open(folder / part / f"rank-{record['rank']}.jsonl", "a") as file:
+                    file.write(json.dumps(record) + "\n")
+        identity = {"num_samples": 100, "seed": 1, "global_batch_size": 1}
+        config = {"identity": identity, "total_steps": 100}
+        (folder / "config.json").write_text(json.dumps(config))
+        return folder
+
+    def account(self) -> Account:
+        with tempfile.TemporaryDirectory() as folder:
+            return account_run(self.write(Path(folder, "run")))
+
+
+def killed_script(*, old: bool = False) -> Script:
+    """Killed at 20 in step 7; step 4 was saved; 5 and 6 are trained again; ends at 42."""
+    run = Script(old=old)
+    run.start(0, 0.0, 6.0)
+    for step in range(1, 5):
+        run.step(0, step, 8.0 + 2 * (step - 1), 8.0 + 2 * step)  # 8..16
+    run.event(0, "checkpoint_saved", 16.75, 4)
+    run.progress(0, 4, 16.875, 1.0)
+    run.step(0, 5, 17.0, 18.0)
+    run.step(0, 6, 18.25, 20.0)
+    run.start(1, 25.0, 30.0, step=4)
+    for step in range(5, 9):
+        run.step(1, step, 32.0 + 2 * (step - 5), 34.0 + 2 * (step - 5))  # 32..40
+    run.progress(1, 8, 41.0, 0.5)
+    run.event(1, "checkpoint_saved", 40.75, 8)
+    run.event(1, "run_end", 42.0, 8)
+    return run
+
+
+def spent(account: Account) -> dict[str, float]:
+    """The kinds that have any time."""
+    return {kind: seconds for kind, seconds in account.seconds.items() if seconds}
+
+
+def check_sums(account: Account) -> None:
+    """Each microsecond is in one kind, and in one span."""
+    wall_us = round(account.wall_s * 1e6)
+    assert sum(round(seconds * 1e6) for seconds in account.seconds.values()) == wall_us
+    assert set(account.seconds) == set(account.fractions) == set(KINDS)
+    assert min(account.seconds.values()) >= 0.0
+    assert all(math.isfinite(fraction) for fraction in account.fractions.values())
+    if wall_us:
+        assert sum(account.fractions.values()) == pytest.approx(1.0)
+        assert (account.spans[0].begin_us, account.spans[-1].end_us) == (0, wall_us)
+    for before, after in pairwise(account.spans):
+        assert before.end_us == after.begin_us
+    assert all(span.end_us > span.begin_us for span in account.spans)
+
+
+def test_each_second_of_a_killed_run_has_its_name() -> None:
+    """The figures of an account are only as good as the borders between its kinds."""
+    account = killed_script().account()
+    check_sums(account)
+    assert spent(account) == {
+        "useful": 8 - 1.0 + 8 - 0.5,
+        "replayed": 2.75,
+        "data_wait": 1.5,
+        "start_up": 8.0 + 7.0,
+        "checkpoint": 0.75 + 2.0,
+        "down": 5.0,
+        "logging": 0.25 + 0.25,
+    }
+    assert account.wall_s == 42.0
+    # Killed before its next train_progress: how long steps 5 and 6 waited is not known.
+    note = "attempt 0: waiting for data counts as step time in 2 of 6 steps"
+    assert account.notes == [note]
+
+
+def test_the_goodput_is_the_audits(tmp_path: Path) -> None:
+    """Two figures of the same name that differ are believed neither."""
+    report = audit_run(killed_script().write(tmp_path / "run"))
+    account = account_run(tmp_path / "run")
+    assert report.goodput == account.goodput == pytest.approx(16 / 37)
+    assert (report.useful_s, report.wall_s, report.between_attempts_s) == (16.0, 37.0, 5.0)
+
+
+def test_a_folder_without_the_newer_facts_is_accounted_for() -> None:
+    """What was not written down is unknown, and neither start-up nor down."""
+    account = killed_script(old=True).account()
+    check_sums(account)
+    assert spent(account) == {
+        "useful": 16.0, "replayed": 2.75, "start_up": 2.0 + 2.0, "checkpoint": 2.75,
+        "logging": 0.5, "unknown": 10.0,
+    }  # fmt: skip
+    assert account.wall_s == 36.0  # the start of the first process is not known
+    assert account.notes == [
+        "attempt 0: the start of its process is not known",
+        "attempt 0: waiting for data counts as step time in 6 of 6 steps",
+        "attempt 1: the start of its process is not known",
+        "attempt 1: waiting for data counts as step time in 4 of 4 steps",
+    ]
+
+
+def test_other_ranks_and_their_clocks_do_not_count() -> None:
+    """On another machine an hour may be missing, and each rank waits for itself."""
+    wanted, run = killed_script().account(), killed_script()
+    for records in (run.ledger, run.logs):
+        for record in [*records]:
+            record["world_size"] = 2
+            later = {"time": record["time"] + 3600.0, "data_wait_s": 0.25}
+            records.append({**record, "rank": 1, **later})
+            if "process_started" in record:
+                records[-1]["process_started"] += 3600.0
+    account = run.account()
+    assert (account.seconds, account.wall_s) == (wanted.seconds, wanted.wall_s)
+
+
+def test_two_attempts_in_one_process_have_no_second_start_up() -> None:
+    """In a test or a console both run in one process, which began before the first ended."""
+    run = killed_script()
+    for record in run.logs:
+        if "process_started" in record:
+            record["process_started"] = 1000.0
+    account = run.account()
+    check_sums(account)
+    assert (account.seconds["start_up"], account.seconds["down"]) == (8.0 + 2.0, 0.0)
+    assert account.seconds["unknown"] == 10.0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_hang_lasts_from_the_last_step_to_the_end_of_the_job(rank: int) -> None:
+    """Whichever rank tells of it: the first to find out may be any."""
+    run = killed_script()
+    run.event(0, "hang", 24.5, 6)
+    run.logs[-1]["rank"] = rank
+    account = run.account()
+    check_sums(account)
+    assert (account.seconds["hang"], account.seconds["down"]) == (4.5, 0.5)
+    assert account.wall_s == 42.0
+
+
+def test_steps_between_which_a_line_is_missing_leave_unknown_time() -> None:
+    """What nobody wrote down must not pass for something harmless."""
+    run = killed_script()
+    run.ledger[:] = [x for x in run.ledger if (x["attempt"], x["step"]) != (1, 6)]
+    account = run.account()
+    check_sums(account)
+    assert (account.seconds["unknown"], account.seconds["logging"]) == (2.0, 0.5)
+
+
+def test_steps_of_a_rank_that_was_woken_to_report_are_part_of_the_hang() -> None:
+    """SIGCONT lets a stopped rank go on for a step or two before the job is ended."""
+    run = killed_script()
+    run.event(0, "hang", 20.0, 4)
+    account = run.account()
+    check_sums(account)
+    assert (account.seconds["hang"], account.seconds["replayed"]) == (20.0 - 16.75, 0.0)
+    assert account.seconds["checkpoint"] == 2.75
+
+
+def test_a_hang_after_a_save_or_before_the_first_step_is_told_apart() -> None:
+    """A save that was published is no hang, nor is what came before it was found."""
+    run = Script()
+    run.start(0, 0.0, 6.0)
+    run.event(0, "hang", 20.0, 0)
+    run.start(1, 21.0, 22.0)
+    run.step(1, 1, 23.0, 24.0)
+    run.event(1, "checkpoint_saved", 25.0, 1)
+    run.event(1, "hang", 35.0, 1)
+    account = run.account()
+    check_sums(account)
+    assert spent(account) == {
+        "start_up": 6.0 + 2.0, "hang": 14.0 + 10.0, "down": 1.0, "useful": 1.0,
+        "checkpoint": 1.0,
+    }  # fmt: skip
+
+
+def test_a_save_beside_the_training_stalls_no_longer_than_to_the_next_step() -> None:
+    """What an asynchronous save takes is not what it costs."""
+    run = Script()
+    run.start(0, 0.0, 1.0)
+    run.step(0, 1, 2.0, 3.0)
+    run.step(0, 2, 3.5, 4.5)
+    run.event(0, "checkpoint_saved", 6.0, 1)
+    run.step(0, 3, 4.5, 7.0)
+    run.event(0, "checkpoint_saved", 8.0, 3)
+    run.event(0, "run_end", 9.0, 3)
+    account = run.account()
+    assert spent(account) == {"start_up": 2.0, "checkpoint": 0.5 + 2.0, "useful": 4.5}
+
+
+def test_a_wait_is_never_longer_than_its_step() -> None:
+    """On CUDA the device's wait and the host's step are two clocks."""
+    run = killed_script()
+    for record in run.logs:
+        if record["event"] == "train_progress":
+            record["data_wait_s"] = 100.0
+    account = run.account()
+    check_sums(account)
+    assert (account.seconds["data_wait"], account.seconds["useful"]) == (16.0, 0.0)
+    assert account.goodput == pytest.approx(16 / 37)
+
+
+@pytest.mark.parametrize("shift", [-12.0, -40.0])
+def test_attempts_that_overlap_are_counted_once_and_noted(shift: float) -> None:
+    """A clock that was set back must not make time negative, or double."""
+    run = killed_script()
+    for record in run.logs + run.ledger:
+        for name in ("time", "process_started"):
+            if record["attempt"] == 1 and name in record:
+                record[name] += shift
+    account = run.account()
+    check_sums(account)
+    assert any("went back by up to" in note for note in account.notes)
+    assert account.wall_s <= 42.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -5.0, 10**400, "x", None, {}])
+@pytest.mark.parametrize("name", ["time", "step_s", "process_started", "data_wait_s"])
+def test_a_senseless_number_changes_no_more_than_itself(name: str, value: Any) -> None:
+    """One NaN in a sum makes the whole account nothing."""
+    run = killed_script()
+    for records in (run.logs, run.ledger):
+        spoilt = [record for record in records if name in record]
+        for record in spoilt[:1]:
+            record[name] = value
+    account = run.account()
+    check_sums(account)
+    assert 20 <= account.wall_s <= 42.0 or value == -5.0
+    if name == "data_wait_s":
+        assert not any("went back" in note for note in account.notes)
+
+
+def test_an_empty_ledger_is_all_start_up() -> None:
+    """A job that dies before its first step, again and again, has a full account as well."""
+    run = Script()
+    run.start(0, 0.0, 6.0)
+    run.start(1, 10.0, 12.0)
+    account = run.account()
+    check_sums(account)
+    assert spent(account) == {"start_up": 8.0, "down": 4.0}
+    assert account.goodput is None
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    """An account of nothing would be an account of zeros."""
+    with pytest.raises(ValueError, match=r"nowhere: no time in ledger/.* --run-dir"):
+        account_run(tmp_path / "nowhere")
+
+
+times = st.floats(-10.0, 200.0) | st.sampled_from([math.nan, math.inf, 0.0, 50.0])
+
+
+@st.composite
+def any_scripts(draw: st.DrawFn) -> Script:
+    """Whatever a broken clock, a torn log or another program can leave behind."""
+    run = Script(old=draw(st.booleans()))
+    for attempt in draw(st.lists(st.integers(0, 3), max_size=4)):
+        run.start(attempt, draw(times), draw(times), draw(st.integers(0, 5)))
+        for step in draw(st.lists(st.integers(1, 9), max_size=6)):
+            run.step(attempt, step, draw(times), draw(times))
+        names = ["checkpoint_saved", "train_progress", "run_end", "hang", "preempted"]
+        for name in draw(st.lists(st.sampled_from(names), max_size=5)):
+            wait = {"data_wait_s": draw(times)} if draw(st.booleans()) else {}
+            run.event(attempt, name, draw(times), draw(st.integers(0, 9)), **wait)
+    return run
+
+
+@settings(deadline=None)
+@given(any_scripts())
+def test_the_kinds_add_up_to_the_wall_time_whatever_is_written(run: Script) -> None:
+    """A second that is missing or counted twice makes every percentage a lie."""
+    try:
+        account = run.account()
+    except ValueError as error:
+        assert "no time in ledger" in str(error)  # noqa: PT017
+    else:
+        check_sums(account)
+
+
+# --- real runs ------------------------------------------------------------------------------
+
+LONGER = {
+    "dataset_size": 12_000, "hidden_dim": 512, "micro_batch_size": 64, "max_epochs": 3,
+    "checkpoint_every_steps": 20, "log_every": 5, "num_workers": 1,
+}  # fmt: skip
+
+
+def check_real(run_dir: Path) -> Account:
+    """What holds for each run that was killed and started again."""
+    account, report = account_run(run_dir), audit_run(run_dir)
+    check_sums(account)
+    assert report.status == "proved", report.findings
+    assert account.fractions["unknown"] < 0.05, account.seconds
+    kinds = ("useful", "replayed", "data_wait", "start_up", "checkpoint", "logging", "down")
+    assert all(account.seconds[kind] > 0 for kind in kinds), account.seconds
+    assert account.goodput == pytest.approx(report.goodput, rel=1e-3)
+    inside = account.wall_s - account.seconds["down"]
+    assert inside == pytest.approx(report.wall_s, abs=1e-3)
+    assert not any("not known" in note or "went back" in note for note in account.notes)
+    return account
+
+
+@pytest.mark.ranks
+def test_less_than_a_twentieth_of_a_killed_run_is_unknown(tmp_path: Path) -> None:
+    """A large rest is where the next outage's cost hides."""
+    began = time.time()
+    cfg = small(tmp_path / "run", **LONGER)
+    run_ranks(cfg, 2, partial(kill_after_commit, 1, 75))
+    time.sleep(0.3)  # so that the time between is not a rounding error
+    finish(cfg, 2)
+    account = check_real(tmp_path / "run")
+    assert 0.3 < account.seconds["down"] < time.time() - began
+    # The processes began after the test did, and before they wrote down that they had.
+    starts = [x for x in read_jsonl(tmp_path / "run/logs/rank-0.jsonl") if "pid" in x]
+    assert [x["attempt"] for x in starts] == [0, 1]
+    assert began - 0.05 < starts[0]["process_started"] < starts[0]["time"]
+    assert starts[0]["time"] < starts[1]["process_started"] < starts[1]["time"]
+
+
+@pytest.mark.ranks
+def test_a_run_under_torchrun_is_accounted_for_from_the_first_process(tmp_path: Path) -> None:
+    """There the import of torch is most of a start-up, and no log line is written in it."""
+    run = tmp_path / "run"
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in LONGER.items()]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
+    command += ["--max-restarts=1", str(ROOT / "scripts/launch.py"), "--run-dir", str(run)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    job = subprocess.Popen(
+        [*command, *flags], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert job.stderr is not None
+    ledger, log = run / "ledger/rank-1.jsonl", run / "logs/rank-1.jsonl"
+    deadline = time.monotonic() + 120
+    while not ledger.exists() or sum(1 for _ in read_jsonl(ledger)) < 70:
+        is_training = time.monotonic() < deadline and job.poll() is None
+        assert is_training, job.stderr.read()[-2000:]
+        time.sleep(0.05)
+    os.kill(next(x["pid"] for x in read_jsonl(log) if "pid" in x), signal.SIGKILL)
+    _, errors = job.communicate(timeout=200)
+    assert job.returncode == 0, errors[-2000:]
+    account = check_real(run)
+    first = next(x for x in read_jsonl(run / "logs/rank-0.jsonl") if "pid" in x)
+    assert account.begin == first["process_started"]
+    assert account.seconds["start_up"] > first["time"] - first["process_started"] > 0.3
+
+
+# --- the picture and the script -------------------------------------------------------------
+
+
+def texts_of(account: Account) -> str:
+    figure = goodput_picture(account)
+    figure.canvas.draw()
+    return "\n".join(x.get_text() for x in figure.findobj(Text) if isinstance(x, Text))
+
+
+def test_the_picture_says_the_totals_and_the_attempts() -> None:
+    """A colour without its number is a guess."""
+    text = texts_of(killed_script().account())
+    for wanted in (
+        "useful steps: 14.5 s, 34.5 %", "lost steps: 2.8 s, 6.5 %", "down: 5.0 s, 11.9 %",
+        "waiting for data: 1.5 s, 3.6 %", "goodput 43.2 %", "attempt 0", "attempt 1",
+        "seconds since the first start",
+    ):  # fmt: skip
+        assert wanted in text
+    with pytest.raises(ValueError, match="nothing to draw"):
+        goodput_picture(Account(begin=0, wall_s=0, seconds={}, fractions={}, goodput=None))
+
+
+def test_the_areas_of_the_picture_are_the_seconds() -> None:
+    """A bar that is drawn too long tells another story than the numbers under it."""
+    account = killed_script().account()
+    areas: dict[str, float] = {}
+    figure = goodput_picture(account)
+    for patch in figure.axes[0].patches:
+        values, edges, baseline = patch.get_data()
+        colour = patch.get_facecolor()
+        area = float(((edges[1:] - edges[:-1]) * (baseline - values)).sum()) / 0.8
+        key = "#{:02X}{:02X}{:02X}".format(*(round(255 * part) for part in colour[:3]))
+        areas[key] = areas.get(key, 0.0) + area
+    wanted = {"#0072B2": 14.5, "#D55E00": 2.75, "#56B4E9": 15.0, "#CC79A7": 2.75}
+    wanted |= {"#E69F00": 1.5, "#FFFFFF": 5.0, "#009E73": 0.5}
+    assert areas == {key: pytest.approx(area, abs=1e-6) for key, area in wanted.items()}
+
+
+def test_many_attempts_and_long_times_are_still_legible() -> None:
+    """A week of restarts is the case for which the picture is made."""
+    run = Script()
+    for attempt in range(60):
+        run.start(attempt, 9000.0 * attempt, 9000.0 * attempt + 50)
+        run.step(attempt, attempt + 1, 9000.0 * attempt + 60, 9000.0 * attempt + 8000)
+    text = texts_of(run.account())
+    assert "days since the first start" in text
+    assert "Drawn: the first 40 of 60 attempts" in text
+
+
+def run_main(*arguments: object) -> int:
+    main: Callable[[list[str]], int] = runpy.run_path(str(ROOT / "scripts/audit_run.py"))[
+        "main"
+    ]
+    return main([str(argument) for argument in arguments])
+
+
+def test_the_script_prints_the_account(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """People and tools read the same numbers."""
+    run = killed_script().write(tmp_path / "run")
+    run_main(run)
+    output = capsys.readouterr().out.splitlines()
+    assert "  lost steps             2.8 s    6.5 %" in output
+    assert "wall time               42.0 s, of which" in output
+    assert any(line.startswith("note ") and "2 of 6 steps" in line for line in output)
+    run_main(run, "--json")
+    account = json.loads(capsys.readouterr().out)["account"]
+    assert account["seconds"]["replayed"] == 2.75
+    assert account["fractions"]["down"] == pytest.approx(5 / 42)
+    assert "spans" not in account
+
+
+def test_the_script_draws_the_account_or_says_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong name of a picture must not cost the audit's verdict on the screen."""
+    run = killed_script().write(tmp_path / "run")
+    run_main(run, "--goodput", tmp_path / "g.png")
+    assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
+    assert run_main(run, "--goodput", tmp_path / "g.nonsense") == 2
+    assert "--goodput" in capsys.readouterr().err
+    assert run_main(tmp_path, "--goodput", tmp_path / "h.png") == 2
+    assert not (tmp_path / "h.png").exists()
