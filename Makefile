@@ -29,7 +29,8 @@ test: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python scripts/sync_notebooks.py check
-	OMP_NUM_THREADS=1 $(BIN)/pytest
+	@# Two at a time, a class's tests by one worker: they share its fixtures.
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadscope --durations 15
 	@# The drills' own notebooks run in tests/test_notebooks_drills.py, all in one process.
 	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 FAST=1 $(BIN)/pytest --nbmake notebooks/*.ipynb -n 2
 
