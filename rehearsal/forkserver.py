@@ -32,6 +32,13 @@ def become_subreaper() -> None:
         ctypes.CDLL(None).prctl(set_child_subreaper, 1)
 
 
+def end_with_server() -> None:
+    """Have the kernel end this rank when the server is killed: nobody else would."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
 def children() -> list[int]:
     """Process ids of the living children of this process. Linux; elsewhere none are found."""
     found = []
@@ -48,6 +55,7 @@ def fork_rank(folder: Path, rank: int, connection: socket.socket) -> int:
         return pid
     try:
         os.setsid()
+        end_with_server()
         connection.close()
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)

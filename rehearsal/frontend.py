@@ -22,7 +22,7 @@ from rehearsal.verdict import Verdict
 
 
 CALL = re.compile(
-    r"`?\b(start|check|hint|solution|narration|diff|status|debrief)"
+    r"`?(?<![\w.])(start|check|hint|solution|narration|diff|status|debrief)"
     r"\((?:\"(\w+)\"(, give_up=True)?)?\)`?"
 )
 _spell: Callable[[str], str] = str
@@ -58,10 +58,20 @@ def _as_command(text: str) -> str:
     return CALL.sub(command, text)
 
 
-def show(plain: str, markdown: str = "", rich: Mapping[str, str] | None = None) -> None:
-    """Show text; where a notebook listens, as Markdown or as other formats."""
+def show(
+    plain: str,
+    markdown: str = "",
+    rich: Mapping[str, str] | None = None,
+    *,
+    is_code: bool = False,
+) -> None:
+    """Show text; where a notebook listens, as Markdown or as other formats.
+
+    Args:
+        is_code: it is shown as it is, also in a shell.
+    """
     if not has_front_end():
-        print(_spell(plain))
+        print(plain if is_code else _spell(plain))
         return
     from IPython.display import display
 

@@ -139,7 +139,7 @@ def solution(drill: str, *, give_up: bool = False) -> None:
         )
         return
     progress().add(drill, "solution", "earned" if has_passed else "gave_up")
-    show(the_drill.solution, markdown=f"```python\n{the_drill.solution}\n```")
+    show(the_drill.solution, markdown=f"```python\n{the_drill.solution}\n```", is_code=True)
 
 
 def narration(drill: str) -> None:
@@ -164,7 +164,7 @@ def diff(drill: str) -> None:
         old.text.splitlines(), new.text.splitlines(), _name(old), _name(new), lineterm=""
     )
     text = "\n".join(lines) or "The last two attempts are the same text."
-    show(text, markdown=f"```diff\n{text}\n```")
+    show(text, markdown=f"```diff\n{text}\n```", is_code=True)
 
 
 def _name(attempt: Entry) -> str:

@@ -3,7 +3,8 @@
     python scripts/launch.py --run-dir runs/first --data digits
     torchrun --nproc-per-node 2 scripts/launch.py --run-dir runs/second --data digits
 
-Exit codes: 0 done, already done, or preempted after SIGTERM; 2 what the user can mend; 1 else.
+Exit codes: 0 done, already done, or preempted after SIGTERM; 2 what the user can mend; 1 else,
+also for a rank of several that gets SIGTERM before it trains.
 """
 
 from __future__ import annotations
@@ -122,9 +123,9 @@ def die_with_torchrun() -> None:
     supervisor starts again would be refused.
     """
     if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
-        set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
+        torchrun, set_parent_death_signal = os.getppid(), 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-        if os.getppid() == 1:  # torchrun was dead already
+        if os.getppid() != torchrun:  # it died in between
             os._exit(1)
 
 

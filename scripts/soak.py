@@ -50,7 +50,8 @@ HOSTILE = {
                           "crashed"),
     "a flood of output": ("print('x' * 10000) or [print(i) for i in range(10**5)]",
                           "wrong crashed hung"),
-    "the server of the ranks killed": ("os.kill(os.getppid(), 9)", "crashed"),
+    "the server of the ranks killed": ("os.kill(os.getppid(), 9)\n    while True: pass",
+                                       "crashed"),
 }  # fmt: skip
 CELL = """
 import ctypes, os, subprocess, sys, threading, time

@@ -6,18 +6,22 @@ import ctypes
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from jobs import finish, run_ranks, slow_down_saves, small, this_rank
 
 from trainer_core.watchdog import blame
 
 TIMEOUT_S = 2.0
+# Ranks cannot import a test module; its functions travel by value, as a notebook's do.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def report(waits: bool, issued: int, how: str = "answered") -> dict[str, Any]:
@@ -37,6 +41,11 @@ class TestBlame:
     def test_if_all_wait_the_one_behind_is_named(self) -> None:
         """A rank that skipped a collective waits in the next; the others are one behind."""
         assert blame([report(True, 4), report(True, 5), report(True, 4)])[0] == [0, 2]
+
+    def test_if_all_stand_alike_nobody_is_named(self) -> None:
+        """A rank that is blamed is also ended; a guess would end an innocent one."""
+        assert blame([report(True, 4), report(True, 4)])[0] == []
+        assert blame([report(False, 4), report(False, 4)])[0] == []
 
 
 def at_read(step: int, rank: int, act: Callable[[], Any]) -> None:
@@ -70,6 +79,11 @@ def keep_the_gil() -> None:
 
 def dawdle() -> None:
     time.sleep(2 * TIMEOUT_S)
+
+
+def slow_save_then_slow_step() -> None:
+    slow_down_saves(1.5 * TIMEOUT_S)
+    at_read(4, 1, partial(time.sleep, 0.7 * TIMEOUT_S))  # the first save is after step 3
 
 
 def hangs_of(run_dir: Path) -> list[dict[str, Any]]:
@@ -109,6 +123,7 @@ class TestHang:
         [
             partial(at_read, 1, 1, dawdle),  # as a compilation in the first step
             partial(slow_down_saves, 2 * TIMEOUT_S),
+            slow_save_then_slow_step,
         ],
     )
     @pytest.mark.parametrize("is_async", [False, True])

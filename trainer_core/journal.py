@@ -111,7 +111,7 @@ class Journal:
         self.phases: list[dict[str, float]] = []
         self.lr, self.logged_step, self.logged_at = 0.0, self.position, time.perf_counter()
         self.announce(info)
-        self.watchdog = Watchdog(start, info, timers, self.event)
+        self.watchdog = Watchdog(start, info, timers, self.position, self.event)
 
     def announce(self, info: RankInfo) -> None:
         """Log how this attempt begins."""

@@ -126,7 +126,10 @@ def published_steps(checkpoints: Path) -> dict[int, Path]:
     """
     # Not glob: it shows a folder that may not be read as an empty one, and the run would begin
     # again.
-    paths = [*checkpoints.iterdir()] if checkpoints.exists() else []
+    try:
+        paths = [*checkpoints.iterdir()]
+    except FileNotFoundError:
+        paths = []
     steps = {int(path.name[5:]): path for path in paths if re.fullmatch(r"step-\d+", path.name)}
     return dict(sorted(steps.items(), reverse=True))
 

@@ -205,7 +205,7 @@ def lock_run_dir(path: Path, seen: Sequence[Any]) -> IO[str]:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if what_is_seen(path.parent) != seen:
             raise BlockingIOError("trained here between the decision and the lock")
-    except OSError as error:
+    except BlockingIOError as error:
         with file:
             owner = path.read_text().strip()
         raise UserError(

@@ -68,11 +68,13 @@ def all_ranks_together(verified: Path | None = None) -> Iterator[None]:
         yield
     except Exception as caught:  # re-raised below, here and on the other ranks
         error = caught
-        if verified and not isinstance(caught, OSError):
+        of_the_machine = OSError, MemoryError, torch.OutOfMemoryError
+        if verified and not isinstance(caught, of_the_machine):
             error = UserError(
                 f"{verified} is as its manifest says, but cannot be loaded ({caught!r:.60}): "
                 "written by another program. Move it away: the run goes on from the one before."
             )
+            error.__cause__ = caught
     raise_together(error)
 
 

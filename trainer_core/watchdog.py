@@ -23,6 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,18 +52,34 @@ def last_collective() -> dict[str, Any]:
 
 
 def blame(reports: list[dict[str, Any]]) -> tuple[list[int], str]:
-    """The ranks that the others wait for, and how that is known. Reports are by rank."""
+    """The ranks that the others wait for, and how that is known. Reports are by rank.
+
+    None if they cannot be told apart.
+    """
     for how, why in {
         "mute": "gave no report: gone, or in C code that keeps the GIL",
         "woken": "answered only after SIGCONT",
     }.items():
         if ranks := [rank for rank, report in enumerate(reports) if report["how"] == how]:
             return ranks, why
-    if busy := [rank for rank, report in enumerate(reports) if not report["waits"]]:
+    busy = [rank for rank, report in enumerate(reports) if not report["waits"]]
+    if 0 < len(busy) < len(reports):
         return busy, "did not wait in a collective; the others did"
     fewest = min(report["issued"] for report in reports)
     late = [rank for rank, report in enumerate(reports) if report["issued"] == fewest]
-    return late, "waited in an earlier collective than the others, or all in the same"
+    if len(late) < len(reports):
+        return late, "had issued fewer collectives than the others"
+    return [], "all ranks stood at the same collective"
+
+
+def place_of(pid: int) -> list[Any]:
+    """What tells a process from all others, also from a later one with its number."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return [boot, os.readlink("/proc/self/ns/pid"), pid, started]
+    except OSError:  # no Linux, or no such process
+        return [platform.node(), pid]
 
 
 # %%
@@ -73,23 +90,29 @@ class Watchdog:
 
     Args:
         timers: of the loop; they know whether it is saving.
+        position: steps that are complete already.
         event: writes to this rank's log.
     """
 
     def __init__(
-        self, start: Start, info: RankInfo, timers: StepTimers, event: Callable[..., None]
+        self,
+        start: Start,
+        info: RankInfo,
+        timers: StepTimers,
+        position: int,
+        event: Callable[..., None],
     ) -> None:
         self.cfg, self.info, self.timers, self.event = start.cfg, info, timers, event
-        name = f"watch {start.record['run_id']} {start.attempt}"
-        self.step, self.beat_at = 0, time.monotonic()  # 0: none yet in this attempt
+        self.step, self.beat_at, self.is_first_step = position, time.monotonic(), True
         self.stacks = start.cfg.run_dir / "logs"
         self.interval_s = min(5.0, start.cfg.hang_timeout_s / 10)
         self.watched, self.ended = threading.get_ident(), threading.Event()
-        if "RANK" in os.environ:
+        if info.world_size > 1 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             # A connection of its own: the store of the process group may be in use.
             address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            name = f"watch {start.record['start_id']}"
             store = PrefixStore(name, TCPStore(*address, wait_for_workers=False))
-            store.set(f"place/{info.rank}", json.dumps([platform.node(), os.getpid()]))
+            store.set(f"place/{info.rank}", json.dumps(place_of(os.getpid())))
             # From C, so that a rank that cannot run Python writes too; all threads, because the
             # signal may come to one that is not Python's.
             file = (self.stacks / f"rank-{info.rank}.stack").open("w")
@@ -97,8 +120,8 @@ class Watchdog:
             threading.Thread(target=self.watch, args=(store,), daemon=True).start()
 
     def beat(self, step: int) -> None:
-        """Say that a step is complete."""
-        self.step, self.beat_at = step, time.monotonic()
+        """Say that a step, or its save, is complete."""
+        self.step, self.beat_at, self.is_first_step = step, time.monotonic(), False
 
     def close(self) -> None:
         """Stop watching."""
@@ -109,67 +132,85 @@ class Watchdog:
 
         The first step and a save may take as long as a collective: compilation, a slow disk.
         """
-        is_slow = self.step == 0 or self.timers.doing == "checkpoint"
-        limit_s = self.cfg.dist_timeout_s if is_slow else self.cfg.hang_timeout_s
+        limit_s = self.cfg.hang_timeout_s
+        if self.is_first_step or self.timers.doing == "checkpoint":
+            limit_s = max(limit_s, self.cfg.dist_timeout_s)
         return time.monotonic() - self.beat_at > limit_s
 
     def watch(self, store: PrefixStore) -> None:
         """Look, a few times in each timeout, whether this rank or another raises an alarm."""
         # Without the store there is no launcher either, and the job is ending.
         with contextlib.suppress(RuntimeError):
+            looked_at = time.monotonic()
             while not self.ended.wait(self.interval_s):
+                now = time.monotonic()
+                if now - looked_at > 2 * self.interval_s + 1:
+                    self.beat_at = now  # this process was stopped itself, maybe the whole job
+                looked_at = now
                 if self.is_late() or store.check(["alarm"]):
                     self.answer(store)
 
     def answer(self, store: PrefixStore) -> None:
         """Report; the first to do so tells what all have reported. Ends the process."""
-        is_first, step = store.add("alarm", 1) == 1, self.step
-        stack = traceback.format_stack(sys._current_frames()[self.watched])
-        here = {"step": step, "doing": self.timers.doing, "stack": "".join(stack[-8:])}
-        report = {"how": "answered", **here, **last_collective()}
-        store.set(f"report/{self.info.rank}", json.dumps(report))
-        with contextlib.suppress(RuntimeError):  # the store may end with the rank that tells
+        try:
+            is_first, step = store.add("alarm", 1) == 1, self.step
+            stack = traceback.format_stack(sys._current_frames()[self.watched])
+            here = {"step": step, "doing": self.timers.doing, "stack": "".join(stack[-8:])}
+            report = {"how": "answered", **here, **last_collective()}
+            store.set(f"report/{self.info.rank}", json.dumps(report))
             if is_first:
-                ranks = range(self.info.world_size)
-                blamed = self.tell(step, [self.report_of(store, rank) for rank in ranks])
+                blamed = self.tell(step, self.gather(store))
                 store.set("told", "")
                 # It may have answered and hang again; the launcher waits for its end.
-                for rank in blamed:
-                    self.send(store, rank, signal.SIGKILL)
-            store.wait(["told"])
-        os._exit(1)
+                self.send(store, blamed, signal.SIGKILL)
+            with contextlib.suppress(RuntimeError):  # it may end with the rank that tells
+                store.wait(["told"])
+        except Exception:  # the job ends all the same: it stands still
+            traceback.print_exc()
+        finally:
+            os._exit(1)
 
-    def report_of(self, store: PrefixStore, rank: int) -> dict[str, Any]:
-        """What a rank reports; if it says nothing it is woken, for it may be stopped."""
+    def gather(self, store: PrefixStore) -> list[dict[str, Any]]:
+        """What each rank reports; those that say nothing are woken, for they may be stopped."""
+        reports: dict[int, dict[str, Any]] = {}
+        mute = list(range(self.info.world_size))
         # SIGUSR2 first, so that a stopped rank writes down where it stood before it goes on.
         for signs in [(), (signal.SIGUSR2, signal.SIGCONT)]:
-            self.send(store, rank, *signs)
+            self.send(store, mute, *signs)
             deadline = time.monotonic() + 3 * self.interval_s
-            while time.monotonic() < deadline:
-                if store.check([f"report/{rank}"]):
-                    report: dict[str, Any] = json.loads(store.get(f"report/{rank}"))
-                    late = {"how": "woken", "stack": self.written(rank)} if signs else {}
-                    return report | late
+            while mute and time.monotonic() < deadline:
+                for rank in [rank for rank in mute if store.check([f"report/{rank}"])]:
+                    mute.remove(rank)
+                    reports[rank] = json.loads(store.get(f"report/{rank}"))
+                    if signs:
+                        reports[rank] |= {"how": "woken", "stack": self.written(rank)}
                 time.sleep(self.interval_s / 10)
-        return {"how": "mute", "stack": self.written(rank), **NOTHING}
+        for rank in mute:
+            reports[rank] = {"how": "mute", "stack": self.written(rank), **NOTHING}
+        return [reports[rank] for rank in range(self.info.world_size)]
 
-    def send(self, store: PrefixStore, rank: int, *signs: signal.Signals) -> None:
-        """Send signals to another rank, if it is on this host."""
-        host, pid = json.loads(store.get(f"place/{rank}"))
-        for sign in signs if host == platform.node() and pid != os.getpid() else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, sign)
+    def send(self, store: PrefixStore, ranks: list[int], *signs: signal.Signals) -> None:
+        """Send signals to those of the ranks that are other processes of this host."""
+        for rank in ranks if signs else ():
+            if store.check([f"place/{rank}"]):
+                place = json.loads(store.get(f"place/{rank}"))
+                pid = place[-1] if len(place) == 2 else place[2]
+                if place == place_of(pid) and pid != os.getpid():
+                    for sign in signs:
+                        os.kill(pid, sign)
 
     def written(self, rank: int) -> str:
         """The stack that a rank has written at SIGUSR2."""
         path = self.stacks / f"rank-{rank}.stack"
-        return path.read_text() if path.exists() else ""
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def tell(self, step: int, reports: list[dict[str, Any]]) -> list[int]:
         """Say on stderr and in the log who stands where; returns the ranks to blame."""
         ranks, why = blame(reports)
-        text = f"no step for {self.cfg.hang_timeout_s:g} s after step {step}: "
-        text += f"rank {', '.join(map(str, ranks))} {why}. The job ends, to be started again."
+        who = f"rank {', '.join(map(str, ranks))} {why}" if ranks else why
+        text = f"no step for {time.monotonic() - self.beat_at:.0f} s after step {step}: {who}. "
+        text += "The job ends, to be started again. Should steps take so long, raise "
+        text += "--hang-timeout-s."
         print(f"launch: {text}", file=sys.stderr)
         for rank, report in enumerate(reports):
             waits = "waits in" if report["waits"] else "last collective:"

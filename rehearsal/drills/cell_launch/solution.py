@@ -187,3 +187,4 @@ def save(parts: dict[str, Any], journal: Journal, writer: CheckpointWriter) -> N
     state = build_checkpoint(parts, **when, **facts)
     now = {"time": time.time(), "world_size": journal.start.cfg.world_size}
     save_checkpoint(writer, state, {**record, **when, **now})
+    journal.watchdog.beat(step)  # the time of the save is not the next step's
