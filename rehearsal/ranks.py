@@ -236,23 +236,46 @@ def run_ranks(
     except ImportError:  # enough for what a module defines; grading says what it means
         from pickle import dumps
     payload = dumps((function, arguments, dict(lines or {})))
-    with _turn, tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
-        job = Path(name)
-        (job / "payload.pkl").write_bytes(payload)
-        work = folder or job / "work"
-        work.mkdir(exist_ok=True)
+    with _turn:
+        server = _ready_server()
         for is_last_try in (False, True):
-            try:
-                return _run(job, work, world_size, deadline_s, fault, echo)
-            except OSError:
-                # Somebody has ended the server, maybe the system for want of memory: once more.
-                shut_down()
-                if is_last_try:
-                    raise
+            # A folder for each try: what ranks wrote in the first is no evidence in the second.
+            with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
+                job = Path(name)
+                (job / "payload.pkl").write_bytes(payload)
+                work = folder or job / "work"
+                work.mkdir(exist_ok=True)
+                try:
+                    return _run(server, job, work, world_size, deadline_s, fault, echo)
+                except ConnectionError:
+                    # Somebody has ended the server, maybe the system for want of memory.
+                    shut_down()
+                    if is_last_try:
+                        raise
+            server = _ready_server()
     raise AssertionError("unreachable")
 
 
+def _ready_server() -> ForkServer | Launcher:
+    """The server, with its imports done. RuntimeError if it cannot be started, tried twice."""
+    for _ in range(2):
+        warm_up()
+        assert _server is not None
+        try:
+            _server.wait_until_ready()
+            return _server
+        except ConnectionError as error:
+            shut_down()
+            why = error
+    raise RuntimeError(
+        f"The process that starts ranks cannot be started: {why} Nothing can run on ranks "
+        "until it can. Look whether the machine has memory and processes left, and whether "
+        "this kernel's environment has the installed torch."
+    )
+
+
 def _run(
+    server: ForkServer | Launcher,
     job: Path,
     work: Path,
     world_size: int,
@@ -260,10 +283,6 @@ def _run(
     fault: Fault | None,
     echo: Callable[[str], None] | None,
 ) -> list[RankReport]:
-    warm_up()
-    server = _server
-    assert server is not None
-    server.wait_until_ready()
     # This process plays torchrun's agent: it keeps the store in which the ranks meet.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     launcher = {

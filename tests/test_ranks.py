@@ -373,6 +373,17 @@ class TestServer:
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
         assert ranks._server is not server
 
+    def test_a_server_that_cannot_be_started_is_told_from_a_killed_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A killed one is the learner's doing, with a verdict; this is the machine's."""
+        ranks.shut_down()
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+        with pytest.raises(RuntimeError, match="cannot be started"):
+            run_ranks(add_up, world_size=1)
+        monkeypatch.undo()
+        assert run_ranks(add_up, world_size=1)[0].answer == 1.0
+
     def test_a_server_killed_during_a_job_costs_one_more_try(self) -> None:
         """The learner did nothing wrong."""
         server = ranks._server
@@ -381,11 +392,14 @@ class TestServer:
         timer.start()
 
         def body(context: RankContext) -> str:
+            context.record("begun")
             time.sleep(1)
             return "done"
 
-        assert run_ranks(body, world_size=1)[0].answer == "done"
+        (report,) = run_ranks(body, world_size=1)
         timer.join()
+        assert report.answer == "done"
+        assert [event["kind"] for event in report.events] == ["begun"]  # of one try
 
     def test_an_interrupt_leaves_nothing_running(self) -> None:
         """The stop button must stop the ranks, not only the wait for them."""

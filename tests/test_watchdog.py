@@ -86,6 +86,20 @@ def slow_save_then_slow_step() -> None:
     at_read(4, 1, partial(time.sleep, 0.7 * TIMEOUT_S))  # the first save is after step 3
 
 
+def fail_while_saving() -> None:
+    """Have every rank raise in the step after the first save, which is in flight."""
+    import trainer_core.launch as launch
+
+    slow_down_saves(3 * TIMEOUT_S)
+    original, calls = launch.next_step, []
+
+    def reading(batches: Any, *arguments: Any) -> Any:
+        calls.append(1)
+        return original(iter([]) if len(calls) == 4 else batches, *arguments)
+
+    launch.next_step = reading
+
+
 def hangs_of(run_dir: Path) -> list[dict[str, Any]]:
     lines = [
         json.loads(line)
@@ -141,3 +155,11 @@ class TestHang:
         results = run_ranks(cfg, 2, prepare)
         assert [result.exitcode for result in results] == [0, 0]
         assert hangs_of(tmp_path) == []
+
+    def test_a_save_in_flight_is_finished_after_an_error(self, tmp_path: Path) -> None:
+        """The last good checkpoint would be an older one."""
+        cfg = small(tmp_path, hang_timeout_s=TIMEOUT_S, async_checkpoint=True)
+        results = run_ranks(cfg, 2, fail_while_saving)
+        assert all("StopIteration" in (result.traceback or "") for result in results)
+        assert hangs_of(tmp_path) == []
+        assert (tmp_path / "checkpoints" / "step-00000003").is_dir()

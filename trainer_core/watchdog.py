@@ -13,6 +13,7 @@ starts it again.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import json
 import os
@@ -82,6 +83,19 @@ def place_of(pid: int) -> list[Any]:
         return [platform.node(), pid]
 
 
+def send_to_main_thread(pid: int, sign: signal.Signals) -> None:
+    """Send a signal to a process; its handler runs where the main thread stands.
+
+    A stopped process leaves a plain signal to whichever thread goes on first. The main thread
+    may be some lines further when another one has written down where it stands.
+    """
+    tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # glibc has it
+    if tgkill is None:
+        os.kill(pid, sign)
+    else:
+        tgkill(pid, pid, sign)
+
+
 # %%
 class Watchdog:
     """One rank's watch over the training loop, in a thread of its own.
@@ -113,8 +127,7 @@ class Watchdog:
             name = f"watch {start.record['start_id']}"
             store = PrefixStore(name, TCPStore(*address, wait_for_workers=False))
             store.set(f"place/{info.rank}", json.dumps(place_of(os.getpid())))
-            # From C, so that a rank that cannot run Python writes too; all threads, because the
-            # signal may come to one that is not Python's.
+            # From C, so that a rank that cannot run Python writes too.
             file = (self.stacks / f"rank-{info.rank}.stack").open("w")
             faulthandler.register(signal.SIGUSR2, file)
             threading.Thread(target=self.watch, args=(store,), daemon=True).start()
@@ -197,7 +210,7 @@ class Watchdog:
                 pid = place[-1] if len(place) == 2 else place[2]
                 if place == place_of(pid) and pid != os.getpid():
                     for sign in signs:
-                        os.kill(pid, sign)
+                        send_to_main_thread(pid, sign)
 
     def written(self, rank: int) -> str:
         """The stack that a rank has written at SIGUSR2."""

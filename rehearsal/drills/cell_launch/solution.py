@@ -95,6 +95,7 @@ def train_run(
         try:
             status = train_loop(trainer, parts, batches, nothing, journal, writer, stop)
         finally:
+            journal.watchdog.close()  # no step is due any more
             writer.pool.shutdown()  # a save in flight is finished, whatever else has failed
             journal.close()
         loss = journal.losses[-1]
@@ -183,8 +184,7 @@ def save(parts: dict[str, Any], journal: Journal, writer: CheckpointWriter) -> N
     raise_together(journal.error)  # every line of the ledger is on disk, on every rank
     step, record = parts["sampler"].position, journal.start.record
     when = {"step": step, "epoch": step // journal.schedule.steps_per_epoch}
-    facts = {"learning_rate": journal.lr, "losses": journal.losses}
-    state = build_checkpoint(parts, **when, **facts)
+    state = build_checkpoint(parts, **when, learning_rate=journal.lr, losses=journal.losses)
     now = {"time": time.time(), "world_size": journal.start.cfg.world_size}
     save_checkpoint(writer, state, {**record, **when, **now})
     journal.watchdog.beat(step)  # the time of the save is not the next step's
