@@ -1,11 +1,11 @@
 # Everything installs into .venv.
-# Commands: setup, lab, train, test, selftest, faults, notebooks, bench, clean.
+# Commands: setup, lab, train, test, selftest, faults, mutants, notebooks, bench, clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup lab train test selftest faults bench notebooks clean
+.PHONY: setup lab train test selftest faults mutants bench notebooks clean
 
 setup: $(VENV)/.complete
 
@@ -41,6 +41,10 @@ selftest: setup
 # The whole matrix takes tens of minutes; ARGS=--quick a few tries of each fault.
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/faults.py $(ARGS)
+
+# The tests on broken trainers: half an hour.
+mutants: setup
+	$(BIN)/python scripts/mutate.py $(ARGS)
 
 notebooks: setup
 	$(BIN)/python scripts/sync_notebooks.py build
