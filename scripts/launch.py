@@ -132,6 +132,7 @@ def die_with_torchrun() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Parse, train, print the summary on rank 0."""
     is_main_rank = int(os.environ.get("RANK", 0)) == 0
+    is_first_here = int(os.environ.get("LOCAL_RANK", 0)) == 0
     try:
         cfg, exports = build_parser().parse(arguments)
         # They import torch, which takes two seconds; --help and a wrong flag need none.
@@ -140,8 +141,8 @@ def main(arguments: Sequence[str]) -> int:
 
         result = run(cfg, sinks=build_exporters(exports))
     except UserError as error:
-        # Every rank has raised it; one of them says it.
-        if is_main_rank:
+        # One rank of each node says it: a flag or a device may be wrong on one node only.
+        if is_first_here:
             print(f"launch.py: {error}", file=sys.stderr)
         return 2
     except OSError as error:

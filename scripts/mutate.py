@@ -30,7 +30,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = ROOT / "tests" / "mutants.toml"
-LIMIT_S = 600.0  # a mutant that hangs a test is noticed, too
+TEST_LIMIT_S = 120  # a test that a mutant hangs has failed
+LIMIT_S = 1800.0  # for all tests of a mutant
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +47,7 @@ class Mutant:
 
     def edited(self, root: Path) -> str:
         """The module with the edit. ValueError if the text is not there exactly once."""
-        text = (root / "trainer_core" / self.file).read_text()
+        text = (root / self.file).read_text()
         if (count := text.count(self.find)) != 1:
             raise ValueError(
                 f"{self.name}: its text occurs {count} times in {self.file}. It must occur "
@@ -55,11 +56,16 @@ class Mutant:
         return text.replace(self.find, self.replace)
 
 
+class NoVerdict(Exception):
+    """The tests neither passed nor failed."""
+
+
 class Outcome(NamedTuple):
-    """What happened to a mutant: the test that noticed (None: survived) and the seconds."""
+    """What happened to a mutant."""
 
     mutant: Mutant
-    noticed_by: str | None
+    fate: str  # killed, survived, no verdict
+    by: str  # the test that noticed, or why there is no verdict
     seconds: float
 
 
@@ -69,9 +75,14 @@ def read_mutants(path: Path) -> list[Mutant]:
         return [Mutant(name=name, **facts) for name, facts in tomllib.load(file).items()]
 
 
-def run_tests(copy: Path, tests: Sequence[str]) -> tuple[int, str | None]:
-    """Run tests in a copy, up to the first that fails: exit code, and that test."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+def run_tests(copy: Path, tests: Sequence[str], limit_s: float) -> str | None:
+    """Run tests in a copy, up to the first that fails, which is returned.
+
+    Raises:
+        NoVerdict: if pytest comes to no end, or ends without saying what failed.
+    """
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", f"{TEST_LIMIT_S}"]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     # PYTHONPATH for the processes that the tests start: the copy, not what is installed.
     environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
@@ -79,36 +90,39 @@ def run_tests(copy: Path, tests: Sequence[str]) -> tuple[int, str | None]:
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
-        output, _ = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired:
+        output, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired as error:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return 1, f"no end within {LIMIT_S:.0f} s"
+        raise NoVerdict(f"no end within {limit_s:.0f} s") from error
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
     if process.returncode not in (0, 1) or (process.returncode == 1) != bool(failed):
-        raise RuntimeError(f"pytest {' '.join(tests)} gave no verdict:\n{output[-2000:]}")
-    return process.returncode, failed and failed[1]
+        raise NoVerdict(f"pytest has ended with {process.returncode}: {output[-500:]}")
+    return failed[1] if failed else None
 
 
 def try_mutant(copies: SimpleQueue[Path], mutant: Mutant) -> Outcome:
     """Apply the edit in a copy of the project that is free, run the tests, take it back."""
     began, copy = time.monotonic(), copies.get()
-    module = copy / "trainer_core" / mutant.file
+    module = copy / mutant.file
     text = module.read_text()
     try:
         module.write_text(mutant.edited(copy))
-        _, noticed_by = run_tests(copy, mutant.tests)
+        noticed_by = run_tests(copy, mutant.tests, LIMIT_S)
+        fate, by = ("killed", noticed_by) if noticed_by else ("survived", "")
+    except NoVerdict as reason:
+        fate, by = "no verdict", str(reason)
     finally:
         module.write_text(text)
         copies.put(copy)
-    return Outcome(mutant, noticed_by, time.monotonic() - began)
+    return Outcome(mutant, fate, by, time.monotonic() - began)
 
 
 def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
     """Try each mutant; last, the tests that noticed must pass on the trainer as it is.
 
     Raises:
-        RuntimeError: if one does not: it fails for another reason, and proves nothing.
+        NoVerdict: if one does not: it fails for another reason, and proves nothing.
     """
     ignored = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", ".*_cache")
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -118,16 +132,17 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
         noticed = set()
         with ThreadPoolExecutor(jobs) as pool:
             for outcome in pool.map(partial(try_mutant, copies), mutants):
-                if outcome.noticed_by and "::" in outcome.noticed_by:
-                    noticed.add(outcome.noticed_by)
+                if outcome.fate == "killed":
+                    noticed.add(outcome.by)
                 yield outcome
-        if noticed and run_tests(copies.get(), sorted(noticed))[0]:
-            raise RuntimeError("a test that noticed a mutant fails without it as well")
+        limit_s = LIMIT_S + 60 * len(noticed)
+        if noticed and (failed := run_tests(copies.get(), sorted(noticed), limit_s)):
+            raise NoVerdict(f"{failed} noticed a mutant, but fails without it as well")
 
 
 def as_table(outcomes: Sequence[Outcome]) -> str:
     """The document: the score and a line for each mutant."""
-    killed = [outcome for outcome in outcomes if outcome.noticed_by]
+    killed = sum(outcome.fate == "killed" for outcome in outcomes)
     lines = [
         "# Do the tests notice?",
         "",
@@ -136,17 +151,16 @@ def as_table(outcomes: Sequence[Outcome]) -> str:
         "edits are in [tests/mutants.toml](../tests/mutants.toml). This page is written by "
         "`python scripts/mutate.py --write docs/mutants.md`.",
         "",
-        f"**{len(killed)} of {len(outcomes)} killed.**",
+        f"**{killed} of {len(outcomes)} killed.**",
         "",
         "| mutant | module | the promise that it breaks | noticed first by |",
         "|---|---|---|---|",
     ]
-    for mutant, noticed_by, _ in outcomes:
+    for mutant, fate, by, _ in outcomes:
         # Without parameters: they may hold a bar, which would end the cell.
-        by = (
-            noticed_by.partition("[")[0].replace("tests/", "") if noticed_by else "**survived**"
-        )
-        lines.append(f"| {mutant.name} | {mutant.file} | {mutant.breaks} | {by} |")
+        test = by.partition("[")[0].replace("tests/", "")
+        shown = test if fate == "killed" else f"**{fate}**"
+        lines.append(f"| {mutant.name} | {mutant.file} | {mutant.breaks} | {shown} |")
     return "\n".join(lines) + "\n"
 
 
@@ -168,13 +182,15 @@ def main(arguments: Sequence[str]) -> int:
     outcomes = []
     for outcome in judge(mutants, options.jobs):
         outcomes.append(outcome)
-        fate = f"killed by {outcome.noticed_by}" if outcome.noticed_by else "SURVIVED"
-        print(f"{outcome.mutant.name}: {fate} ({outcome.seconds:.0f} s)", flush=True)
-    survivors = sum(outcome.noticed_by is None for outcome in outcomes)
-    print(f"{len(outcomes) - survivors} of {len(outcomes)} mutants killed")
+        loud = outcome.fate if outcome.fate == "killed" else outcome.fate.upper()
+        print(
+            f"{outcome.mutant.name}: {loud} {outcome.by} ({outcome.seconds:.0f} s)", flush=True
+        )
+    killed = sum(outcome.fate == "killed" for outcome in outcomes)
+    print(f"{killed} of {len(outcomes)} mutants killed")
     if options.write:
         options.write.write_text(as_table(outcomes))
-    return 1 if survivors else 0
+    return 0 if killed == len(outcomes) else 1
 
 
 if __name__ == "__main__":

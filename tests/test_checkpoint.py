@@ -1046,7 +1046,19 @@ class TestStorage:
                 writer.save(checkpoint_of(parts_of(trained=2)), [0], {"step": 2})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert published_steps(tmp_path) == {}
+        assert list(tmp_path.iterdir()) == [], "what is left would keep the disk full"
+
+    def test_an_error_of_the_device_is_not_blamed_on_the_disk(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Exit code 2 would tell a supervisor not to start again."""
+
+        def lost(*_: Any) -> None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        monkeypatch.setattr(torch, "save", lost)
+        with pytest.raises(torch.OutOfMemoryError):
+            writer_of(tmp_path).save({}, [0], {"step": 2})
 
     def test_a_checkpoint_that_is_a_link_goes_and_leaves_what_it_links_to(
         self, tmp_path: Path

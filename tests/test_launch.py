@@ -162,6 +162,17 @@ class TestFlags:
         assert printed.out == ""
         assert not run_dir.exists(), "a refused start writes nothing"
 
+    def test_a_mistake_on_another_node_is_said_there(
+        self, launch: ModuleType, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        """A flag may be wrong on one node only; its ranks would die without a word."""
+        monkeypatch.setenv("RANK", "8")
+        for local_rank, is_said in [("0", True), ("1", False)]:
+            monkeypatch.setenv("LOCAL_RANK", local_rank)
+            assert launch.main(["--datta", "toy"]) == 2
+            assert ("The nearest is --data" in capsys.readouterr().err) == is_said
+
     def test_settings_that_the_run_does_not_read_are_said(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -171,11 +182,12 @@ class TestFlags:
             ("--num-heads 2 --vocab-size 9 --input-dim 9", "--num-heads 2, --vocab-size 9"),
             ("--grad-accum-steps 3 --pinned-global-batch-size 8", "--grad-accum-steps 3"),
             ("--grad-accum-steps 3 --seq-len 64", ""),
+            ("--hang-timeout-s 60", "--hang-timeout-s 60.0"),
         ]:
             run_dir = tmp_path / unread.replace(" ", "")
             command = ["--run-dir", str(run_dir / "run"), *FLAGS.split(), *flags.split()]
             assert launch.main(command) == 0
-            said = re.findall(r"^no effect with .*: (.*)$", capsys.readouterr().err, re.M)
+            said = re.findall(r"^no effect in this run: (.*)$", capsys.readouterr().err, re.M)
             assert said == ([unread] if unread else [])
             log = list(read_jsonl(run_dir / "run" / "logs" / "rank-0.jsonl"))
             events = [line["flags"] for line in log if line["event"] == "settings_unread"]

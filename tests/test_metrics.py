@@ -387,6 +387,26 @@ class TestEvents:
         wanted = {"loss", "lr", "grad_norm", "samples_per_s", "phases", "step", "epoch", "rank"}
         assert wanted <= set(progress)
 
+    def test_a_sink_that_fails_is_dropped_and_the_training_goes_on(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A port that is taken must not end a job, nor look like a peer that has died."""
+
+        class Failing(Collected):
+            def emit(self, record: Mapping[str, Any]) -> None:
+                super().emit(record)
+                raise ConnectionRefusedError("no collector")
+
+            def close(self) -> None:
+                raise RuntimeError("it is gone")
+
+        sinks = [Failing(), Collected()]
+        cfg = TrainConfig(run_dir=tmp_path / "run", dataset_size=32, max_epochs=1, device="cpu")
+        assert run(cfg, sinks=sinks)["status"] == "done"
+        assert len(sinks[0].records) == 1
+        assert sinks[1].records == lines_of(tmp_path / "run/logs/rank-0.jsonl")
+        assert capsys.readouterr().err.count("Failing has failed and gets no more events") == 1
+
 
 def events_of(count: int, name: str = "forward") -> list[dict[str, Any]]:
     return [{"name": name, "ts": 1.5e15 + i, "dur": 100.25 * i} for i in range(count)]

@@ -20,6 +20,7 @@ def test_there_are_as_many_as_the_figures_say() -> None:
     table = (ROOT / "docs" / "mutants.md").read_text()
     listed = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[8:]]
     assert listed == list(MUTANTS)
+    assert f"**{len(MUTANTS)} of {len(MUTANTS)} killed.**" in table
     assert len(MUTANTS) >= 40
 
 
@@ -38,7 +39,7 @@ def test_a_survivor_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "harmful": "return cut",
     }
     lines = [
-        f"[{name}]\nbreaks = 'G'\nfile = 'config.py'\n"
+        f"[{name}]\nbreaks = 'G'\nfile = 'trainer_core/config.py'\n"
         f"find = 'return self.pinned_global_batch_size or cut'\nreplace = '{edit}'\n"
         "tests = ['tests/test_config.py']\n"
         for name, edit in edits.items()
@@ -48,7 +49,7 @@ def test_a_survivor_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["--mutants", str(tmp_path / "mutants.toml"), "--write", str(table)]) == 1
     out = capsys.readouterr().out
     assert "harmless: SURVIVED" in out
-    assert "harmful: killed by tests/test_config.py::TestGlobalBatch::" in out
+    assert "harmful: killed tests/test_config.py::TestGlobalBatch::" in out
     assert "**1 of 2 killed.**" in table.read_text()
 
 

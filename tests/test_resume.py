@@ -14,6 +14,8 @@ import torch
 from jobs import finish, hide_checkpoints, kill_after_commit, kill_after_save, run_ranks, small
 
 from rehearsal.audit import audit_run, read_jsonl
+from trainer_core.runfolder import refuse_other_run
+from trainer_core.settings import UserError
 
 pytestmark = pytest.mark.ranks
 
@@ -242,10 +244,15 @@ class TestChangedSettings:
     ) -> None:
         """Accepted in silence, it would replay or skip samples (D8)."""
         from trainer_core.launch import run
-        from trainer_core.settings import UserError
 
         with pytest.raises(UserError, match=named):
             run(small(started, **{field: value}))
+
+    def test_the_way_back_to_tokens_names_a_path(self, tmp_path: Path) -> None:
+        """The record has no path, and --data tokens alone is refused in its turn."""
+        identity = {"data": "toy", "num_samples": 3}
+        with pytest.raises(UserError, match="Use --data tokens:PATH; or another"):
+            refuse_other_run(tmp_path, identity, {"data": "tokens", "num_samples": 9})
 
     def test_a_new_learning_rate_takes_effect_and_is_reported(self, tmp_path: Path) -> None:
         """The optimizer's saved state would silently bring the old one back (D8)."""

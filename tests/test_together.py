@@ -6,6 +6,7 @@ import gc
 import signal
 import sys
 import tempfile
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -158,6 +159,14 @@ class TestWorkers:
         assert [process.exitcode for process in workers.processes] == [-9, -9]
         assert list(tmp_path.glob("workers-*")) == []
 
+    def test_an_answer_that_does_not_travel_is_told(self) -> None:
+        """Without a traceback it would look like a kill."""
+        (result,) = Workers(partial(iter, []), 1).wait(60.0)
+        assert result.exitcode == 0
+        (result,) = Workers(threading.Lock, 1).wait(60.0)
+        assert result.exitcode == 1
+        assert "cannot pickle" in result.traceback
+
 
 class TestSigterm:
     def test_sigterm_to_one_rank_saves_the_next_step_and_ends_all(self, tmp_path: Path) -> None:
@@ -221,9 +230,11 @@ class TestLogs:
             small(tmp_path, hidden_dim=512, num_layers=3, micro_batch_size=32, log_every=5), 2
         )
         for rank in (0, 1):
-            last = [x for x in lines(tmp_path, "logs", rank) if x["event"] == "train_progress"][
-                -1
-            ]
-            spent = {name: phase["p50"] for name, phase in last["phases"].items()}
-            assert spent["grad_sync"] > 0
-            assert spent["other"] < 0.1 * sum(spent.values())
+            shares = []
+            for line in lines(tmp_path, "logs", rank):
+                if line["event"] == "train_progress":
+                    spent = {name: phase["p50"] for name, phase in line["phases"].items()}
+                    assert spent["grad_sync"] > 0
+                    shares.append(spent["other"] / sum(spent.values()))
+            # The least of them: what another program takes falls into any phase.
+            assert min(shares) < 0.1

@@ -44,8 +44,14 @@ class TestBlame:
 
     def test_if_all_stand_alike_nobody_is_named(self) -> None:
         """A rank that is blamed is also ended; a guess would end an innocent one."""
-        assert blame([report(True, 4), report(True, 4)])[0] == []
-        assert blame([report(False, 4), report(False, 4)])[0] == []
+        ranks, why = blame([report(True, 4), report(True, 4)])
+        assert (ranks, why) == ([], "all ranks stood at the same collective")
+
+    def test_if_nobody_waits_no_collective_is_blamed(self) -> None:
+        """All ranks may wait for the same disk; the network is the wrong place to look."""
+        ranks, why = blame([report(False, 4), report(False, 4)])
+        assert ranks == []
+        assert "no rank waits in a collective" in why
 
 
 def at_read(step: int, rank: int, act: Callable[[], Any]) -> None:
@@ -98,6 +104,26 @@ def fail_while_saving() -> None:
         return original(iter([]) if len(calls) == 4 else batches, *arguments)
 
     launch.next_step = reading
+
+
+def freeze_the_store() -> None:
+    """As if the host of the launcher's store had stopped: it takes questions, and is silent."""
+    import trainer_core.watchdog as watchdog
+
+    watchdog.PrefixStore = FrozenStore
+    at_read(8, 1, sleep)
+
+
+class FrozenStore:
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def set(self, *_: Any) -> None:
+        pass
+
+    def check(self, _: list[str]) -> bool:
+        time.sleep(600)
+        return False
 
 
 def hangs_of(run_dir: Path) -> list[dict[str, Any]]:
@@ -155,6 +181,13 @@ class TestHang:
         results = run_ranks(cfg, 2, prepare)
         assert [result.exitcode for result in results] == [0, 0]
         assert hangs_of(tmp_path) == []
+
+    def test_a_store_that_does_not_answer_ends_the_job_too(self, tmp_path: Path) -> None:
+        """The node that stands still may be the one that hosts the store."""
+        began = time.monotonic()
+        results = run_ranks(small(tmp_path, hang_timeout_s=TIMEOUT_S), 2, freeze_the_store)
+        assert time.monotonic() - began < 30
+        assert all(result.exitcode == 1 for result in results)
 
     def test_a_save_in_flight_is_finished_after_an_error(self, tmp_path: Path) -> None:
         """The last good checkpoint would be an older one."""

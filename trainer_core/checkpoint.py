@@ -82,7 +82,7 @@ def restore_if_present(
     """Load a verified checkpoint into ``parts``; None without one.
 
     Every rank loads for itself, before DDP is made. Hyperparameters stay as configured: the
-    optimizer's own loading would silently bring the old learning rate and decay back.
+    optimizer's own loading would silently bring the old weight decay back.
     """
     if folder is None:
         return None

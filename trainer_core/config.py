@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 # %% active="py"
-from trainer_core.settings import UserError, check_setting, setting
+from trainer_core.settings import SECONDS, UserError, check_setting, setting
 
 
 # %%
@@ -67,8 +67,8 @@ class TrainConfig:
     async_checkpoint: bool = setting("operation", False, "write checkpoints beside training")
     log_every: int = setting("operation", 20, "steps between train_progress events", low=1)
     trace_steps: int = setting("operation", 200, "steps of each start to trace", low=0)
-    dist_timeout_s: float = setting("operation", 600.0, "wait for ranks", low=1.0, high=1e6)
-    hang_timeout_s: float = setting("operation", 300.0, "end if no step", low=1.0, high=1e6)
+    dist_timeout_s: float = setting("operation", 600.0, "wait for ranks", **SECONDS)
+    hang_timeout_s: float = setting("operation", 300.0, "end if no step", **SECONDS)
     start_over: bool = setting("operation", False, "begin again, in a fresh folder beside")
 
     def __post_init__(self) -> None:

@@ -39,8 +39,9 @@ def say(text: str) -> None:
 
 
 def unread_flags(cfg: TrainConfig) -> list[str]:
-    """Flags that were given, but that this data or the pinned batch leaves without effect."""
+    """Flags that were given, but that this data, batch or start leaves without effect."""
     modes = {None, cfg.data_kind, "pinned" if cfg.pinned_global_batch_size else "unpinned"}
+    modes.add("launched" if "WORLD_SIZE" in os.environ else "alone")
     return [
         f"{flag_name(spec.name)} {value}"
         for spec in fields(cfg)
@@ -55,7 +56,7 @@ LINES = {
     "total_steps {total_steps}, global_batch_size {global_batch_size}",
     "checkpoint_rejected": "{folder} is damaged and set aside: {reason}",
     "config_changed": "changed, as [before, now]: {changes}",
-    "settings_unread": "no effect with this data or a pinned global batch: {flags}",
+    "settings_unread": "no effect in this run: {flags}",
     "train_progress": "step {step}/{total_steps}  loss {loss:.4f}  "
     "{samples_per_s:.0f} samples/s  {left} left",
 }
@@ -73,6 +74,32 @@ class Console:
 
     def close(self) -> None:
         """Nothing is buffered."""
+
+
+class Exporter:
+    """A sink of the caller. When it fails, that is said once and the training goes on without:
+    the run's evidence is in its own files.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink: Sink | None = sink
+
+    def emit(self, record: Mapping[str, Any]) -> None:
+        """Pass the event on."""
+        self.guard("emit", record)
+
+    def close(self) -> None:
+        """Close the sink."""
+        self.guard("close")
+
+    def guard(self, name: str, *arguments: Any) -> None:
+        """Call the sink; drop it if it raises."""
+        if self.sink is not None:
+            try:
+                getattr(self.sink, name)(*arguments)
+            except Exception as error:  # whatever a vendor's library raises
+                say(f"{type(self.sink).__name__} has failed and gets no more events: {error!r}")
+                self.sink = None
 
 
 class Journal:
@@ -98,7 +125,8 @@ class Journal:
         run_dir, name = start.cfg.run_dir, f"rank-{info.rank}"
         who = {"rank": info.rank, "local_rank": info.local_rank, "attempt": start.attempt}
         console = [Console()] if info.rank == 0 else []
-        files: list[Sink] = [JsonlSink(run_dir / "logs" / f"{name}.jsonl"), *console, *sinks]
+        files: list[Sink] = [JsonlSink(run_dir / "logs" / f"{name}.jsonl"), *console]
+        files += map(Exporter, sinks)
         self.log = RankLog(files, {**who, "run_id": start.record["run_id"]})
         self.ledger = JsonlSink(run_dir / "ledger" / f"{name}.jsonl")
         self.line = {"rank": info.rank, "world_size": info.world_size, "attempt": start.attempt}
@@ -139,9 +167,9 @@ class Journal:
     def event(self, name: str, *, step: int, **fields: Any) -> None:
         """Log an event; its epoch is the one in which ``step`` was trained."""
         epoch = max(0, step - 1) // self.schedule.steps_per_epoch
-        self.attempt(log_rank_event, self.log, name, step=step, epoch=epoch, **fields)
+        self.try_to(log_rank_event, self.log, name, step=step, epoch=epoch, **fields)
 
-    def attempt(self, write: Callable[..., None], *arguments: Any, **fields: Any) -> None:
+    def try_to(self, write: Callable[..., None], *arguments: Any, **fields: Any) -> None:
         """Write; ``error`` is raised at the ranks' next vote: one that raised alone would leave
         its peers to a broken connection.
         """
@@ -170,7 +198,7 @@ class Journal:
         """Hand the waiting lines to the kernel."""
         for withheld, line in self.waiting:
             skipped = {"skipped": True} if withheld.item() else {}
-            self.attempt(self.ledger.emit, line | skipped)
+            self.try_to(self.ledger.emit, line | skipped)
         self.waiting.clear()
 
     def read(self, step: int, lr: float, records: Sequence[StepRecord]) -> None:
@@ -197,7 +225,7 @@ class Journal:
             self.phases.append(spent)
             if past <= self.position + self.start.cfg.trace_steps:
                 args = {"step": past, "attempt": self.start.attempt}
-                self.attempt(self.trace, timers.trace_events(marks), args=args)
+                self.try_to(self.trace, timers.trace_events(marks), args=args)
         seconds, steps = time.perf_counter() - self.logged_at, range(self.logged_step, step)
         num_samples, total = sum(map(self.schedule.size, steps)), self.schedule.total_steps
         self.event(

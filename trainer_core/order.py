@@ -27,7 +27,7 @@ ROUNDS = 4
 def hash_words(*parts: object, count: int) -> UintArray:
     """``count`` 64-bit words from a real hash of ``parts``.
 
-    The parts are joined with a separator, so that (seed 1, epoch 2) is not (seed 2, epoch 1).
+    The parts are joined with a separator, so that (seed 1, epoch 21) is not (seed 12, epoch 1).
     """
     text = "/".join(map(str, parts)).encode()
     digest = hashlib.shake_256(text).digest(8 * count)

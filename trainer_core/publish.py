@@ -191,6 +191,27 @@ class HostSnapshot:
         return buffer.copy_(value)
 
 
+def write_tensors(folder: Path, state: Any, rng_states: list[Any]) -> None:
+    """Write state.pt, and the random streams of each rank.
+
+    Raises:
+        OSError: also where torch's C++ makes a RuntimeError of a full disk.
+    """
+    # SHA-256 guards the content; the zip's own CRC would cost as much once more.
+    computes_crc = torch.serialization.get_crc32_options()
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save(state, folder / "state.pt")
+        for rank, rng_state in enumerate(rng_states):
+            torch.save(rng_state, folder / f"rng-rank-{rank}.pt")
+    except (torch.AcceleratorError, torch.OutOfMemoryError):
+        raise  # of the device: no disk can be blamed
+    except RuntimeError as error:
+        raise OSError(f"{folder}: torch.save cannot write there ({error})") from error
+    finally:
+        torch.serialization.set_crc32_options(computes_crc)
+
+
 @dataclass(slots=True)
 class CheckpointWriter:
     """Writes the checkpoints of one run, one at a time.
@@ -227,18 +248,13 @@ class CheckpointWriter:
         began = time.perf_counter()
         temporary = self.checkpoints / f"tmp-{os.urandom(16).hex()}"
         temporary.mkdir(parents=True)
-        # SHA-256 guards the content; the zip's own CRC would cost as much once more.
-        computes_crc = torch.serialization.get_crc32_options()
-        torch.serialization.set_crc32_options(False)
         try:
-            torch.save(state, temporary / "state.pt")
-            for rank, rng_state in enumerate(rng_states):
-                torch.save(rng_state, temporary / f"rng-rank-{rank}.pt")
-        except RuntimeError as error:  # what torch's C++ makes of a full disk
-            raise OSError(f"{temporary}: torch.save cannot write there ({error})") from error
-        finally:
-            torch.serialization.set_crc32_options(computes_crc)
-        publish(temporary, self.checkpoints / f"step-{manifest['step']:08d}", manifest)
+            write_tensors(temporary, state, rng_states)
+            publish(temporary, self.checkpoints / f"step-{manifest['step']:08d}", manifest)
+        except BaseException:
+            # On a full disk the next start could not even begin beside a half of this one.
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
         retain(self.checkpoints, self.keep_last)
         seconds = round(time.perf_counter() - began, 6)
         self.report("checkpoint_saved", step=manifest["step"], seconds=seconds)

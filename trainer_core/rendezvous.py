@@ -26,7 +26,8 @@ def attempt_store(rank: int, world_size: int, timeout: timedelta) -> Store:
     Collective: every rank of the job.
 
     Raises:
-        TimeoutError: on rank 0, naming the ranks that did not come.
+        TimeoutError: on rank 0, naming the ranks that did not come; a store's own error on the
+            others.
     """
     is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

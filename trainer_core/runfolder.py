@@ -115,7 +115,8 @@ def refuse_other_run(run_dir: Path, ours: Mapping[str, Any], theirs: Mapping[str
     differ = [name for name in names if ours[name] != theirs[name]]
     if differ:
         found = "; ".join(f"{n} is {theirs.get(n)} there, {ours[n]} here" for n in differ)
-        remedy = ", ".join(f"{flags.get(n, flag_name(n))} {theirs.get(n)}" for n in differ)
+        values = {**theirs, **({"data": "tokens:PATH"} if theirs["data"] == "tokens" else {})}
+        remedy = ", ".join(f"{flags.get(n, flag_name(n))} {values.get(n)}" for n in differ)
         raise UserError(
             f"{run_dir} belongs to another run: {found}. A resume with it would replay or skip "
             f"samples, or need other weights. Use {remedy}; or another --run-dir."
@@ -178,14 +179,17 @@ def prepare_run_dir(start: Start, rank: int) -> None:
     """
     run_dir, checkpoints = start.cfg.run_dir, start.cfg.run_dir / "checkpoints"
     if rank == 0:
+        is_new = not run_dir.exists()
         checkpoints.mkdir(parents=True, exist_ok=True)
+        if is_new:
+            fsync_path(run_dir.parent)
         start.lock = lock_run_dir(run_dir / "lock", start.seen)
+        remove_leftovers(checkpoints, "tmp-*")  # first: they may be what fills the disk
         temporary = run_dir / "config.json.tmp"
         temporary.write_text(json.dumps({"format": 1, **start.record}, indent=1))
         fsync_path(temporary)
         temporary.replace(run_dir / "config.json")
         fsync_path(run_dir)
-        remove_leftovers(checkpoints, "tmp-*")
         for folder in start.damaged:
             set_aside(folder)
 

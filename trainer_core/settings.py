@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 # %%
+SECONDS = {"low": 1.0, "high": 1e6, "only": "launched"}  # of the timeouts between ranks
 TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,), "Path": (Path,)}
 
 
@@ -31,7 +32,8 @@ def setting(kind: str, default: object, help: str, **rules: Any) -> Any:
             effect and is reported. ``batch_cut``: how the global batch is cut. ``operation``:
             leaves the training as it is.
         rules: ``low`` and ``high``, both inclusive, or ``choices``; ``only``: the kind of data
-            that reads it, or ``unpinned``, if a pinned global batch leaves it unread.
+            that reads it; ``unpinned``, if a pinned global batch leaves it unread;
+            ``launched``, if a single process does.
     """
     return field(default=default, metadata={"kind": kind, "help": help, **rules})
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib.util
+import multiprocessing
 import os
 import signal
 import sys
@@ -147,8 +148,12 @@ def die_with_the_rank(_: int) -> None:
     rank's own SIGTERM counts: python sends it at its exit, and waits for the worker.
     """
     if sys.platform == "linux":
-        rank, set_parent_death_signal = os.getppid(), 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
+        parent = multiprocessing.parent_process()
+        rank = parent.pid if parent else os.getppid()
+        set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+        if os.getppid() != rank:  # it died in between
+            os._exit(1)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
         def obey() -> None:

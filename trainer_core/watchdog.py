@@ -64,7 +64,9 @@ def blame(reports: list[dict[str, Any]]) -> tuple[list[int], str]:
         if ranks := [rank for rank, report in enumerate(reports) if report["how"] == how]:
             return ranks, why
     busy = [rank for rank, report in enumerate(reports) if not report["waits"]]
-    if 0 < len(busy) < len(reports):
+    if len(busy) == len(reports):
+        return [], "no rank waits in a collective; each stands where its stack says"
+    if busy:
         return busy, "did not wait in a collective; the others did"
     fewest = min(report["issued"] for report in reports)
     late = [rank for rank, report in enumerate(reports) if report["issued"] == fewest]
@@ -120,7 +122,8 @@ class Watchdog:
         self.step, self.beat_at, self.is_first_step = position, time.monotonic(), True
         self.stacks = start.cfg.run_dir / "logs"
         self.interval_s = min(5.0, start.cfg.hang_timeout_s / 10)
-        self.watched, self.ended = threading.get_ident(), threading.Event()
+        self.watched = threading.get_ident()
+        self.late, self.ended = threading.Event(), threading.Event()
         if info.world_size > 1 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             # A connection of its own: the store of the process group may be in use.
             address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -130,7 +133,8 @@ class Watchdog:
             # From C, so that a rank that cannot run Python writes too.
             file = (self.stacks / f"rank-{info.rank}.stack").open("w")
             faulthandler.register(signal.SIGUSR2, file)
-            threading.Thread(target=self.watch, args=(store,), daemon=True).start()
+            threading.Thread(target=self.watch, daemon=True).start()
+            threading.Thread(target=self.listen, args=(store,), daemon=True).start()
 
     def beat(self, step: int) -> None:
         """Say that a step, or its save, is complete."""
@@ -150,25 +154,49 @@ class Watchdog:
             limit_s = max(limit_s, self.cfg.dist_timeout_s)
         return time.monotonic() - self.beat_at > limit_s
 
-    def watch(self, store: PrefixStore) -> None:
-        """Look, a few times in each timeout, whether this rank or another raises an alarm."""
+    def watch(self) -> None:
+        """Look, a few times in each timeout, whether this rank's step is overdue.
+
+        Without the store: its host may be what stands still, and a question to it is answered
+        when it goes on, whatever the timeout.
+        """
+        looked_at = time.monotonic()
+        while not self.ended.wait(self.interval_s):
+            now = time.monotonic()
+            if now - looked_at > 2 * self.interval_s + 1:
+                self.beat_at = now  # this process was stopped itself, maybe the whole job
+            looked_at = now
+            if self.is_late():
+                self.late.set()
+                # An answer takes two rounds of three intervals, and ends this process.
+                if not self.ended.wait(10 * self.interval_s):
+                    self.leave_alone()
+
+    def leave_alone(self) -> None:
+        """End this rank, without the others' reports."""
+        text = f"launch: no step for {time.monotonic() - self.beat_at:.0f} s after step "
+        text += f"{self.step}, and the launcher's store does not answer: its host is gone or "
+        text += f"stopped. The job ends. Rank {self.info.rank} stands at\n{self.stack()}"
+        print(text, file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def listen(self, store: PrefixStore) -> None:
+        """Wait for the alarm, of this rank or of another, and answer it."""
         # Without the store there is no launcher either, and the job is ending.
         with contextlib.suppress(RuntimeError):
-            looked_at = time.monotonic()
             while not self.ended.wait(self.interval_s):
-                now = time.monotonic()
-                if now - looked_at > 2 * self.interval_s + 1:
-                    self.beat_at = now  # this process was stopped itself, maybe the whole job
-                looked_at = now
-                if self.is_late() or store.check(["alarm"]):
+                if self.late.is_set() or store.check(["alarm"]):
                     self.answer(store)
+
+    def stack(self) -> str:
+        """Where the training loop stands: the innermost calls."""
+        return "".join(traceback.format_stack(sys._current_frames()[self.watched])[-8:])
 
     def answer(self, store: PrefixStore) -> None:
         """Report; the first to do so tells what all have reported. Ends the process."""
         try:
             is_first, step = store.add("alarm", 1) == 1, self.step
-            stack = traceback.format_stack(sys._current_frames()[self.watched])
-            here = {"step": step, "doing": self.timers.doing, "stack": "".join(stack[-8:])}
+            here = {"step": step, "doing": self.timers.doing, "stack": self.stack()}
             report = {"how": "answered", **here, **last_collective()}
             store.set(f"report/{self.info.rank}", json.dumps(report))
             if is_first:
@@ -186,31 +214,34 @@ class Watchdog:
     def gather(self, store: PrefixStore) -> list[dict[str, Any]]:
         """What each rank reports; those that say nothing are woken, for they may be stopped."""
         reports: dict[int, dict[str, Any]] = {}
-        mute = list(range(self.info.world_size))
+        mute, woken = list(range(self.info.world_size)), list[int]()
         # SIGUSR2 first, so that a stopped rank writes down where it stood before it goes on.
         for signs in [(), (signal.SIGUSR2, signal.SIGCONT)]:
-            self.send(store, mute, *signs)
+            woken = self.send(store, mute, *signs)
             deadline = time.monotonic() + 3 * self.interval_s
             while mute and time.monotonic() < deadline:
                 for rank in [rank for rank in mute if store.check([f"report/{rank}"])]:
                     mute.remove(rank)
                     reports[rank] = json.loads(store.get(f"report/{rank}"))
-                    if signs:
+                    if rank in woken:
                         reports[rank] |= {"how": "woken", "stack": self.written(rank)}
                 time.sleep(self.interval_s / 10)
         for rank in mute:
             reports[rank] = {"how": "mute", "stack": self.written(rank), **NOTHING}
         return [reports[rank] for rank in range(self.info.world_size)]
 
-    def send(self, store: PrefixStore, ranks: list[int], *signs: signal.Signals) -> None:
-        """Send signals to those of the ranks that are other processes of this host."""
+    def send(self, store: PrefixStore, ranks: list[int], *signs: signal.Signals) -> list[int]:
+        """Send signals to those of the ranks that are other processes of this host: which?"""
+        reached = []
         for rank in ranks if signs else ():
             if store.check([f"place/{rank}"]):
                 place = json.loads(store.get(f"place/{rank}"))
                 pid = place[-1] if len(place) == 2 else place[2]
                 if place == place_of(pid) and pid != os.getpid():
+                    reached.append(rank)
                     for sign in signs:
                         send_to_main_thread(pid, sign)
+        return reached
 
     def written(self, rank: int) -> str:
         """The stack that a rank has written at SIGUSR2."""
@@ -222,8 +253,8 @@ class Watchdog:
         ranks, why = blame(reports)
         who = f"rank {', '.join(map(str, ranks))} {why}" if ranks else why
         text = f"no step for {time.monotonic() - self.beat_at:.0f} s after step {step}: {who}. "
-        text += "The job ends, to be started again. Should steps take so long, raise "
-        text += "--hang-timeout-s."
+        text += "The job ends; torchrun starts it again if it may. Should steps take so long, "
+        text += "raise --hang-timeout-s."
         print(f"launch: {text}", file=sys.stderr)
         for rank, report in enumerate(reports):
             waits = "waits in" if report["waits"] else "last collective:"

@@ -54,11 +54,13 @@ def worker_main(job: Callable[[], Any], environment: dict[str, str], result: Pat
         # notebook's classes in this process's own __main__.
         vars(sys.modules["__main__"]).update(globals())
     try:
-        code, answer = 0, (job(), "")
+        code, answer = 0, pickle.dumps((job(), ""))
     except Exception as error:
         code = 2 if isinstance(error, UserError) else 1
-        answer = (None, "".join(traceback.format_exception(error)))
-    result.write_bytes(pickle.dumps(answer))
+        answer = pickle.dumps((None, "".join(traceback.format_exception(error))))
+    # By a rename, so that a kill leaves the whole answer or none.
+    result.with_suffix(".tmp").write_bytes(answer)
+    result.with_suffix(".tmp").rename(result)
     os._exit(code)
 
 

@@ -103,7 +103,8 @@ class ResumeAwareDistributedSampler(Sampler[list[SampleKey]]):
         keys = [SampleKey(epoch, sample) for sample in mine]
         size = self.micro_batch_size
         full = [keys[start : start + size] for start in range(0, len(keys), size)]
-        # The empty ones first: the last micro-batch is the one that synchronizes.
+        # The empty ones first: the last micro-batch is always computed, since its backward
+        # pass synchronizes; an empty one would be a pass for nothing.
         return [[] for _ in range(self.micro_steps - len(full))] + full
 
     def _samples(self, epoch: int, first: int, last: int) -> NDArray[np.int64]:
