@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,6 +30,8 @@ from rehearsal.evidence import Failure, RankReport
 MAX_WORLD_SIZE = 8
 MAX_THREADS = 1500  # of all ranks and what they start: a fork bomb passes it
 OUTPUT_SHOWN = 200  # lines per rank
+LINE_SHOWN = 2000  # characters of a line
+CHUNK = 2**20  # bytes of output read at a time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,12 +242,13 @@ def run_ranks(
     with _turn:
         server = _ready_server()
         for is_last_try in (False, True):
-            # A folder for each try: what ranks wrote in the first is no evidence in the second.
+            # Each try begins alike: what ranks wrote in the first is no evidence in the second.
             with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
                 job = Path(name)
                 (job / "payload.pkl").write_bytes(payload)
                 work = folder or job / "work"
                 work.mkdir(exist_ok=True)
+                _copy(work, job / "before")
                 try:
                     return _run(server, job, work, world_size, deadline_s, fault, echo)
                 except ConnectionError:
@@ -252,8 +256,15 @@ def run_ranks(
                     shut_down()
                     if is_last_try:
                         raise
+                    shutil.rmtree(work, ignore_errors=True)
+                    _copy(job / "before", work)
             server = _ready_server()
     raise AssertionError("unreachable")
+
+
+def _copy(folder: Path, target: Path) -> None:
+    with contextlib.suppress(shutil.Error):  # a pipe, a file that may not be read: all but it
+        shutil.copytree(folder, target, symlinks=True, dirs_exist_ok=True)
 
 
 def _ready_server() -> ForkServer | Launcher:
@@ -368,11 +379,15 @@ class _Tail:
             return
         with self.path.open("rb") as file:
             file.seek(self.at)
-            new = file.read(2**20)
-        whole = len(new) if last else new.rfind(b"\n") + 1
+            new = file.read(CHUNK)
+        # A line that fills all of it has no end worth waiting for.
+        is_endless = len(new) == CHUNK and b"\n" not in new
+        whole = len(new) if last or is_endless else new.rfind(b"\n") + 1
         self.at += whole
         for line in new[:whole].decode(errors="replace").splitlines():
             self.shown += 1
+            if len(line) > LINE_SHOWN:
+                line = f"{line[:LINE_SHOWN]} ... ({len(line)} characters)"
             if self.shown <= OUTPUT_SHOWN:
                 self.text += line + "\n"
                 if self.echo:

@@ -92,8 +92,7 @@ def soak_kernels(times: int) -> Iterator[str]:
                 said = run_cell(kernel, CELL.format(code=code, drill=DRILL))
                 lives = run_cell(kernel, "print(6 * 7)") == "42"
                 # The server stays for the next check; of the ranks nothing may be left.
-                left = [line for line in processes_of(mark) if "ipykernel" not in line]
-                left = [line for line in left if "rehearsal.forkserver" not in line]
+                left = [line for line in processes_of(mark) if not is_ours(line)]
             finally:
                 kernel.shutdown_kernel(now=False)
         deadline = time.monotonic() + 10
@@ -126,16 +125,28 @@ def run_cell(kernel: KernelManager, code: str) -> str:
 
 
 def processes_of(mark: str) -> list[str]:
-    """Command lines of the living processes that carry the mark in their environment."""
+    """The living processes with the mark in their environment, as "parent > command line"."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if f"SOAK={mark}".encode() in (path / "environ").read_bytes():
-                words = (path / "cmdline").read_bytes().replace(b"\0", b" ")
-                found.append(f"{path.name} {words.decode(errors='replace')[:80]}")
+                parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
+                found.append(f"{command_line(parent)} > {command_line(path.name)}")
         except OSError:  # it has ended, or is somebody else's
             continue
     return found
+
+
+def command_line(pid: str) -> str:
+    """The beginning of a process's command line."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    return words.decode(errors="replace")[:80]
+
+
+def is_ours(line: str) -> bool:
+    """The kernel, or the server that it has started: ranks have the server's command line."""
+    parent, _, own = line.partition(" > ")
+    return "ipykernel" in own or ("ipykernel" in parent and "rehearsal.forkserver" in own)
 
 
 def main(arguments: list[str]) -> int:

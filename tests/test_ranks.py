@@ -96,6 +96,18 @@ class TestJobs:
         ]
         assert shown[2][0] - shown[0][0] > 0.3
 
+    def test_a_line_without_end_is_cut(self) -> None:
+        """A notebook that is sent a megabyte in one line stops answering."""
+        shown: list[str] = []
+
+        def body(_: RankContext) -> None:
+            print("x" * (ranks.CHUNK + 5))
+            print("the next line")
+
+        run_ranks(body, world_size=1, echo=shown.append)
+        assert all(len(line) < ranks.LINE_SHOWN + 50 for line in shown)
+        assert shown[-1] == "[0] the next line"
+
     def test_a_flood_of_output_is_cut(self) -> None:
         """A print in an endless loop must not fill the notebook."""
 
@@ -384,8 +396,9 @@ class TestServer:
         monkeypatch.undo()
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
 
-    def test_a_server_killed_during_a_job_costs_one_more_try(self) -> None:
-        """The learner did nothing wrong."""
+    def test_a_server_killed_during_a_job_costs_one_more_try(self, tmp_path: Path) -> None:
+        """The learner did nothing wrong, and the second try finds what the first found."""
+        (tmp_path / "of an earlier scenario").write_text("kept")
         server = ranks._server
         assert isinstance(server, ranks.ForkServer)
         timer = threading.Timer(0.3, server.process.kill)
@@ -393,12 +406,14 @@ class TestServer:
 
         def body(context: RankContext) -> str:
             context.record("begun")
+            found = sorted(path.name for path in context.folder.iterdir())
+            (context.folder / "of the first try").touch()
             time.sleep(1)
-            return "done"
+            return ", ".join(found)
 
-        (report,) = run_ranks(body, world_size=1)
+        (report,) = run_ranks(body, world_size=1, folder=tmp_path)
         timer.join()
-        assert report.answer == "done"
+        assert report.answer == "of an earlier scenario"
         assert [event["kind"] for event in report.events] == ["begun"]  # of one try
 
     def test_an_interrupt_leaves_nothing_running(self) -> None:
