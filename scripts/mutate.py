@@ -21,9 +21,8 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -82,6 +81,7 @@ def run_tests(copy: Path, tests: Sequence[str], limit_s: float) -> str | None:
         NoVerdict: if pytest comes to no end, or ends without saying what failed.
     """
     options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", f"{TEST_LIMIT_S}"]
+    options += ["--hypothesis-profile", "mutants"]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     # PYTHONPATH for the processes that the tests start: the copy, not what is installed.
     environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
@@ -131,7 +131,9 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
             copies.put(shutil.copytree(ROOT, Path(folder, f"{number}"), ignore=ignored))
         noticed = set()
         with ThreadPoolExecutor(jobs) as pool:
-            for outcome in pool.map(partial(try_mutant, copies), mutants):
+            tries = [pool.submit(try_mutant, copies, mutant) for mutant in mutants]
+            for finished in as_completed(tries):
+                outcome = finished.result()
                 if outcome.fate == "killed":
                     noticed.add(outcome.by)
                 yield outcome
@@ -186,6 +188,7 @@ def main(arguments: Sequence[str]) -> int:
         print(
             f"{outcome.mutant.name}: {loud} {outcome.by} ({outcome.seconds:.0f} s)", flush=True
         )
+    outcomes.sort(key=lambda outcome: mutants.index(outcome.mutant))
     killed = sum(outcome.fate == "killed" for outcome in outcomes)
     print(f"{killed} of {len(outcomes)} mutants killed")
     if options.write:

@@ -7,9 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
 
 # Several ranks on few cores: one thread each, or they fight for the cores.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# For scripts/mutate.py: that a test fails is enough, the smallest example takes minutes.
+settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate])
 
 
 @pytest.fixture(autouse=True)
