@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -71,6 +72,17 @@ def mark_each_publication() -> None:
     before(publish, "retain", lambda checkpoints, *_: os.rmdir(checkpoints / "new"))
 
 
+def sync_what_is_closed() -> None:
+    """Have the trainer call fsync with a descriptor that nobody has."""
+    import trainer_core.publish as publish
+
+    def sync(*_: Any) -> None:
+        with contextlib.suppress(OSError):
+            os.fsync(10_000)
+
+    before(publish, "publish", sync)
+
+
 @pytest.mark.usefixtures("can_trace")
 class TestTracer:
     def test_two_runs_have_the_same_points(self, tmp_path: Path) -> None:
@@ -92,6 +104,14 @@ class TestTracer:
         more, _ = points_with(mark_each_publication, tmp_path / "2")
         found = {(point.call, point.path) for point in more if point not in usual}
         assert found == {("mkdir", "checkpoints/new"), ("rmdir", "checkpoints/new")}
+
+    def test_a_call_on_a_closed_descriptor_is_no_point_and_no_hang(
+        self, tmp_path: Path
+    ) -> None:
+        """Who looks before he closes twice would be stopped for ever."""
+        usual, _ = points_with(nothing, tmp_path / "1")
+        more, _ = points_with(sync_what_is_closed, tmp_path / "2")
+        assert sorted(more) == sorted(usual)
 
     @pytest.mark.parametrize(("moment", "there"), [("before", False), ("after", True)])
     def test_before_a_call_nothing_of_it_has_happened_and_after_it_all(
