@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import cloudpickle
 import pytest
 
 from rehearsal import ranks
+from rehearsal.evidence import Failure, RankReport
 from rehearsal.faults import corruption, points, registry, storage
 from rehearsal.faults.matrix import Bench, Try, rows_of
-from rehearsal.faults.runs import before, problem_of, small, start
+from rehearsal.faults.runs import DENIED, before, problem_of, small, start, user_errors
+from rehearsal.faults.runs import why_modes_mean_nothing
 from rehearsal.faults.tracer import Kill, Point, read_trace, trace_this_rank, why_not
 from scripts import faults
 
@@ -170,6 +174,29 @@ class TestPoints:
         result = points.kill_and_resume(bench, points.PLANS[0], None, kill)
         assert "never came to this point" in result.problem
 
+    @pytest.mark.parametrize(
+        ("code", "has_answer", "found"),
+        [(None, False, "still waited"), (0, True, "claims success"), (1, False, "")],
+    )
+    def test_the_rank_that_was_not_killed_must_end_and_claim_nothing(
+        self, code: int | None, has_answer: bool, found: str
+    ) -> None:
+        """A rank that waits for a dead one keeps the machine and the lock."""
+        other = RankReport(rank=1, exitcode=code, has_answer=has_answer)
+        problem = points.wrong_survivor([RankReport(rank=0, exitcode=-9), other])
+        assert found in problem
+        assert bool(found) is bool(problem)
+
+    @pytest.mark.usefixtures("can_trace")
+    def test_how_the_other_rank_ended_is_judged(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The reports of the killed start are the only trace of it."""
+        monkeypatch.setattr(points, "wrong_survivor", lambda reports: f"{len(reports)} ranks")
+        kill = Kill("before", Point("fsync", "checkpoints/tmp-*", 1))
+        result = points.kill_and_resume(bench, points.PLANS[2], None, kill)
+        assert result.problem.startswith("2 ranks")
+
     def test_without_ptrace_it_is_said(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -244,6 +271,35 @@ class TestStorage:
         run_dir = bench.root / "storage" / "run"
         result = storage.fail(bench, storage.Failure("x", "nothing fails"), run_dir)
         assert "went on, or died" in bench.put_away(run_dir, result).problem
+
+    def test_a_slow_disk_that_was_not_slow_is_told(self, bench: Bench) -> None:
+        """A trainer that called fsync by another way would pass untried."""
+        slow = next(f for f in storage.failures(bench) if f.fault == "a slow disk")
+        run_dir = bench.root / "storage" / "run"
+        survives(bench.put_away(run_dir, storage.fail(bench, slow, run_dir)), slow.fault)
+        never = storage.fail(bench, slow._replace(prepare=None), run_dir)
+        assert "never struck" in bench.put_away(run_dir, never).problem
+        more = storage.fail(bench, slow._replace(kept=(5,)), run_dir)
+        assert "the checkpoint of step 5 is gone" in bench.put_away(run_dir, more).problem
+
+    def test_a_refusal_for_another_reason_is_told(self) -> None:
+        """Any refusal would pass, also one that has nothing to do with the mode."""
+        denied = Failure(kind="UserError", message="[Errno 13] Permission denied", traceback="")
+        other = replace(denied, message="an unknown setting")
+        reports = [RankReport(rank=0, exitcode=1, failure=denied)]
+        assert user_errors(reports, says=DENIED) == ""
+        reports.append(RankReport(rank=1, exitcode=1, failure=other))
+        assert "rank 1 does not say" in user_errors(reports, says=DENIED)
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs a user who can become another")
+    def test_a_closed_folder_above_the_runs_is_a_reason_to_skip(self) -> None:
+        """There the other user is refused before any mode is looked at."""
+        with tempfile.TemporaryDirectory() as name:  # closed, as each of them is
+            runs = Path(name, "runs")
+            runs.mkdir()
+            assert "another user does not reach the runs" in why_modes_mean_nothing(runs)
+            Path(name).chmod(0o711)
+            assert why_modes_mean_nothing(runs) == ""
 
 
 class TestTable:
