@@ -18,7 +18,7 @@ import pytest
 from rehearsal import ranks
 from rehearsal.evidence import Failure, RankReport
 from rehearsal.faults import corruption, points, registry, storage
-from rehearsal.faults.matrix import Bench, Try, rows_of
+from rehearsal.faults.matrix import Bench, Try, leave, rows_of
 from rehearsal.faults.runs import DENIED, before, problem_of, small, start, user_errors
 from rehearsal.faults.runs import why_modes_mean_nothing
 from rehearsal.faults.tracer import Kill, Point, read_trace, trace_this_rank, why_not
@@ -303,6 +303,28 @@ class TestStorage:
 
 
 class TestTable:
+    def test_a_try_that_was_not_survived_keeps_its_folder_and_names_it(
+        self, tmp_path: Path
+    ) -> None:
+        """The run folder is what the cause is looked for in."""
+        folders = [tmp_path / "bad", tmp_path / "good"]
+        for folder in folders:
+            folder.mkdir()
+        kept = leave(folders[0], Try("kill", "at noon", "lost a sample"))
+        assert kept.problem == f"lost a sample; the run folder is in {folders[0]}"
+        assert leave(folders[1], Try("kill", "at noon")).problem == ""
+        assert [folder.exists() for folder in folders] == [True, False]
+
+    def test_where_there_is_no_proc_the_groups_that_need_it_are_skipped(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A traceback would read as a fault of the trainer."""
+        monkeypatch.setattr(sys, "platform", "darwin")
+        for name in ("chains", "kills", "processes", "views"):
+            (each,) = registry.GROUPS[name](Bench(tmp_path, 0, True))
+            assert (each.fault, each.problem) == (name, "")
+            assert "only Linux has" in each.skipped
+
     def test_a_row_sums_up_the_tries_of_its_fault(self) -> None:
         """The table is what is read."""
         tries = [
@@ -341,6 +363,15 @@ class TestTable:
         """CI looks at nothing else."""
         monkeypatch.setitem(registry.GROUPS, "mine", lambda bench: [Try("kill", "at noon")])
         assert faults.main(["--only", "mine"]) == 0
+        skipped = Try("kill", "at noon", skipped="no clock")
+        monkeypatch.setitem(registry.GROUPS, "mine", lambda bench: [skipped])
+        assert faults.main(["--only", "mine"]) == 0
+        monkeypatch.setitem(registry.GROUPS, "mine", lambda bench: [])
+        assert faults.main(["--only", "mine", "--quick"]) == 1
+        said = capsys.readouterr().out
+        assert "SKIPPED kill: no clock" in said
+        assert "NOT SURVIVED mine: the group itself: nothing was tried or skipped" in said
+        assert "--only mine --seed 0 --quick" in said
         with pytest.raises(SystemExit):
             faults.main(["--only", "yours"])
         assert "no such group. There are points" in capsys.readouterr().err

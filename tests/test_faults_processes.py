@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from rehearsal.faults.chains import chain, draw_plan
 from rehearsal.faults.forked import SMALL, arguments
-from rehearsal.faults.kills import PLAN, killed_run
+from rehearsal.faults.kills import PLAN, Killer, killed_run, leave_all, tries_of
 from rehearsal.faults.matrix import Bench, Try
 from rehearsal.faults.processes import cases, ends_after_skipping, ends_in_failure
 from rehearsal.faults.processes import ends_refused, ends_together, meet
@@ -147,6 +148,47 @@ def test_changed_settings_are_refused_or_reported(bench: Bench) -> None:
         survived(each)
         kinds.add(each.fault)
     assert kinds == {"identity field changed", "training field changed"}
+
+
+class Late:
+    """Torchrun that has ended before its last step, beside a process that lives."""
+
+    total_steps = 9
+
+    def __init__(self, victim: int, is_waiting: bool) -> None:
+        self.agent, self.victim, self.is_waiting = self, victim, is_waiting
+
+    def poll(self) -> int:
+        return 1
+
+    def ranks(self) -> list[int]:
+        return [self.victim]
+
+    def until(self, *_: object) -> bool:
+        return self.is_waiting
+
+    def place(self) -> tuple[int, int]:
+        return 0, 9
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_run_that_has_ended_is_not_killed(is_waiting: bool) -> None:
+    """It would count as a kill during shutdown, or strike whoever has the number now."""
+    with subprocess.Popen(["sleep", "60"]) as other:
+        job: Any = Late(other.pid, is_waiting)
+        killer = Killer(job, random.Random(0))
+        assert not killer.during_shutdown("a rank")
+        assert (killer.kills, other.poll()) == ([], None)
+        other.kill()
+
+
+def test_a_run_without_a_kill_that_the_audit_refutes_is_a_try(tmp_path: Path) -> None:
+    """It would vanish from the table, and the exit code with it."""
+    refuted = Try("", "", "audit: refuted")
+    (each,) = leave_all(tmp_path, tries_of(tmp_path, [], refuted))
+    assert each.fault == "start under torchrun"
+    assert each.problem == f"audit: refuted; the run folder is in {tmp_path}"
+    assert tries_of(tmp_path, [], Try("", "")) == []
 
 
 def test_a_kill_under_torchrun_costs_no_sample(bench: Bench) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ from rehearsal.audit import read_jsonl
 from rehearsal.faults import breaks
 from rehearsal.faults.forked import SMALL, Hang, Job, Prepare, new_folder, reference
 from rehearsal.faults.forked import same_weights, stat_of
-from rehearsal.faults.matrix import Bench, Try
+from rehearsal.faults.matrix import Bench, Try, leave
 from trainer_core.order import EpochOrder
 
 TERM, KILL, STOP = signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP
@@ -277,6 +276,4 @@ def meet(bench: Bench, case: Case) -> Try:
         result = result._replace(
             problem="a preempted run has saved its step, but it is replayed"
         )
-    if not result.problem:
-        shutil.rmtree(folder)
-    return result
+    return leave(folder, result)
