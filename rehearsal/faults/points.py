@@ -1,9 +1,9 @@
 """A SIGKILL before and after every system call on a file of the run folder.
 
-The calls are found by tracing an undisturbed run (``tracer.py``), so a call that is new in the
-trainer is a new point here. The kill is of rank 0, which writes. What the fork server spares is
-the start of the interpreter: a restart on a real machine takes the seconds of importing torch
-longer.
+The calls are found by tracing an undisturbed run (``tracer.py``), so one of its CALLS that is
+new in the trainer is a new point here. The kill is of rank 0, which writes. What the fork
+server spares is the start of the interpreter: a restart on a real machine takes the seconds of
+importing torch longer.
 """
 
 from __future__ import annotations
