@@ -226,19 +226,29 @@ def name_few(samples: Any) -> str:
 # %%
 def judge_attempts(
     found: Findings, ledger: dict[int, Steps], lineage: Steps, logs: RunLogs
-) -> None:
-    """Each attempt goes on where its checkpoint ended: lost work cannot fill a hole."""
+) -> list[int]:
+    """Each attempt goes on where its checkpoint ended: lost work cannot fill a hole.
+
+    Returns:
+        The attempts of which nothing is logged: what they restored is taken on trust.
+    """
+    logged, trusted = {attempt for attempt, _ in logs.newest}, list[int]()
     for attempt in sorted({lines[0].attempt for lines in lineage.values()}):
         first = min(ledger[attempt])
-        restored = logs.newest.get((attempt, "checkpoint_restored"), first - 1)
-        if first != restored + 1:
-            text = f"attempt {attempt} restored step {restored}, but trained step {first} first"
+        # Who logs, but no restore, has begun with fresh weights, whatever step it counts.
+        restored = logs.newest.get((attempt, "checkpoint_restored"), 0)
+        if attempt not in logged and first > 1:
+            trusted.append(attempt)
+        elif first != restored + 1:
+            what = f"step {restored}" if restored else "nothing"
+            text = f"attempt {attempt} restored {what}, but trained step {first} first"
             found.add("holes", f"{text}; look for checkpoint_restored in logs/")
     for before, step in pairwise(sorted(lineage)):
         newer, older = lineage[before][0], lineage[step][0]
         if older.attempt < newer.attempt:
             text = f"lost work, but step {before} is from attempt {newer.attempt}"
             found.add("holes", f"{older}: {text}; look into ledger/")
+    return trusted
 
 
 # %%
@@ -393,7 +403,7 @@ def audit_run(run_dir: Path | str) -> AuditReport:
     except ValueError as error:
         return AuditReport(status="no_evidence", verdict=str(error))
     found, total, per_epoch = Findings(), plan.total_steps, plan.steps_per_epoch
-    judge_attempts(found, ledger, lineage, logs)
+    trusted = judge_attempts(found, ledger, lineage, logs)
     if end > total:
         text = f"the run goes on to step {end}, its plan to {total}"
         found.add("unplanned_steps", f"{text}; look at total_steps in config.json")
@@ -409,6 +419,9 @@ def audit_run(run_dir: Path | str) -> AuditReport:
         notes.append(f"unfinished: step {end} of {total}; epoch {epochs}: {so_far}")
     if in_flight:
         notes.append(f"in flight, not judged: steps {name_few(in_flight)}")
+    if trusted:
+        text = "that they restored what they go on from is not proved"
+        notes.append(f"no log of attempts {name_few(trusted)}: {text}")
     if skipped := [step for step, lines in lineage.items() if lines[0].is_skipped]:
         notes.append(f"trained, but the update was skipped: steps {name_few(skipped)}")
     tries = Counter(step for steps in ledger.values() for step in steps)

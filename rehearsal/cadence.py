@@ -126,7 +126,10 @@ def first_order_goodput(interval_s: float, costs: Costs) -> float:
 
 
 def expected_goodput(interval_s: float, costs: Costs, slowdown: float = 1.0) -> float:
-    """Share of a long run's wall time that is work which was not lost. Exact, no approximation.
+    """Share of a long run's wall time that is work which was not lost.
+
+    Exact if every step takes ``slowdown`` times as long. Approximate for stragglers that each
+    restart deals anew: the mean slowdown stands for all of them.
 
         G = tau/M  exp(-(R + first + d)/M) / (1 - exp(-cycle/M))
         first = s tau + delta,  cycle = max(s tau, d) + delta

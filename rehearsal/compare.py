@@ -43,7 +43,12 @@ LOGGED = (
 )  # a rate acts on the next step's loss, so it is named first
 # Settings that decide in which order a step's numbers are added, besides the world size.
 CUTS = ("micro_batch_size", "grad_accum_steps", "amp")
+Status = Literal["equal", "different", "no_evidence"]
 OF_THE_FOLDER = ("run_dir", "start_over")
+NO_NUMBERS = (
+    "no logged loss and no checkpoint of both could be compared, so their weights may differ. "
+    "Name folders that still have logs/rank-0.jsonl or a checkpoint of the same step."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +68,7 @@ class Difference:
 class Comparison:
     """Whether two runs are equal as far as both go, and where they part."""
 
-    status: Literal["equal", "different", "no_evidence"]
+    status: Status
     verdict: str  # one sentence
     runs: list[str]  # the two folders, in the order of all pairs of values
     steps: int = 0  # of both runs
@@ -76,6 +81,14 @@ class Comparison:
 
 
 # %%
+class Change(NamedTuple):
+    """What config_changed says at the start of an attempt."""
+
+    attempt: int
+    step: int
+    names: dict[str, Any]  # of settings, each with the value before and the value from there on
+
+
 class RunEvidence(NamedTuple):
     """What one run folder shows."""
 
@@ -83,7 +96,7 @@ class RunEvidence(NamedTuple):
     lineage: Steps
     end: int
     logged: dict[int, dict[str, Any]]  # step: rank 0's train_progress, of the lineage
-    changes: list[tuple[int, dict[str, Any]]]  # step: what config_changed says
+    changes: list[Change]
     device: str
     checkpoints: dict[int, Path]
 
@@ -100,14 +113,20 @@ def read_run(run_dir: Path | str) -> RunEvidence:
         lineage, end, _ = surviving_lineage(read_ledger(run_dir), read_logs(run_dir))
     except ValueError as error:
         raise ValueError(f"{run_dir}: {error}") from None
-    logged, changes, device = dict[int, dict[str, Any]](), list[tuple[int, Any]](), "unknown"
-    for record in read_jsonl(Path(run_dir, "logs", "rank-0.jsonl")):
+    logged, changes, device = dict[int, dict[str, Any]](), list[Change](), "unknown"
+    log = Path(run_dir, "logs", "rank-0.jsonl")
+    for record in read_jsonl(log) if log.exists() else ():
         match record:
             case {"event": "train_progress", "step": int(step), "attempt": int(attempt)}:
                 if step in lineage and lineage[step][0].attempt == attempt:
                     logged[step] = record
-            case {"event": "config_changed", "step": int(step), "changes": dict(changed)}:
-                changes.append((step, changed))
+            case {
+                "event": "config_changed",
+                "step": int(step),
+                "attempt": int(attempt),
+                "changes": dict(names),
+            }:
+                changes.append(Change(attempt, step, names))
             case {"event": "run_start", "device": str(name)}:
                 device = name
     folders = {f.name[5:]: f for f in Path(run_dir, "checkpoints").glob("step-*")}
@@ -126,30 +145,46 @@ def compare_plans(first: RunEvidence, second: RunEvidence) -> tuple[list[str], b
                 found.append(f"{part} {name}: {ours.get(name)} | {theirs.get(name)}")
                 is_other_run |= part == "identity"
     for which, run in (("first", first), ("second", second)):
-        for step, changed in run.changes:
-            texts = [f"{k} {old} -> {new}" for k, (old, new) in sorted(changed.items())]
-            found.append(f"{which} run, changed after step {step}: {', '.join(texts)}")
+        for change in run.changes:
+            texts = [f"{k} {old} -> {new}" for k, (old, new) in sorted(change.names.items())]
+            found.append(f"{which} run, changed after step {change.step}: {', '.join(texts)}")
     return found, is_other_run
+
+
+def cuts_by_attempt(run: RunEvidence) -> dict[int, dict[str, Any]]:
+    """What CUTS were in each attempt: config.json has the last, a change those before it."""
+    settings = run.config.get("config", {})
+    now = {name: settings.get(name) for name in CUTS}
+    attempts = {lines[0].attempt for lines in run.lineage.values()}
+    cuts = {}
+    for attempt in sorted(attempts | {change.attempt for change in run.changes}, reverse=True):
+        cuts[attempt] = dict(now)
+        for change in run.changes:
+            if change.attempt == attempt:
+                now |= {name: old for name, (old, _) in change.names.items() if name in CUTS}
+    return cuts
+
+
+def cut_of_each_step(run: RunEvidence) -> dict[int, tuple[int, dict[str, Any]]]:
+    """How each step of the lineage was cut: the world size, and CUTS in its attempt."""
+    cuts = cuts_by_attempt(run)
+    return {
+        step: (world_size_of(lines), cuts[lines[0].attempt])
+        for step, lines in run.lineage.items()
+    }
 
 
 def find_exact_steps(first: RunEvidence, second: RunEvidence) -> int:
     """The last step up to which the numbers must agree in every bit."""
-
-    def cut(run: RunEvidence) -> list[Any]:
-        changed = [run.changes for _, names in run.changes if set(names) & set(CUTS)]
-        settings = run.config.get("config", {})
-        versions = run.config.get("versions")
-        return [versions, run.device, changed, *(settings.get(name) for name in CUTS)]
-
+    if (first.config.get("versions"), first.device) != (
+        second.config.get("versions"),
+        second.device,
+    ):
+        return 0
+    ours, theirs = cut_of_each_step(first), cut_of_each_step(second)
     step = 0
-    if cut(first) == cut(second):
-        while (
-            step + 1 in first.lineage
-            and step + 1 in second.lineage
-            and world_size_of(first.lineage[step + 1])
-            == world_size_of(second.lineage[step + 1])
-        ):
-            step += 1
+    while step + 1 in ours and ours[step + 1] == theirs.get(step + 1):
+        step += 1
     return step
 
 
@@ -301,10 +336,13 @@ def compare_runs(first_dir: Path | str, second_dir: Path | str) -> Comparison:
     if first.end != second.end:
         notes.append(f"the first run ends at step {first.end}, the second at {second.end}")
     differences = sorted(found.found.values(), key=lambda difference: difference.step)
-    is_equal = not differences and not is_other_run
+    has_numbers, ends = bool(logged or checkpoints), [first.end, second.end]
+    status, verdict = judge(
+        differences, ends, is_other_run=is_other_run, has_numbers=has_numbers
+    )
     return Comparison(
-        status="equal" if is_equal else "different",
-        verdict=judge(differences, [first.end, second.end], is_other_run=is_other_run),
+        status=status,
+        verdict=verdict,
         runs=runs,
         steps=steps,
         exact_steps=min(exact_steps, steps),
@@ -316,23 +354,32 @@ def compare_runs(first_dir: Path | str, second_dir: Path | str) -> Comparison:
     )
 
 
-def judge(differences: list[Difference], ends: list[int], *, is_other_run: bool) -> str:
-    """The verdict, in one sentence."""
+def judge(
+    differences: list[Difference], ends: list[int], *, is_other_run: bool, has_numbers: bool
+) -> tuple[Status, str]:
+    """The status, and the verdict in one sentence.
+
+    Args:
+        has_numbers: whether anything but the samples could be compared.
+    """
     if differences:
-        at = differences[0].step
-        return f"equal up to step {at - 1}, first difference at step {at}: {differences[0]}"
+        at, text = differences[0].step, f"{differences[0]}"
+        return "different", f"equal up to step {at - 1}, first difference at step {at}: {text}"
     verdict = f"equal up to step {min(ends)}"
     if is_other_run:
-        return f"{verdict}, but not the same run: their identities differ"
+        return "different", f"{verdict}, but not the same run: their identities differ"
+    if not has_numbers:
+        text = f"the samples are those of one run up to step {min(ends)}"
+        return "no_evidence", f"{text}, but {NO_NUMBERS}"
     if len({*ends}) > 1:
-        return f"{verdict}, where the {'first' if ends[0] < ends[1] else 'second'} run ends"
-    return verdict
+        verdict += f", where the {'first' if ends[0] < ends[1] else 'second'} run ends"
+    return "equal", verdict
 
 
 def format_comparison(comparison: Comparison) -> str:
     """The comparison for a person; both runs' values as ``first | second``."""
     lines = []
-    if comparison.status != "no_evidence":
+    if comparison.steps:
         told = ", ".join(map(str, comparison.checkpoints)) or "none"
         table = {
             "first | second": " | ".join(comparison.runs),

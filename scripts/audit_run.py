@@ -117,6 +117,11 @@ def main(arguments: list[str] | None = None) -> int:
         problems.append(draw("--plot", args.plot, lambda: sample_map(args.run)))
     if args.goodput and account:
         problems.append(draw("--goodput", args.goodput, lambda: goodput_picture(account)))
+    elif args.goodput:
+        text = (
+            f"no log or ledger in {args.run} says when anything happened, so nothing is drawn"
+        )
+        problems.append(f"--goodput {args.goodput}: {text}. Leave out --goodput for this run.")
     for problem in filter(None, problems):
         print(problem, file=sys.stderr)
     return 2 if any(problems) else EXIT_CODES[report.status]

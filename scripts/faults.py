@@ -3,7 +3,8 @@
     python scripts/faults.py --quick                  a few tries of each fault, for CI
     python scripts/faults.py --only points --seed 3   all tries of one group
 
-Prints the table and each fault that was not survived; exit code 0 only if all were.
+Prints the table, what was skipped and why, and each fault that was not survived. Exit code 0
+only if every try that was made was survived, and every group made one or says why it made none.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def run_groups(names: Sequence[str], bench: Bench) -> dict[str, list[Try]]:
             for each in GROUPS[name](bench):
                 tries[name].append(each)
         except Exception:  # what the other groups find is not lost for it
-            tries[name].append(Try(name, "the group itself", traceback.format_exc()))
+            problem = f"{traceback.format_exc()}; the run folders are in {bench.root}"
+            tries[name].append(Try(name, "the group itself", problem))
+        if not tries[name]:
+            tries[name].append(Try(name, "the group itself", "nothing was tried or skipped"))
         skipped = sum(bool(each.skipped) for each in tries[name])
         bad = sum(bool(each.problem) for each in tries[name])
         print(
@@ -85,6 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"SKIPPED {reason}")
     for name, group in by_group.items():
         again = f"python scripts/faults.py --only {name} --seed {options.seed}"
+        again += " --quick" if options.quick else ""
         for each in group:
             if each.problem:
                 print(f"NOT SURVIVED {each.fault}: {each.what}: {each.problem}; again: {again}")

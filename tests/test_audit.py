@@ -353,6 +353,26 @@ def test_an_attempt_that_starts_after_its_checkpoint_leaves_a_hole() -> None:
     assert "attempt 1 restored step 10, but trained step 12 first" in report.findings[0]
 
 
+def test_an_attempt_that_logs_no_restore_began_with_fresh_weights() -> None:
+    """A trainer that carries the position alone trains each sample once, for nothing."""
+    run = killed_run()
+    run.logs[:] = [x for x in run.logs if x["event"] != "checkpoint_restored"]
+    report = audit(run)
+    assert (report.status, report.holes) == ("refuted", 1)
+    assert "attempt 1 restored nothing, but trained step 11 first" in report.findings[0]
+
+
+def test_what_an_attempt_without_a_log_restored_is_taken_on_trust_and_said() -> None:
+    """Logs are rotated away; proved must not sound as if they had been read."""
+    run = killed_run()
+    run.logs[:] = [x for x in run.logs if x["attempt"] != 1]
+    report = audit(run)
+    assert (report.status, report.holes) == ("proved", 0)
+    assert report.notes == [
+        "no log of attempts 1: that they restored what they go on from is not proved"
+    ]
+
+
 def test_work_after_the_last_attempts_end_does_not_count() -> None:
     """Steps that only a dead attempt trained are in no weights any more."""
     attempts = [Attempt(2, 20, saved=5), Attempt(2, 9, saved=9)]

@@ -282,7 +282,7 @@ class TestLimits:
         costs = Costs(save_s=4, restart_s=1, mtbf_s=3600 * LLAMA_H)
         without = expected_goodput(best_interval(costs), costs)
         bound_s = 1 + costs.mtbf_s * math.log(without / 0.9)
-        assert bound_s / 60 == pytest.approx(14.6, abs=0.1)
+        assert 14.5 <= bound_s / 60 < 14.6  # at 14.6 it is no more than 90 %
 
 
 BAD = [math.nan, math.inf, -math.inf, -1.0, 0.0]

@@ -142,6 +142,28 @@ def test_a_change_of_the_world_size_ends_what_must_agree_in_every_bit(
     assert firsts(compare_runs(runs / "pinned", tmp_path / "chain")) == [(15, "loss")]
 
 
+def test_a_change_of_the_cut_ends_what_must_agree_in_every_bit_where_it_came(
+    runs: Path, tmp_path: Path
+) -> None:
+    """A bit that differs before the change would pass as rounding."""
+    run_ranks(small(tmp_path / "cut", **PINNED), 2, partial(kill_after_commit, 1, 17))
+    finish(small(tmp_path / "cut", **PINNED, micro_batch_size=2), 2)
+    comparison = compare_runs(runs / "pinned", tmp_path / "cut")
+    assert (comparison.status, comparison.exact_steps) == ("equal", 15)
+    assert compare_runs(tmp_path / "cut", tmp_path / "cut").exact_steps == 26
+
+
+def test_a_change_of_another_setting_keeps_what_must_agree_in_every_bit(
+    runs: Path, copy: Path
+) -> None:
+    """How often a run saves or logs cuts no step."""
+    changed = {"event": "config_changed", "step": 5, "attempt": 0, "changes": {}}
+    changed["changes"] = {"num_workers": [0, 1]}
+    with open(copy / "logs/rank-0.jsonl", "a") as file:
+        file.write(json.dumps(changed) + "\n")
+    assert compare_runs(runs / "straight", copy).exact_steps == 26
+
+
 def test_a_run_that_is_shorter_is_equal_as_far_as_it_goes(runs: Path, tmp_path: Path) -> None:
     """And the verdict says how far that is."""
     run_ranks(small(tmp_path / "short", **BASE), 2, partial(kill_after_commit, 0, 8))
@@ -241,6 +263,8 @@ def test_what_neither_run_has_logged_or_kept_is_said(runs: Path, copy: Path) -> 
     comparison = compare_runs(runs / "straight", copy)
     wanted = {"no logged step that both runs have", "no checkpoint that both runs have"}
     assert wanted <= {*comparison.notes}
+    assert comparison.status == "no_evidence"
+    assert "so their weights may differ" in comparison.verdict
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -275,6 +299,12 @@ def test_the_script_exits_with_0_1_and_2(
     straight = runs / "straight"
     assert run_main(straight, "--against", copy) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "equal: equal up to step 26"
+    shutil.rmtree(copy / "logs")
+    assert run_main(straight, "--against", copy) == 0
+    assert "no logged step that both runs have" in capsys.readouterr().out
+    shutil.rmtree(copy / "checkpoints")
+    assert run_main(straight, "--against", copy) == 2
+    assert "no evidence: the samples are those of one run" in capsys.readouterr().out
     shutil.rmtree(copy / "ledger")
     assert run_main(straight, "--against", copy) == 2
     assert "no surviving step" in capsys.readouterr().out

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,11 @@ import cloudpickle
 import pytest
 
 from rehearsal import ranks
+from rehearsal.evidence import Failure, RankReport
 from rehearsal.faults import corruption, points, registry, storage
-from rehearsal.faults.matrix import Bench, Try, rows_of
-from rehearsal.faults.runs import before, problem_of, small, start
+from rehearsal.faults.matrix import Bench, Try, leave, rows_of
+from rehearsal.faults.runs import DENIED, before, problem_of, small, start, user_errors
+from rehearsal.faults.runs import why_modes_mean_nothing
 from rehearsal.faults.tracer import Kill, Point, read_trace, trace_this_rank, why_not
 from scripts import faults
 
@@ -71,6 +76,17 @@ def mark_each_publication() -> None:
     before(publish, "retain", lambda checkpoints, *_: os.rmdir(checkpoints / "new"))
 
 
+def sync_what_is_closed() -> None:
+    """Have the trainer call fsync with a descriptor that nobody has."""
+    import trainer_core.publish as publish
+
+    def sync(*_: Any) -> None:
+        with contextlib.suppress(OSError):
+            os.fsync(10_000)
+
+    before(publish, "publish", sync)
+
+
 @pytest.mark.usefixtures("can_trace")
 class TestTracer:
     def test_two_runs_have_the_same_points(self, tmp_path: Path) -> None:
@@ -92,6 +108,14 @@ class TestTracer:
         more, _ = points_with(mark_each_publication, tmp_path / "2")
         found = {(point.call, point.path) for point in more if point not in usual}
         assert found == {("mkdir", "checkpoints/new"), ("rmdir", "checkpoints/new")}
+
+    def test_a_call_on_a_closed_descriptor_is_no_point_and_no_hang(
+        self, tmp_path: Path
+    ) -> None:
+        """Who looks before he closes twice would be stopped for ever."""
+        usual, _ = points_with(nothing, tmp_path / "1")
+        more, _ = points_with(sync_what_is_closed, tmp_path / "2")
+        assert sorted(more) == sorted(usual)
 
     @pytest.mark.parametrize(("moment", "there"), [("before", False), ("after", True)])
     def test_before_a_call_nothing_of_it_has_happened_and_after_it_all(
@@ -149,6 +173,29 @@ class TestPoints:
         kill = Kill("before", Point("open", "checkpoints/nowhere", 1))
         result = points.kill_and_resume(bench, points.PLANS[0], None, kill)
         assert "never came to this point" in result.problem
+
+    @pytest.mark.parametrize(
+        ("code", "has_answer", "found"),
+        [(None, False, "still waited"), (0, True, "claims success"), (1, False, "")],
+    )
+    def test_the_rank_that_was_not_killed_must_end_and_claim_nothing(
+        self, code: int | None, has_answer: bool, found: str
+    ) -> None:
+        """A rank that waits for a dead one keeps the machine and the lock."""
+        other = RankReport(rank=1, exitcode=code, has_answer=has_answer)
+        problem = points.wrong_survivor([RankReport(rank=0, exitcode=-9), other])
+        assert found in problem
+        assert bool(found) is bool(problem)
+
+    @pytest.mark.usefixtures("can_trace")
+    def test_how_the_other_rank_ended_is_judged(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The reports of the killed start are the only trace of it."""
+        monkeypatch.setattr(points, "wrong_survivor", lambda reports: f"{len(reports)} ranks")
+        kill = Kill("before", Point("fsync", "checkpoints/tmp-*", 1))
+        result = points.kill_and_resume(bench, points.PLANS[2], None, kill)
+        assert result.problem.startswith("2 ranks")
 
     def test_without_ptrace_it_is_said(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -225,8 +272,59 @@ class TestStorage:
         result = storage.fail(bench, storage.Failure("x", "nothing fails"), run_dir)
         assert "went on, or died" in bench.put_away(run_dir, result).problem
 
+    def test_a_slow_disk_that_was_not_slow_is_told(self, bench: Bench) -> None:
+        """A trainer that called fsync by another way would pass untried."""
+        slow = next(f for f in storage.failures(bench) if f.fault == "a slow disk")
+        run_dir = bench.root / "storage" / "run"
+        survives(bench.put_away(run_dir, storage.fail(bench, slow, run_dir)), slow.fault)
+        never = storage.fail(bench, slow._replace(prepare=None), run_dir)
+        assert "never struck" in bench.put_away(run_dir, never).problem
+        more = storage.fail(bench, slow._replace(kept=(5,)), run_dir)
+        assert "the checkpoint of step 5 is gone" in bench.put_away(run_dir, more).problem
+
+    def test_a_refusal_for_another_reason_is_told(self) -> None:
+        """Any refusal would pass, also one that has nothing to do with the mode."""
+        denied = Failure(kind="UserError", message="[Errno 13] Permission denied", traceback="")
+        other = replace(denied, message="an unknown setting")
+        reports = [RankReport(rank=0, exitcode=1, failure=denied)]
+        assert user_errors(reports, says=DENIED) == ""
+        reports.append(RankReport(rank=1, exitcode=1, failure=other))
+        assert "rank 1 does not say" in user_errors(reports, says=DENIED)
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="needs a user who can become another")
+    def test_a_closed_folder_above_the_runs_is_a_reason_to_skip(self) -> None:
+        """There the other user is refused before any mode is looked at."""
+        with tempfile.TemporaryDirectory() as name:  # closed, as each of them is
+            runs = Path(name, "runs")
+            runs.mkdir()
+            assert "another user does not reach the runs" in why_modes_mean_nothing(runs)
+            Path(name).chmod(0o711)
+            assert why_modes_mean_nothing(runs) == ""
+
 
 class TestTable:
+    def test_a_try_that_was_not_survived_keeps_its_folder_and_names_it(
+        self, tmp_path: Path
+    ) -> None:
+        """The run folder is what the cause is looked for in."""
+        folders = [tmp_path / "bad", tmp_path / "good"]
+        for folder in folders:
+            folder.mkdir()
+        kept = leave(folders[0], Try("kill", "at noon", "lost a sample"))
+        assert kept.problem == f"lost a sample; the run folder is in {folders[0]}"
+        assert leave(folders[1], Try("kill", "at noon")).problem == ""
+        assert [folder.exists() for folder in folders] == [True, False]
+
+    def test_where_there_is_no_proc_the_groups_that_need_it_are_skipped(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A traceback would read as a fault of the trainer."""
+        monkeypatch.setattr(sys, "platform", "darwin")
+        for name in ("chains", "kills", "processes", "views"):
+            (each,) = registry.GROUPS[name](Bench(tmp_path, 0, True))
+            assert (each.fault, each.problem) == (name, "")
+            assert "only Linux has" in each.skipped
+
     def test_a_row_sums_up_the_tries_of_its_fault(self) -> None:
         """The table is what is read."""
         tries = [
@@ -265,6 +363,15 @@ class TestTable:
         """CI looks at nothing else."""
         monkeypatch.setitem(registry.GROUPS, "mine", lambda bench: [Try("kill", "at noon")])
         assert faults.main(["--only", "mine"]) == 0
+        skipped = Try("kill", "at noon", skipped="no clock")
+        monkeypatch.setitem(registry.GROUPS, "mine", lambda bench: [skipped])
+        assert faults.main(["--only", "mine"]) == 0
+        monkeypatch.setitem(registry.GROUPS, "mine", lambda bench: [])
+        assert faults.main(["--only", "mine", "--quick"]) == 1
+        said = capsys.readouterr().out
+        assert "SKIPPED kill: no clock" in said
+        assert "NOT SURVIVED mine: the group itself: nothing was tried or skipped" in said
+        assert "--only mine --seed 0 --quick" in said
         with pytest.raises(SystemExit):
             faults.main(["--only", "yours"])
         assert "no such group. There are points" in capsys.readouterr().err

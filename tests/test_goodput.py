@@ -485,3 +485,9 @@ def test_the_script_draws_the_account_or_says_why_not(
     assert "--goodput" in capsys.readouterr().err
     assert run_main(tmp_path, "--goodput", tmp_path / "h.png") == 2
     assert not (tmp_path / "h.png").exists()
+    capsys.readouterr()
+    for path in (*run.glob("logs/*"), *run.glob("ledger/*")):
+        records = [{k: v for k, v in x.items() if k != "time"} for x in read_jsonl(path)]
+        path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    assert run_main(run, "--goodput", tmp_path / "h.png") == 2
+    assert "says when anything happened, so nothing is drawn" in capsys.readouterr().err

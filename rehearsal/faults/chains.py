@@ -7,7 +7,6 @@ ledger lines that are newer than the checkpoint that it goes on from.
 from __future__ import annotations
 
 import random
-import shutil
 import signal
 from collections.abc import Iterable
 from functools import partial
@@ -15,7 +14,7 @@ from typing import Any
 
 from rehearsal.faults.breaks import signal_itself
 from rehearsal.faults.forked import SMALL, Hang, Job, new_folder, reference, same_weights
-from rehearsal.faults.matrix import Bench, Try
+from rehearsal.faults.matrix import Bench, Try, leave
 
 FAULT = "chain of world sizes"
 
@@ -93,6 +92,4 @@ def chain(
     straight = reference(bench, 1, plan)
     equal = same_weights(job.run_dir, straight, exactly=False)
     result = bench.judge(FAULT, "; ".join(told), job.run_dir, equal=equal, problem=problem)
-    if not result.problem:
-        shutil.rmtree(folder)
-    return result
+    return leave(folder, result)

@@ -32,6 +32,7 @@ from rehearsal.audit import read_jsonl
 from rehearsal.evidence import RankReport
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at
 from rehearsal.faults.runs import (
+    DENIED,
     Prepare,
     die_after,
     problem_of,
@@ -485,7 +486,7 @@ def meets(bench: Bench, corruption: Corruption, template: Path) -> Try:
         before = snapshot(run_dir)
         with unreadable(bench, run_dir, corruption) as prepare:
             refused = start(cfg, corruption.world_size, prepare)
-        problem = user_errors(refused)
+        problem = user_errors(refused, says=DENIED if corruption.denied else "")
         if not problem and snapshot(run_dir) != before:
             problem = "the start was refused, but has changed the folder"
         # As the message asks: a good copy is brought back.
@@ -518,7 +519,7 @@ def corrupt(bench: Bench) -> Iterator[Try]:
     templates = {world_size: template_of(bench, world_size) for world_size in (1, 2)}
     for group in (files_damaged, manifests_that_lie, folders_damaged, content_of_another_hand):
         for corruption in group(bench.rng(group.__name__), bench.quick):
-            if corruption.denied and (reason := why_modes_mean_nothing()):
+            if corruption.denied and (reason := why_modes_mean_nothing(bench.root)):
                 yield Try(corruption.fault, corruption.what, skipped=reason)
             else:
                 yield meets(bench, corruption, templates[corruption.world_size])

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from rehearsal.audit import read_ledger
 from rehearsal.faults.forked import SCRIPT, SMALL, Hang, arguments, describe, new_folder
 from rehearsal.faults.forked import reference, same_weights, stat_of
-from rehearsal.faults.matrix import Bench, Try, first_new_step_at
+from rehearsal.faults.matrix import Bench, Try, first_new_step_at, leave
 
 PLAN = {
     **SMALL,
@@ -216,13 +216,19 @@ class Killer:
 
     def during_shutdown(self, victim: str) -> bool:
         """Kill after the last step, before all processes have ended; False if too late."""
-        self.job.until(lambda: self.job.place()[1] == self.job.total_steps, "the last step")
+        last = self.job.total_steps
+        if not self.job.until(lambda: self.job.place()[1] == last, "the last step"):
+            return False
         time.sleep(self.rng.uniform(0, 0.2))
         return self.kill(victim, "during shutdown")
 
     def kill(self, victim: str, moment: str) -> bool:
         """Kill now, and see to it that the job goes on; False if nobody was left to kill."""
-        job, victims = self.job, choose(self.job, self.rng, victim)
+        job = self.job
+        assert job.agent is not None
+        if job.agent.poll() is not None:  # its process id may be another's by now
+            return False
+        victims = choose(job, self.rng, victim)
         self.seen |= set(job.ranks())
         attempt, step = job.newest_attempt(), job.place()[1]
         at, hit = time.time(), 0
@@ -313,10 +319,19 @@ def killed_run(
         problem = f"torchrun ended with {code}: {tail}"
     equal = same_weights(job.run_dir, reference(bench, 2, plan), exactly=True)
     whole = bench.judge("", "", job.run_dir, equal=equal, problem=problem)
+    return leave_all(folder, tries_of(job.run_dir, killer.kills, whole))
+
+
+def tries_of(run_dir: Path, kills: list[Kill], whole: Try) -> list[Try]:
+    """A try for each kill of a run; one for a run that came to grief without any.
+
+    Args:
+        whole: what the whole run came to.
+    """
     tries = []
-    for number, kill in enumerate(killer.kills):
-        later = killer.kills[number + 1].at if number + 1 < len(killer.kills) else None
-        started = new_step_after(job.run_dir, kill)
+    for number, kill in enumerate(kills):
+        later = kills[number + 1].at if number + 1 < len(kills) else None
+        started = new_step_after(run_dir, kill)
         if started is not None and (later is None or started < later):
             restart_s = started - kill.at
         else:  # the next kill came before the first new step, or there was none left to train
@@ -326,11 +341,16 @@ def killed_run(
         counted = whole if number == 0 else whole._replace(lost=0, repeated=0, replayed_steps=0)
         each = counted._replace(fault=kill.fault, what=kill.what, problem=own)
         tries.append(each._replace(restart_s=restart_s))
-    if problem and not tries:
-        tries.append(whole._replace(fault="start under torchrun", what="before any kill"))
+    if whole.problem and not tries:
+        tries.append(whole._replace(fault="start under torchrun", what="without any kill"))
+    return tries
+
+
+def leave_all(folder: Path, tries: list[Try]) -> list[Try]:
+    """Remove the folder if every kill in it was survived; else each that was not names it."""
     if not any(each.problem for each in tries):
         shutil.rmtree(folder)
-    return tries
+    return [leave(folder, each) if each.problem else each for each in tries]
 
 
 def new_step_after(run_dir: Path, kill: Kill) -> float | None:

@@ -82,7 +82,7 @@ class Bench:
         )  # fmt: skip
 
     def put_away(self, run_dir: Path, result: Try) -> Try:
-        """Remove the folder of a try that was survived; keep another, and say where."""
+        """Like ``leave``, for a folder whose name the next try needs."""
         if not result.problem:
             shutil.rmtree(run_dir)
             return result
@@ -90,6 +90,14 @@ class Bench:
         kept.mkdir(exist_ok=True)
         folder = run_dir.rename(kept / f"{run_dir.parent.name}-{len(list(kept.iterdir()))}")
         return result._replace(problem=f"{result.problem}; the run folder is {folder}")
+
+
+def leave(folder: Path, result: Try) -> Try:
+    """Remove a try's own folder if it was survived; else keep it where it is, and say where."""
+    if not result.problem:
+        shutil.rmtree(folder)
+        return result
+    return result._replace(problem=f"{result.problem}; the run folder is in {folder}")
 
 
 def first_new_step_at(run_dir: Path, attempt: int) -> float | None:

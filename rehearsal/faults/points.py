@@ -1,9 +1,9 @@
 """A SIGKILL before and after every system call on a file of the run folder.
 
-The calls are found by tracing an undisturbed run (``tracer.py``), so a call that is new in the
-trainer is a new point here. The kill is of rank 0, which writes. What the fork server spares is
-the start of the interpreter: a restart on a real machine takes the seconds of importing torch
-longer.
+The calls are found by tracing an undisturbed run (``tracer.py``), so one of its CALLS that is
+new in the trainer is a new point here. The kill is of rank 0, which writes. What the fork
+server spares is the start of the interpreter: a restart on a real machine takes the seconds of
+importing torch longer.
 """
 
 from __future__ import annotations
@@ -113,16 +113,28 @@ def wrong_leavings(run_dir: Path, damaged: tuple[int, ...]) -> str:
     return ""
 
 
+def wrong_survivor(reports: list[RankReport]) -> str:
+    """Which rank waits for the killed rank 0, or claims that the run has ended; "" if none."""
+    for report in reports[1:]:
+        if report.exitcode is None:
+            return f"rank {report.rank} still waited for the killed rank 0: {report.stacks}"
+        if report.exitcode == 0 or report.has_answer:
+            return f"rank {report.rank} claims success, though rank 0 was killed"
+    return ""
+
+
 def kill_and_resume(bench: Bench, plan: Plan, template: Path | None, kill: Kill) -> Try:
     """Kill the run once, start it again, and judge how it ends."""
     run_dir = bench.root / "points" / "run"
     if template is not None:
         shutil.copytree(template, run_dir)
     what = f"SIGKILL {kill.moment} {kill.point}"
-    _, _, killed = start_traced(plan, run_dir, kill)
+    reports, _, killed = start_traced(plan, run_dir, kill)
     problem = wrong_leavings(run_dir, (4,) if plan.is_resumed else ())
     if killed is None:
         problem = problem or "the run never came to this point, so nothing was tried"
+    else:
+        problem = problem or wrong_survivor(reports)
     reports = start(small(run_dir, **plan.settings), plan.world_size)
     result = bench.judge(
         plan.fault, what, run_dir,

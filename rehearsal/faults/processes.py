@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ from rehearsal.audit import read_jsonl
 from rehearsal.faults import breaks
 from rehearsal.faults.forked import SMALL, Hang, Job, Prepare, new_folder, reference
 from rehearsal.faults.forked import same_weights, stat_of
-from rehearsal.faults.matrix import Bench, Try
+from rehearsal.faults.matrix import Bench, Try, leave
 from trainer_core.order import EpochOrder
 
 TERM, KILL, STOP = signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP
@@ -36,17 +35,39 @@ def ends_preempted(job: Job, codes: list[int]) -> str:
 
 
 def ends_in_failure(job: Job, codes: list[int], *, says: str) -> str:
-    """No rank ends with 0, and the cause is said."""
+    """No rank ends with 0, and one of them says the cause; the others have lost a peer."""
     if 0 in codes:
         return f"a rank claims success: {codes}"
     return "" if says in job.said() else f"nobody says {says!r}"
 
 
+def ends_together(job: Job, codes: list[int], *, says: str) -> str:
+    """No rank ends with 0, and every one says the cause: none of them has raised alone."""
+    silent = [rank for rank in range(len(codes)) if says not in job.said(rank)]
+    if silent and 0 not in codes:
+        return f"ranks {silent} do not say {says!r}, but ended with {codes}"
+    return ends_in_failure(job, codes, says=says)
+
+
 def ends_refused(job: Job, codes: list[int], *, says: str) -> str:
-    """Every rank ends with 2: the user can mend it, and reads how, without a traceback."""
+    """Every rank ends with 2: the user can mend it, and reads how, without a traceback.
+
+    What all ranks have raised, rank 0 says for them, also what another has met.
+    """
     if codes != [2] * len(codes) or "Traceback" in job.said():
         return f"not a refusal on every rank: {codes}, or with a traceback"
-    return ends_in_failure(job, codes, says=says)
+    return "" if says in job.said(0) else f"rank 0 does not say {says!r}"
+
+
+def ends_after_skipping(job: Job, codes: list[int], *, rank: int, step: int) -> str:
+    """One rank was killed after a step whose update every rank had withheld."""
+    for path in sorted((job.run_dir / "ledger").glob("rank-*.jsonl")):
+        skipped = [line["step"] for line in read_jsonl(path) if line.get("skipped") is True]
+        if skipped != [step]:
+            return f"{path.name} has the updates of steps {skipped} skipped, not that of {step}"
+    if codes[rank] != -KILL:
+        return f"rank {rank} was not killed: {codes}"
+    return ends_in_failure(job, codes, says="")
 
 
 def ends_unharmed(job: Job, codes: list[int]) -> str:
@@ -95,22 +116,27 @@ def sigterms(rng: random.Random, rank: int, step: int) -> Iterator[Case]:
 
 
 def exceptions(rank: int, step: int) -> Iterator[Case]:
-    """An exception on one rank: in the forward, in the loader and its workers, in the log."""
+    """An exception on one rank: in the forward, in the loader and its workers, in the log.
+
+    Ranks raise together what the loader and the files meet. The user's own code raises on its
+    rank alone, between two collectives: the others end by the lost connection.
+    """
     says = "a defect in the code of this rank"
-    broken = partial(ends_in_failure, says=says)
     for place, workers in (("forward", 0), ("loader", 0), ("loader", 2), ("logging", 0)):
-        call = step + 2 if workers == 0 else 1 + step // 2
+        # The first call is the trainer's, before the workers are there.
+        call = step + 2 if workers == 0 else 2 + step // 2
+        ends = ends_together if place == "loader" else ends_in_failure
         yield Case(
             fault=f"exception on one rank, {place}",
             what=f"rank {rank}, call {call}, {workers} loader workers",
-            prepare=partial(breaks.fail_in, place, breaks.fail, rank, call), ends=broken,
-            settings={"num_workers": workers},
+            prepare=partial(breaks.fail_in, place, breaks.fail, rank, call),
+            ends=partial(ends, says=says), settings={"num_workers": workers},
             is_quick=place == "loader" and rank == workers - 1,
         )  # fmt: skip
     yield Case(
         fault="exception on one rank, logging", what=f"rank {rank}, the disk is full",
         prepare=partial(breaks.fail_in, "logging", breaks.fill_the_disk, rank, step + 2),
-        ends=partial(ends_in_failure, says="No space left on device"),
+        ends=partial(ends_refused, says="No space left on device"),
     )  # fmt: skip
 
 
@@ -127,7 +153,8 @@ def not_finite(rank: int, step: int) -> Iterator[Case]:
     kill = partial(breaks.signal_itself, KILL, rank, step + 2)
     yield Case(
         fault="NaN on one rank, skip", what=f"rank {rank}, step {step}; killed at {step + 2}",
-        prepare=kill, lasting=poison, ends=partial(ends_in_failure, says=""),
+        prepare=kill, lasting=poison,
+        ends=partial(ends_after_skipping, rank=rank, step=step),
         settings={"on_nonfinite": "skip"},
     )  # fmt: skip
 
@@ -141,11 +168,12 @@ def no_memory(rank: int, step: int) -> Iterator[Case]:
             ("loader", False, "MemoryError"),
         ):
             act = partial(breaks.exhaust_memory, limit, with_torch)
+            ends = ends_together if place == "loader" else ends_in_failure
             yield Case(
                 fault="no memory on one rank",
                 what=f"rank {rank}, {place}, call {step + 2}, limit of {limit}, {says}",
                 prepare=partial(breaks.fail_in, place, act, rank, step + 2),
-                ends=partial(ends_in_failure, says=says),
+                ends=partial(ends, says=says),
                 is_quick=rank == 1 and limit == "data" and with_torch,
             )  # fmt: skip
 
@@ -248,6 +276,4 @@ def meet(bench: Bench, case: Case) -> Try:
         result = result._replace(
             problem="a preempted run has saved its step, but it is replayed"
         )
-    if not result.problem:
-        shutil.rmtree(folder)
-    return result
+    return leave(folder, result)

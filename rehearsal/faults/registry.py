@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
+
 from rehearsal.faults import chains, corruption, kills, points, processes, storage, views
-from rehearsal.faults.matrix import Group
+from rehearsal.faults.matrix import Bench, Group, Try
+
+
+def on_linux(group: Group) -> Group:
+    """The group where there is /proc, by which it finds its processes; elsewhere a skip."""
+
+    def guarded(bench: Bench) -> Iterable[Try]:
+        if sys.platform != "linux":
+            reason = f"it reads /proc, which only Linux has, and this is {sys.platform}"
+            return [Try(group.__name__, "all of the group", skipped=reason)]
+        return group(bench)
+
+    return guarded
+
 
 GROUPS: dict[str, Group] = {
     "points": points.kill_at_each_point,
     "corruption": corruption.corrupt,
     "storage": storage.fail_the_storage,
-    "chains": chains.chains,
-    "kills": kills.kills,
-    "processes": processes.processes,
-    "views": views.views,
+    "chains": on_linux(chains.chains),
+    "kills": on_linux(kills.kills),
+    "processes": on_linux(processes.processes),
+    "views": on_linux(views.views),
 }

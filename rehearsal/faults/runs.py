@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -77,14 +78,20 @@ def problem_of(reports: list[RankReport]) -> str:
     return ""
 
 
-def user_errors(reports: list[RankReport]) -> str:
-    """Which rank did not end with a message for its user; "" if all did."""
+def user_errors(reports: list[RankReport], *, says: str = "") -> str:
+    """Which rank did not end with a message for its user; "" if all did.
+
+    Args:
+        says: what the message must name, so that a refusal for another reason is none.
+    """
     for report in reports:
         if report.failure is None:
             return f"rank {report.rank} went on, or died: code {report.exitcode}"
         if report.failure.kind != "UserError":
             said = f"{report.failure.kind}: {report.failure.message}"
             return f"rank {report.rank} ended with a traceback, not a UserError: {said}"
+        if says not in report.failure.message:
+            return f"rank {report.rank} does not say {says!r}, but: {report.failure.message}"
     return ""
 
 
@@ -137,6 +144,7 @@ def die_after(step: int) -> Prepare:
 # ---------------------------------------------------------------- the folder and its owner
 
 NOBODY = 65534
+DENIED = os.strerror(errno.EACCES)  # what a refusal for want of a mode says
 
 
 def snapshot(folder: Path) -> dict[str, bytes | str | None]:
@@ -151,14 +159,26 @@ def snapshot(folder: Path) -> dict[str, bytes | str | None]:
     return found
 
 
-def why_modes_mean_nothing() -> str:
-    """Why file modes bind no process of this user; "" if they do, or it can become another."""
+def why_modes_mean_nothing(root: Path) -> str:
+    """Why file modes bind no process of this user; "" if they do, or it can become another.
+
+    Args:
+        root: of all runs; made passable for others. Where a folder above it is closed, the
+            other user is refused whatever the mode that is tried.
+    """
+    if os.geteuid() != 0:
+        return ""
+    root.chmod(0o711)
     try:
-        if os.geteuid() == 0:
-            os.seteuid(NOBODY)
-            os.seteuid(0)
+        os.seteuid(NOBODY)
     except OSError as error:
         return f"root ignores file modes, and may not become another user here: {error}"
+    try:
+        os.stat(root / ".")
+    except OSError as error:
+        return f"root ignores file modes, and another user does not reach the runs: {error}"
+    finally:
+        os.seteuid(0)
     return ""
 
 

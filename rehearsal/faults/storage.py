@@ -21,8 +21,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at
-from rehearsal.faults.runs import Prepare, become_nobody, before, problem_of, small, start
-from rehearsal.faults.runs import undisturbed, user_errors, weights_of, why_modes_mean_nothing
+from rehearsal.faults.runs import DENIED, Prepare, become_nobody, before, problem_of, small
+from rehearsal.faults.runs import (
+    start,
+    undisturbed,
+    user_errors,
+    weights_of,
+    why_modes_mean_nothing,
+)
 from rehearsal.faults.runs import with_mode
 from trainer_core.publish import DamagedCheckpoint, published_steps, verify
 from trainer_core.settings import UserError
@@ -42,6 +48,8 @@ class Failure(NamedTuple):
     kept: tuple[int, ...] = (3,)  # the checkpoints that are whole afterwards
     stops: bool = True  # else the run goes on as if nothing were
     around: Callable[[Bench, Path], AbstractContextManager[Prepare | None]] | None = None
+    says: str = ""  # what the message for the user must name
+    struck: Path | None = None  # a file that grows each time that the failure strikes
 
 
 # ---------------------------------------------------------------- in the rank's process
@@ -104,9 +112,15 @@ def fill_at_trace(rank: int) -> None:
     before(journal, "append_trace", limit)
 
 
-def slow_down_fsync(seconds: float, rank: int) -> None:
-    """Make the disk slow."""
-    before(os, "fsync", lambda *_: time.sleep(seconds))
+def slow_down_fsync(seconds: float, struck: Path, rank: int) -> None:
+    """Make the disk slow, and leave a byte in ``struck`` for each call that was slowed."""
+
+    def slow_down(*_: Any) -> None:
+        time.sleep(seconds)
+        with struck.open("ab") as file:
+            file.write(b".")
+
+    before(os, "fsync", slow_down)
 
 
 def fail_fsync(number: int, rank: int) -> None:
@@ -211,12 +225,14 @@ def failures(bench: Bench) -> Iterator[Failure]:
         kept = (3,) if at > 8 else ()
         yield Failure(fault, f"fsync {at} gives EIO", partial(fail_fsync, at), KEEP, 1, kept)
     yield Failure(fault, "fsync 12 gives EIO", partial(fail_fsync, 12), is_async, 2, ())
+    struck = bench.root / "storage" / "slowed"
     for settings, world_size in kinds[1:3] if bench.quick else kinds:
-        slow = partial(slow_down_fsync, 0.02 if bench.quick else 0.1)
+        slow = partial(slow_down_fsync, 0.02 if bench.quick else 0.1, struck)
         what = f"each fsync takes a while, {'async' if settings is is_async else 'sync'}"
         yield Failure(
-            "a slow disk", what, slow, settings, world_size, kept=(3, 4, 6), stops=False
-        )
+            "a slow disk", what, slow, settings, world_size, kept=(3, 4, 6), stops=False,
+            struck=struck,
+        )  # fmt: skip
 
 
 def read_only(bench: Bench) -> Iterator[Failure]:
@@ -224,12 +240,14 @@ def read_only(bench: Bench) -> Iterator[Failure]:
     fault = "a read-only folder"
     for number, name in enumerate((".", "checkpoints", "logs", "ledger", "traces")):
         around = partial(mode_of, name, 0o555)
-        yield Failure(fault, name, None, KEEP, 1 + number % 2, kept=(), around=around)
+        yield Failure(
+            fault, name, None, KEEP, 1 + number % 2, kept=(), around=around, says=DENIED
+        )
     for world_size in (1, 2):
         around = partial(mode_of, "checkpoints", 0o755)
         prepare = partial(deny_at_save, 2, 0o555)
         what = "checkpoints, from the second save on"
-        yield Failure(fault, what, prepare, KEEP, world_size, around=around)
+        yield Failure(fault, what, prepare, KEEP, world_size, around=around, says=DENIED)
 
 
 # ---------------------------------------------------------------- the judgement
@@ -237,10 +255,11 @@ def read_only(bench: Bench) -> Iterator[Failure]:
 
 def wrong_end(failure: Failure, reports: list[Any], run_dir: Path) -> str:
     """How the run failed otherwise than it must; "" if it did so rightly."""
-    if not failure.stops:
-        return problem_of(reports)
-    if problem := user_errors(reports):
+    problem = user_errors(reports, says=failure.says) if failure.stops else problem_of(reports)
+    if problem:
         return problem
+    if failure.struck is not None and not failure.struck.exists():
+        return "the failure has never struck, so nothing was tried"
     found = published_steps(run_dir / "checkpoints")
     if missing := [step for step in failure.kept if step not in found]:
         return f"the checkpoint of step {missing[0]} is gone"
@@ -255,6 +274,8 @@ def wrong_end(failure: Failure, reports: list[Any], run_dir: Path) -> str:
 def fail(bench: Bench, failure: Failure, run_dir: Path) -> Try:
     """Run into the failure, mend it, run on to the end, and judge both."""
     run_dir.mkdir(parents=True)
+    if failure.struck is not None:
+        failure.struck.unlink(missing_ok=True)
     cfg, began = small(run_dir, **failure.settings), time.time()
     around = failure.around(bench, run_dir) if failure.around else nullcontext()
     with around as prepare:
@@ -276,7 +297,7 @@ def fail_the_storage(bench: Bench) -> Iterator[Try]:
     """The group: each failure on a run of its own."""
     root = bench.root / "storage"
     no_tmpfs = why_no_tmpfs(root / "trial")
-    no_modes = why_modes_mean_nothing()
+    no_modes = why_modes_mean_nothing(bench.root)
     for failure in (*failures(bench), *read_only(bench)):
         run_dir = root / "run"
         is_mounted = "tmpfs" in failure.fault

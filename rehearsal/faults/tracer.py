@@ -200,7 +200,10 @@ def look(rank: int, folder: str, lines: int, kill: Kill | None) -> None:
         how, deliver = CONT, 0
         try:
             if event == EVENT_SECCOMP:
-                at = point_of(thread, names, folder)
+                try:
+                    at = point_of(thread, names, folder)
+                except FileNotFoundError:  # a closed descriptor: the call will say so
+                    at = None
                 if at is not None:
                     seen[at] += 1
                     point = Point(*at, seen[at])
@@ -216,7 +219,7 @@ def look(rank: int, folder: str, lines: int, kill: Kill | None) -> None:
             elif not event:
                 deliver = stop
             ptrace(how, thread, 0, deliver)
-        except (ProcessLookupError, FileNotFoundError):
+        except ProcessLookupError:
             continue  # killed meanwhile
 
 

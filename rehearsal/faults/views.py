@@ -24,7 +24,7 @@ from rehearsal.audit import read_jsonl
 from rehearsal.faults import breaks
 from rehearsal.faults.forked import DEADLINE_S, SMALL, Hang, Job
 from rehearsal.faults.forked import new_folder, processes_in, reference, same_weights
-from rehearsal.faults.matrix import Bench, Try
+from rehearsal.faults.matrix import Bench, Try, leave
 from rehearsal.faults.processes import ends_refused
 from trainer_core.config import TrainConfig
 from trainer_core.publish import FORMAT, manifest_sha256, published_steps
@@ -91,9 +91,7 @@ def finish(
     straight = options.get("equal_to") or reference(bench, world_size, plan)
     equal = same_weights(run_dir, straight, exactly=True)
     result = bench.judge(fault, what, run_dir, equal=equal, problem=problem)
-    if not result.problem:
-        shutil.rmtree(folder)
-    return result
+    return leave(folder, result)
 
 
 # %% other folders
@@ -284,9 +282,7 @@ def formats(bench: Bench) -> Iterator[Try]:
         equal = same_weights(folder / "run", straight, exactly=False)
         fault = "checkpoint of an earlier format"
         result = bench.judge(fault, golden.name, folder / "run", equal=equal, problem=problem)
-        if not result.problem:
-            shutil.rmtree(folder)
-        yield result
+        yield leave(folder, result)
 
 
 def newer_format(bench: Bench) -> Try:
@@ -405,6 +401,4 @@ def changed_setting(
     result = bench.judge(
         f"{kind} field changed", what, job.run_dir, equal=equal, problem=problem
     )
-    if not result.problem:
-        shutil.rmtree(folder)
-    return result
+    return leave(folder, result)
