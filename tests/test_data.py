@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -390,7 +391,8 @@ def tokens_of(path: Path, **changes: Any) -> TrainConfig:
 
 
 ABANDON = """
-import subprocess, sys, time, torch
+import os, subprocess, sys, time, torch
+torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 1000  # its own look for the parent
 from trainer_core.config import TrainConfig
 from trainer_core.data import (ResumeAwareDistributedSampler, StepSchedule, TrainingView,
                                build_dataloader, build_dataset)
@@ -401,6 +403,9 @@ batches = iter(build_dataloader(view, sampler, cfg, torch.device("cpu")))
 [next(batches) for _ in range(2)]  # one of each worker
 pids = [str(worker.pid) for worker in batches._workers]
 print(*pids)
+if sys.argv[1] == "killed":
+    sys.stdout.flush()
+    os.kill(os.getpid(), 9)
 if sys.argv[1] == "hit":  # by somebody else: their own process's SIGTERM they obey
     subprocess.run(["kill", "-TERM", *pids], check=True)
 time.sleep(0.2)
@@ -426,6 +431,40 @@ class TestLoaderWorkers:
         pids = run.stdout.split()
         assert len(pids) == 2
         assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+    @pytest.mark.skipif(
+        sys.platform != "linux", reason="not checked: signals to loader workers"
+    )
+    def test_they_do_not_outlive_a_killed_process(self) -> None:
+        """They hold its sockets: the other ranks would wait for a peer that is dead."""
+        run = subprocess.run(
+            [sys.executable, "-c", ABANDON, "killed"],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60,
+        )  # fmt: skip
+        assert run.returncode == -9
+        pids = run.stdout.split()
+        assert len(pids) == 2
+        deadline = time.monotonic() + 10
+        while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)
+
+    @pytest.mark.skipif(
+        sys.platform != "linux", reason="not checked: signals to loader workers"
+    )
+    def test_one_whose_process_died_before_it_could_ask_ends_itself(self) -> None:
+        """The kernel tells of a later death only."""
+        script = (
+            "import multiprocessing, os, types\n"
+            "from trainer_core.sources import die_with_the_rank\n"
+            "dead = types.SimpleNamespace(pid=os.getppid() + 1)\n"
+            "multiprocessing.parent_process = lambda: dead\n"
+            "die_with_the_rank(0)\n"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        run = subprocess.run([sys.executable, "-c", script], env=environment, timeout=60)
+        assert run.returncode == 1
 
 
 class TestTokens:

@@ -26,8 +26,10 @@ from jobs import (
     run_ranks,
     slow_down_saves,
     small,
+    this_rank,
     train,
 )
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from rehearsal.audit import audit_run, read_jsonl
 from trainer_core.config import TrainConfig
@@ -105,6 +107,38 @@ class TestOneRankFails:
         third = run_ranks(cfg, 2, partial(kill_after_commit, 0, 60))
         assert third[0].exitcode == -9
         assert max(x["attempt"] for x in lines(tmp_path, "ledger", 0)) == 1
+
+
+def count_syncs(folder: Path) -> None:
+    """Have each rank append a byte to a file whenever DDP reduces a bucket of gradients."""
+    import trainer_core.launch as launch
+
+    original = launch.wrap_model
+
+    def counted(*arguments: Any) -> Any:
+        wrapped = original(*arguments)
+
+        def hook(_, bucket):  # type: ignore[no-untyped-def] # torch takes no annotation as text
+            with (folder / str(this_rank())).open("ab") as file:
+                file.write(b".")
+            return allreduce_hook(None, bucket)
+
+        wrapped.register_comm_hook(None, hook)
+        return wrapped
+
+    launch.wrap_model = counted
+
+
+class TestSync:
+    def test_gradients_are_reduced_once_a_step(self, tmp_path: Path) -> None:
+        """With accumulation the others add up locally; each more is traffic for nothing."""
+        cfg = small(tmp_path / "run", grad_accum_steps=3, dataset_size=50, max_epochs=1)
+        results = run_ranks(cfg, 2, partial(count_syncs, tmp_path))
+        assert [result.exitcode for result in results] == [0, 0]
+        steps = results[0].value["step"]
+        assert steps > 1
+        for rank in (0, 1):
+            assert len((tmp_path / str(rank)).read_bytes()) == steps
 
 
 class TestNonFinite:
