@@ -141,6 +141,15 @@ class TestSync:
             assert len((tmp_path / str(rank)).read_bytes()) == steps
 
 
+class TestRandomStreams:
+    def test_each_rank_draws_dropout_of_its_own(self, tmp_path: Path) -> None:
+        """Alike on all ranks, the samples of a step share their masks (D13)."""
+        finish(small(tmp_path, dropout=0.2, dataset_size=50, max_epochs=1), 2)
+        newest = max((tmp_path / "checkpoints").iterdir())
+        first, second = (torch.load(newest / f"rng-rank-{rank}.pt") for rank in (0, 1))
+        assert not torch.equal(first["torch"], second["torch"])
+
+
 class TestNonFinite:
     def test_a_nan_on_one_rank_stops_all_and_reaches_no_checkpoint(
         self, tmp_path: Path
