@@ -69,6 +69,23 @@ class TestOneRankFails:
         assert finish(cfg, 2)["step"] == 26
         assert audit_run(tmp_path).status == "proved"
 
+    def test_a_save_beside_the_training_that_fails_stops_it_before_the_next(
+        self, tmp_path: Path
+    ) -> None:
+        """Until then nothing is kept, however far away the next save is."""
+        cfg = small(tmp_path, async_checkpoint=True, checkpoint_every_steps=10)
+        prepare = partial(both, partial(break_the_save, 10), slow_down_steps)
+        results = run_ranks(cfg, 2, prepare)
+        assert [result.exitcode for result in results] == [2, 2]
+        trained = [line["step"] for line in lines(tmp_path, "ledger", 0)]
+        assert 10 <= trained[-1] < 13, "the next save is after step 13, at the epoch's end"
+
+    def test_no_checkpoint_of_a_step_that_a_ledger_lacks(self, tmp_path: Path) -> None:
+        """Killed then, the run would go on from a step of which nobody knows the samples."""
+        results = run_ranks(small(tmp_path), 2, partial(lose_a_line, 1, 3))
+        assert [result.exitcode for result in results] == [2, 2]
+        assert list((tmp_path / "checkpoints").iterdir()) == []
+
     def test_the_last_save_fails_and_the_job_says_so(self, tmp_path: Path) -> None:
         """An exit that does not wait for the save reports a checkpoint that is not there."""
         cfg = small(tmp_path, async_checkpoint=True)
@@ -107,6 +124,33 @@ class TestOneRankFails:
         third = run_ranks(cfg, 2, partial(kill_after_commit, 0, 60))
         assert third[0].exitcode == -9
         assert max(x["attempt"] for x in lines(tmp_path, "ledger", 0)) == 1
+
+
+def slow_down_steps() -> None:
+    """Give a thread that writes beside the training the time to end."""
+    import trainer_core.launch as launch
+
+    original = launch.next_step
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.1)
+        return original(*arguments)
+
+    launch.next_step = slow
+
+
+def lose_a_line(rank: int, step: int) -> None:
+    """Have the disk of one rank take no ledger line of a step."""
+    import trainer_core.jsonfiles as jsonfiles
+
+    original = jsonfiles.JsonlSink.emit
+
+    def losing(sink: Any, record: Any) -> None:
+        if this_rank() == rank and "samples" in record and record["step"] == step:
+            raise OSError(28, "No space left on device")
+        original(sink, record)
+
+    jsonfiles.JsonlSink.emit = losing  # type: ignore[method-assign]
 
 
 def count_syncs(folder: Path) -> None:
