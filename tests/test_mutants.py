@@ -20,7 +20,8 @@ def test_there_are_as_many_as_the_figures_say() -> None:
     table = (ROOT / "docs" / "mutants.md").read_text()
     listed = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[8:]]
     assert listed == list(MUTANTS)
-    assert f"**{len(MUTANTS)} of {len(MUTANTS)} killed.**" in table
+    argued = [name for name in MUTANTS if MUTANTS[name].argued]
+    assert f"**{len(MUTANTS) - len(argued)} of {len(MUTANTS)} killed.**" in table
     assert len(MUTANTS) >= 40
 
 

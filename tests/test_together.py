@@ -110,8 +110,10 @@ class TestOneRankFails:
 
     def test_a_second_job_in_the_folder_is_refused(self, tmp_path: Path) -> None:
         """Two jobs delete each other's unfinished checkpoints."""
-        cfg = small(tmp_path, max_epochs=200, num_workers=1)
-        first = Workers(partial(train, cfg), 2)
+        # Without a save, since a start that meets one is refused for it alone.
+        long = {"dataset_size": 20_000, "checkpoint_every_steps": 10_000}
+        cfg = small(tmp_path, num_workers=1, **long)
+        first = Workers(partial(train, cfg, slow_down_steps), 2)
         ledger = tmp_path / "ledger" / "rank-0.jsonl"
         while not ledger.exists() or len(list(read_jsonl(ledger))) < 5:
             time.sleep(0.01)
@@ -183,6 +185,31 @@ class TestSync:
         assert steps > 1
         for rank in (0, 1):
             assert len((tmp_path / str(rank)).read_bytes()) == steps
+
+
+def swap_the_samples() -> None:
+    """Have the loader deliver other samples than the order says, as a broken cache does."""
+    import trainer_core.launch as launch
+
+    original = launch.next_step
+
+    def swapped(*arguments: Any) -> Any:
+        batches, error = original(*arguments)
+        return [batch._replace(samples=batch.samples + 1000) for batch in batches], error
+
+    launch.next_step = swapped
+
+
+class TestLedger:
+    def test_it_says_what_was_trained_and_not_what_was_planned(self, tmp_path: Path) -> None:
+        """A ledger of the plan proves every run, whatever it has trained."""
+        cfg = small(tmp_path, dataset_size=50, max_epochs=1)
+        assert run_ranks(cfg, 1, swap_the_samples)[0].exitcode == 0
+        trained = [
+            sample for line in lines(tmp_path, "ledger", 0) for sample in line["samples"]
+        ]
+        assert sorted(trained) == list(range(1000, 1050))
+        assert audit_run(tmp_path).status == "refuted"
 
 
 class TestRandomStreams:

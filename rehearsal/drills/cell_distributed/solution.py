@@ -64,7 +64,7 @@ def cleanup_dist() -> None:
     """Leave the process group. The caller must have dropped the DDP wrapper before.
 
     A wrapper that outlives the group keeps gloo's threads to the interpreter's end, where they
-    abort the process after a good run (defect D27). It sits in reference cycles, hence gc.
+    abort the process after a good run (defect D27). It may sit in reference cycles, hence gc.
     """
     gc.collect()
     if dist.is_initialized():
