@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,9 +16,11 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from jobs import finish, run_ranks, slow_down_saves, small, this_rank
+from jobs import finish, run_ranks, slow_down_saves, small, this_rank, train
+from torch.distributed import HashStore
 
-from trainer_core.watchdog import blame
+from trainer_core.watchdog import Watchdog, blame, place_of
+from trainer_core.workers import Workers
 
 TIMEOUT_S = 2.0
 # Ranks cannot import a test module; its functions travel by value, as a notebook's do.
@@ -106,6 +109,19 @@ def fail_while_saving() -> None:
     launch.next_step = reading
 
 
+def linger() -> None:
+    """Make steps of 0.2 s: the run is still there after its first ones."""
+    import trainer_core.launch as launch
+
+    original = launch.next_step
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.2)
+        return original(*arguments)
+
+    launch.next_step = slow
+
+
 def freeze_the_store() -> None:
     """As if the host of the launcher's store had stopped: it takes questions, and is silent."""
     import trainer_core.watchdog as watchdog
@@ -181,6 +197,37 @@ class TestHang:
         results = run_ranks(cfg, 2, prepare)
         assert [result.exitcode for result in results] == [0, 0]
         assert hangs_of(tmp_path) == []
+
+    def test_a_job_that_was_stopped_as_a_whole_goes_on(self, tmp_path: Path) -> None:
+        """A laptop that was closed, a job that a scheduler has set aside: nobody hangs."""
+        cfg = small(tmp_path, hang_timeout_s=TIMEOUT_S)
+        workers = Workers(partial(train, cfg, linger), 2)
+        ledger = tmp_path / "ledger" / "rank-0.jsonl"
+        while not ledger.exists() or len(ledger.read_bytes().splitlines()) < 5:
+            time.sleep(0.01)
+        for sign in (signal.SIGSTOP, signal.SIGCONT):
+            for process in workers.processes:
+                os.kill(process.pid, sign)
+            time.sleep(2 * TIMEOUT_S if sign is signal.SIGSTOP else 0)
+        assert [result.exitcode for result in workers.wait(60.0)] == [0, 0]
+        assert hangs_of(tmp_path) == []
+
+    def test_a_number_that_another_process_has_got_is_spared(self) -> None:
+        """A rank that is gone leaves its process id to whoever comes next."""
+        stranger = subprocess.Popen(["sleep", "60"])
+        try:
+            place = place_of(stranger.pid)
+            store = HashStore()
+            watchdog = Watchdog.__new__(Watchdog)
+            store.set("place/1", json.dumps([*place[:-1], "another start"]))
+            assert watchdog.send(store, [1], signal.SIGKILL) == []
+            assert stranger.poll() is None
+            store.set("place/1", json.dumps(place))
+            assert watchdog.send(store, [1], signal.SIGKILL) == [1]
+            assert stranger.wait(10) == -signal.SIGKILL
+        finally:
+            stranger.kill()
+            stranger.wait()
 
     def test_a_store_that_does_not_answer_ends_the_job_too(self, tmp_path: Path) -> None:
         """The node that stands still may be the one that hosts the store."""
