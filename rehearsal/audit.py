@@ -230,12 +230,13 @@ def judge_attempts(
     """Each attempt goes on where its checkpoint ended: lost work cannot fill a hole.
 
     Returns:
-        The attempts of which nothing is logged: what they restored is taken on trust.
+        The attempts whose start is not logged: what they restored is taken on trust.
     """
-    logged, trusted = {attempt for attempt, _ in logs.newest}, list[int]()
+    logged = {attempt for attempt, event in logs.newest if event == "run_start"}
+    trusted = list[int]()
     for attempt in sorted({lines[0].attempt for lines in lineage.values()}):
         first = min(ledger[attempt])
-        # Who logs, but no restore, has begun with fresh weights, whatever step it counts.
+        # Who logs its start, but no restore, has begun with fresh weights, wherever it counts from.
         restored = logs.newest.get((attempt, "checkpoint_restored"), 0)
         if attempt not in logged and first > 1:
             trusted.append(attempt)

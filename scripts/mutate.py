@@ -83,7 +83,7 @@ def run_tests(copy: Path, tests: Sequence[str], limit_s: float) -> str | None:
         NoVerdict: if pytest comes to no end, or ends without saying what failed.
     """
     options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", f"{TEST_LIMIT_S}"]
-    options += ["--hypothesis-profile", "mutants"]
+    options += ["--hypothesis-profile", "mutants", "--basetemp", str(copy / "of-the-tests")]
     command = [sys.executable, "-m", "pytest", *options, *tests]
     # PYTHONPATH for the processes that the tests start: the copy, not what is installed.
     environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}

@@ -43,6 +43,9 @@ def write_run(
     (folder / "config.json").write_text(json.dumps(config))
     now = 1000.0
     for attempt, (world_size, first, last) in enumerate(attempts):
+        if first > 1:
+            restored = {"event": "checkpoint_restored", "attempt": attempt, "step": first - 1}
+            append(folder / "logs" / "rank-0.jsonl", {"time": now, "rank": 0, **restored})
         for step in range(first, last + 1):
             epoch, at = divmod(step - 1, per_epoch)
             order = EpochOrder(n, seed=3, epoch=epoch)
