@@ -236,7 +236,7 @@ def judge_attempts(
     trusted = list[int]()
     for attempt in sorted({lines[0].attempt for lines in lineage.values()}):
         first = min(ledger[attempt])
-        # Who logs its start, but no restore, has begun with fresh weights, wherever it counts from.
+        # Who logs its start, but no restore, has begun with fresh weights.
         restored = logs.newest.get((attempt, "checkpoint_restored"), 0)
         if attempt not in logged and first > 1:
             trusted.append(attempt)
