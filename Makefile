@@ -42,7 +42,7 @@ selftest: setup
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/faults.py $(ARGS)
 
-# The tests on broken trainers: half an hour.
+# The tests on broken trainers: about an hour.
 mutants: setup
 	$(BIN)/python scripts/mutate.py $(ARGS)
 

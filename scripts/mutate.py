@@ -1,6 +1,6 @@
 """Do the tests notice? Breaks ``trainer_core`` as tests/mutants.toml says, one way at a time.
 
-    python scripts/mutate.py                            all; half an hour on two cores
+    python scripts/mutate.py                            all; about an hour on two cores
     python scripts/mutate.py --only no_fsync            some
     python scripts/mutate.py --write docs/mutants.md    and the table for the docs
 

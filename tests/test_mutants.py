@@ -16,7 +16,7 @@ MUTANTS = {mutant.name: mutant for mutant in mutate["read_mutants"](mutate["MUTA
 
 
 def test_there_are_as_many_as_the_figures_say() -> None:
-    """The page is written by a run of half an hour; it must not tell of another list."""
+    """The page is written by a run of an hour; it must not tell of another list."""
     table = (ROOT / "docs" / "mutants.md").read_text()
     listed = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[8:]]
     assert listed == list(MUTANTS)
