@@ -169,6 +169,19 @@ def slow_down_saves(seconds: float) -> None:
     publish.publish = slow
 
 
+def slow_down_steps() -> None:
+    """Make each step take a while, so that something can happen beside the training."""
+    import trainer_core.launch as launch
+
+    original = launch.next_step
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.2)
+        return original(*arguments)
+
+    launch.next_step = slow
+
+
 def both(*preparations: Callable[[], None]) -> None:
     """Several things at once."""
     for prepare in preparations:

@@ -25,6 +25,7 @@ from jobs import (
     poison,
     run_ranks,
     slow_down_saves,
+    slow_down_steps,
     small,
     this_rank,
     train,
@@ -126,19 +127,6 @@ class TestOneRankFails:
         third = run_ranks(cfg, 2, partial(kill_after_commit, 0, 60))
         assert third[0].exitcode == -9
         assert max(x["attempt"] for x in lines(tmp_path, "ledger", 0)) == 1
-
-
-def slow_down_steps() -> None:
-    """Give a thread that writes beside the training the time to end."""
-    import trainer_core.launch as launch
-
-    original = launch.next_step
-
-    def slow(*arguments: Any) -> Any:
-        time.sleep(0.1)
-        return original(*arguments)
-
-    launch.next_step = slow
 
 
 def lose_a_line(rank: int, step: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from jobs import finish, run_ranks, slow_down_saves, small, this_rank, train
+from jobs import finish, run_ranks, slow_down_saves, slow_down_steps, small, this_rank, train
 from torch.distributed import HashStore
 
 from trainer_core.watchdog import Watchdog, blame, place_of
@@ -109,19 +109,6 @@ def fail_while_saving() -> None:
     launch.next_step = reading
 
 
-def linger() -> None:
-    """Make steps of 0.2 s: the run is still there after its first ones."""
-    import trainer_core.launch as launch
-
-    original = launch.next_step
-
-    def slow(*arguments: Any) -> Any:
-        time.sleep(0.2)
-        return original(*arguments)
-
-    launch.next_step = slow
-
-
 def freeze_the_store() -> None:
     """As if the host of the launcher's store had stopped: it takes questions, and is silent."""
     import trainer_core.watchdog as watchdog
@@ -201,7 +188,7 @@ class TestHang:
     def test_a_job_that_was_stopped_as_a_whole_goes_on(self, tmp_path: Path) -> None:
         """A laptop that was closed, a job that a scheduler has set aside: nobody hangs."""
         cfg = small(tmp_path, hang_timeout_s=TIMEOUT_S)
-        workers = Workers(partial(train, cfg, linger), 2)
+        workers = Workers(partial(train, cfg, slow_down_steps), 2)
         ledger = tmp_path / "ledger" / "rank-0.jsonl"
         while not ledger.exists() or len(ledger.read_bytes().splitlines()) < 5:
             time.sleep(0.01)
