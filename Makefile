@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup lab train test selftest faults mutants bench notebooks clean
+.PHONY: setup lab train test lint pytest selftest faults mutants bench notebooks clean
 
 setup: $(VENV)/.complete
 
@@ -25,14 +25,20 @@ train: setup
 	$(BIN)/python scripts/demo.py $(ARGS)
 
 test: setup
+	@# The types are checked beside the tests, which wait for processes half of their time.
+	$(MAKE) --no-print-directory -j2 lint pytest
+
+lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/python scripts/sync_notebooks.py check
-	@# Two at a time, a class's tests by one worker: they share its fixtures.
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadscope --durations 15
-	@# The drills' own notebooks run in tests/test_notebooks_drills.py, all in one process.
-	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 FAST=1 $(BIN)/pytest --nbmake notebooks/*.ipynb -n 2
+	$(BIN)/mypy
+
+# A class's tests by one worker: they share its fixtures. The notebooks first: they take longest.
+# The drills' own notebooks run in tests/test_notebooks_drills.py, all in one process.
+pytest:
+	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 FAST=1 $(BIN)/pytest --nbmake \
+	  notebooks/*.ipynb tests -n 3 --dist loadscope --no-loadscope-reorder --durations 15
 
 # Each text of each drill, judged by its grader: minutes. make test judges two of each drill.
 selftest: setup

@@ -93,7 +93,9 @@ class RankContext:
 
     def init_group(self) -> None:
         """Join the gloo group, for drills that are not about joining it."""
+        self.record("joining")
         dist.init_process_group("gloo", timeout=self.timeout)
+        self.record("joined")
 
     def arm(self) -> None:
         """From here on, write down what files are touched and which optimizer steps are taken.

@@ -409,6 +409,7 @@ class TestTorchrun:
         command = [sys.executable, str(SCRIPT), "--run-dir", str(tmp_path / "run")]
         job = subprocess.Popen(command, env={**os.environ, **meeting, "WORLD_SIZE": "2"})
         store.wait(["attempts" if rank == 0 else "hello/1"])
+        time.sleep(0.5)  # it has asked by now, and waits in C, where no handler of Python runs
         job.terminate()
         try:
             assert job.wait(10) == 1
@@ -443,6 +444,53 @@ class TestTorchrun:
         assert text.count("no such file") == 1
         assert re.search(r"exitcode\s*: 2", text)
         assert not re.search(r"launch\.py\", line", text), "torchrun's own traceback is enough"
+
+
+# launch.py, but after five steps rank 0 stands still, and rank 1 meets an error in the sixth,
+# while its vote is on the way to rank 0.
+FAILING = f"""
+import os, runpy, signal
+import trainer_core.launch as launch
+from trainer_core.data import ResumeAwareDistributedSampler as Sampler
+
+commit, train_step, taken = Sampler.commit, launch.train_step, []
+
+def commit_and_pause(self):
+    commit(self)
+    if (self.rank, self.position) == (0, 5):
+        signal.pause()
+
+def step_or_raise(trainer, *arguments):
+    taken.append(None)
+    if (os.environ["RANK"], len(taken)) == ("1", 6):
+        raise RuntimeError("a defect of the model")
+    return train_step(trainer, *arguments)
+
+Sampler.commit, launch.train_step = commit_and_pause, step_or_raise
+runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
+"""
+
+
+class TestFailure:
+    def test_a_rank_that_fails_alone_ends_at_once(self, tmp_path: Path) -> None:
+        """The interpreter's own end waits for what a peer owes; torchrun waits for the rank."""
+        (tmp_path / "failing.py").write_text(FAILING)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+        meeting |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": "2"}
+        command = [sys.executable, str(tmp_path / "failing.py"), *FLAGS.split()]
+        command += ["--run-dir", str(tmp_path / "run"), "--hang-timeout-s", "60"]
+        jobs = [
+            subprocess.Popen(command, env={**os.environ, **meeting, "RANK": rank})
+            for rank in ("0", "1")
+        ]
+        try:
+            assert jobs[1].wait(30) == 1
+            assert jobs[0].poll() is None, "rank 0 was to stand still"
+        finally:
+            for job in jobs:
+                job.kill()
+                job.wait()
 
 
 # launch.py, but one rank stops after a step until a signal comes: alone for the SIGTERM of a

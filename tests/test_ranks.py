@@ -134,6 +134,47 @@ class TestJobs:
             reduced = [c["bytes"] for c in report.collectives if c["name"] == "all_reduce"]
             assert reduced == [8 * 4, 5 * 8]
 
+    def test_ranks_that_stood_in_the_meeting_are_run_once_more(self, tmp_path: Path) -> None:
+        """Gloo's connecting may stall; a learner must not be told that their code hangs."""
+        tries, folder = tmp_path / "tries", tmp_path / "work"
+
+        def body(context: RankContext) -> list[str]:
+            left_over = sorted(path.name for path in context.folder.iterdir())
+            (context.folder / f"rank-{context.rank}").touch()
+            if context.rank == 0 and not tries.exists():
+                tries.touch()
+                dist.init_process_group = lambda *_, **__: time.sleep(60)
+            context.init_group()
+            return left_over
+
+        reports = run_ranks(body, world_size=2, deadline_s=2, folder=folder)
+        assert [report.exitcode for report in reports] == [0, 0]
+        assert "rank-0" not in reports[0].answer, "the second try saw the first one's files"
+
+    @pytest.mark.parametrize("stands", ["before the meeting", "after it"])
+    def test_ranks_that_stand_elsewhere_are_not_run_again(
+        self, tmp_path: Path, stands: str
+    ) -> None:
+        """A second try of a hang doubles the time until it is told."""
+        tries = tmp_path / "tries"
+
+        def body(context: RankContext) -> None:
+            if context.rank == 0:
+                with tries.open("a") as file:
+                    file.write("x")
+            if stands == "after it":
+                context.init_group()
+            if context.rank == 0:
+                time.sleep(60)
+            if stands == "after it":
+                dist.barrier()
+            else:
+                context.init_group()
+
+        reports = run_ranks(body, world_size=2, deadline_s=2)
+        assert [report.exitcode for report in reports] == [None, None]
+        assert tries.read_text() == "x"
+
     def test_the_environment_is_torchruns(self) -> None:
         """Code that reads RANK must run here as under torchrun."""
 
