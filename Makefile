@@ -34,11 +34,11 @@ lint:
 	$(BIN)/python scripts/sync_notebooks.py check
 	$(BIN)/mypy
 
-# A class's tests by one worker: they share its fixtures. The notebooks first: they take longest.
+# A class's tests by one worker: they share its fixtures. What takes longest comes first.
 # The drills' own notebooks run in tests/test_notebooks_drills.py, all in one process.
 pytest:
 	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 FAST=1 $(BIN)/pytest --nbmake \
-	  notebooks/*.ipynb tests -n 3 --dist loadscope --no-loadscope-reorder --durations 15
+	  notebooks/*.ipynb tests/test_watchdog.py tests -n 3 --dist loadscope --no-loadscope-reorder --durations 15
 
 # Each text of each drill, judged by its grader: minutes. make test judges two of each drill.
 selftest: setup
