@@ -22,17 +22,19 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rehearsal.evidence import RankReport
-from rehearsal.rank import RankContext
 from rehearsal.ranks import Fault
 from rehearsal.verdict import Finding
+
+if TYPE_CHECKING:
+    from rehearsal.rank import RankContext  # with torch, which only a check needs
 
 DRILLS = Path(__file__).parent / "drills"
 Kind = Literal["handbook", "cell", "bug", "whiteboard"]
 
-Body = Callable[[RankContext, SimpleNamespace], Any]
+Body = Callable[["RankContext", SimpleNamespace], Any]
 Judge = Callable[[Sequence[RankReport], Mapping[str, Sequence[RankReport]]], Iterable[Finding]]
 
 

@@ -18,13 +18,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rehearsal.drill import Drill, Scenario, load, module_at
-from rehearsal.evidence import RankReport
-from rehearsal.rank import Blank, Mismatch, RankContext
+from rehearsal.evidence import Blank, Mismatch, RankReport
 from rehearsal.ranks import Fault, run_ranks
 from rehearsal.verdict import Finding, Verdict, failure_verdict
+
+if TYPE_CHECKING:
+    from rehearsal.rank import RankContext  # with torch, which only a check needs
 
 ATTEMPT = "attempt"  # the module in which a text is executed
 

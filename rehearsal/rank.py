@@ -32,19 +32,13 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from rehearsal.evidence import Blank, Mismatch
+
 GIB = 2**30
 LIMITS = {resource.RLIMIT_DATA: 4 * GIB, resource.RLIMIT_FSIZE: GIB, resource.RLIMIT_CORE: 0}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
 DRILLS = str(Path(__file__).parent / "drills")
-
-
-class Blank(Exception):
-    """Needed names that are as the blank has them."""
-
-
-class Mismatch(Exception):
-    """Needed names that are missing or take other arguments: pairs of name and fault."""
 
 
 def plain(value: Any) -> Any:

@@ -23,8 +23,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from torch.distributed import TCPStore
-
 from rehearsal.evidence import Failure, RankReport
 
 MAX_WORLD_SIZE = 8
@@ -178,7 +176,9 @@ _turn = threading.RLock()  # one job at a time: two would share the clock of two
 
 
 def warm_up(*modules: str) -> None:
-    """Start the server and return at once: the set-up cell calls it, and the wait is hidden.
+    """Start the server, and import torch here while it does so there.
+
+    A set-up cell calls it, so that the server is ready when the brief has been read.
 
     Args:
         modules: that the ranks will import. Not for attempts at drills: that one uses a module
@@ -197,6 +197,7 @@ def warm_up(*modules: str) -> None:
                 "No fork on this system: each check starts new interpreters and takes seconds."
             )
             _server = Launcher()
+    import torch.distributed  # noqa: F401 - the ranks of a check meet in a store of this process
 
 
 @atexit.register
@@ -308,6 +309,9 @@ def _run(
     fault: Fault | None,
     echo: Callable[[str], None] | None,
 ) -> list[RankReport]:
+    # At the first check: a list or a hint is shown without torch, two seconds earlier.
+    from torch.distributed import TCPStore
+
     # This process plays torchrun's agent: it keeps the store in which the ranks meet.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     launcher = {

@@ -18,6 +18,7 @@ from rehearsal.frontend import (
     learners_namespace,
     minutes_of,
     pace,
+    shell,
     show,
     show_verdict,
     texts_of,
@@ -66,7 +67,8 @@ def start(drill: str) -> None:
     """Show the brief and start the clock."""
     global _clock
     the_drill = load(drill)
-    warm_up()  # while the brief is read
+    if shell() is not None:  # a command of a terminal ends before a check
+        warm_up()  # while the brief is read
     progress().add(drill, "start")
     if _clock is not None:
         _clock.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 import textwrap
 import threading
@@ -347,18 +346,6 @@ class TestPieces:
         assert set(listed) == {path.parent.name for path in DRILLS.glob("*/drill.toml")}
         assert listed[DRILL].needs["train"].startswith("(model, inputs")
         assert all(drill.minutes > 0 and drill.title for drill in listed.values())
-
-    def test_importing_the_coach_needs_no_front_end(self) -> None:
-        """A grader in CI has no IPython; a terminal has no widgets."""
-        code = (
-            "import sys, rehearsal; "
-            "print([m for m in ('IPython', 'ipywidgets', 'matplotlib') if m in sys.modules])"
-        )
-        out = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-            cwd=DRILLS.parents[1],
-        )  # fmt: skip
-        assert out.stdout.strip() == "[]"
 
     def test_a_check_from_a_thread(self) -> None:
         """A widget's button runs in one."""
