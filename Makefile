@@ -38,7 +38,7 @@ lint:
 # The drills' own notebooks run in tests/test_notebooks_drills.py, all in one process.
 pytest:
 	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 FAST=1 $(BIN)/pytest --nbmake \
-	  notebooks/*.ipynb tests/test_watchdog.py tests -n 3 --dist loadscope --no-loadscope-reorder --durations 15
+	  notebooks/*.ipynb tests/test_watchdog.py tests -n 2 --dist loadscope --no-loadscope-reorder --durations 15
 
 # Each text of each drill, judged by its grader: minutes. make test judges two of each drill.
 selftest: setup
