@@ -1,11 +1,11 @@
 # Everything installs into .venv.
-# Commands: setup, lab, train, test, selftest, faults, mutants, notebooks, bench, clean.
+# Commands: setup, lab, train, test (types and pytest), selftest, faults, mutants, notebooks, bench, clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup lab train test lint pytest selftest faults mutants bench notebooks clean
+.PHONY: setup lab train test types pytest selftest faults mutants bench notebooks clean
 
 setup: $(VENV)/.complete
 
@@ -25,20 +25,21 @@ train: setup
 	$(BIN)/python scripts/demo.py $(ARGS)
 
 test: setup
-	@# The types are checked beside the tests, which wait for processes half of their time.
-	$(MAKE) --no-print-directory -j2 lint pytest
-
-lint:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/sync_notebooks.py check
+	@# Beside the tests, which leave a core idle now and then.
+	$(MAKE) --no-print-directory -j2 types pytest
+
+types: setup
 	$(BIN)/mypy
 
 # A class's tests by one worker: they share its fixtures. What takes longest comes first.
 # The drills' own notebooks run in tests/test_notebooks_drills.py, all in one process.
-pytest:
+pytest: setup
 	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 FAST=1 $(BIN)/pytest --nbmake \
-	  notebooks/*.ipynb tests/test_watchdog.py tests -n 2 --dist loadscope --no-loadscope-reorder --durations 15
+	  notebooks/*.ipynb tests/test_watchdog.py tests/test_*.py \
+	  -n 2 --dist loadscope --no-loadscope-reorder --durations 15
 
 # Each text of each drill, judged by its grader: minutes. make test judges two of each drill.
 selftest: setup

@@ -38,6 +38,14 @@ Body = Callable[["RankContext", SimpleNamespace], Any]
 Judge = Callable[[Sequence[RankReport], Mapping[str, Sequence[RankReport]]], Iterable[Finding]]
 
 
+class Blank(Exception):
+    """Needed names that are as the blank has them."""
+
+
+class Mismatch(Exception):
+    """Needed names that are missing or take other arguments: pairs of name and fault."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
     """One job of a check.

@@ -10,14 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-class Blank(Exception):
-    """Needed names that are as the blank has them."""
-
-
-class Mismatch(Exception):
-    """Needed names that are missing or take other arguments: pairs of name and fault."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
     """An exception that left the learner's code."""

@@ -24,6 +24,10 @@ import sys
 import time
 from pathlib import Path
 
+# Within it, processes that have been killed are gone. The thousand of a fork bomb take two
+# cores ten seconds, for the kernel gives back the memory of each.
+SWEEP_S = 30.0
+
 
 def become_subreaper() -> None:
     """Have orphans of the ranks handed to this process: it can then find and end them."""
@@ -69,7 +73,7 @@ def fork_rank(folder: Path, rank: int, connection: socket.socket) -> int:
 
 def sweep(live: set[int]) -> None:
     """End every process of every job, also those that have left their rank's group."""
-    deadline = time.monotonic() + 5.0
+    deadline = time.monotonic() + SWEEP_S
     while (left := live | set(children())) and time.monotonic() < deadline:
         for pid in left:
             for kill in (os.killpg, os.kill):

@@ -38,6 +38,11 @@ def has_front_end() -> bool:
     return hasattr(shell(), "kernel")
 
 
+def is_command() -> bool:
+    """Whether a command of a terminal is at work, after which this process ends."""
+    return _spell is not str
+
+
 @contextlib.contextmanager
 def spelled_for_a_shell() -> Iterator[None]:
     """Within it, advice such as ``hint("x")`` is printed as the command of a terminal."""

@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rehearsal.drill import Drill, Scenario, load, module_at
-from rehearsal.evidence import Blank, Mismatch, RankReport
+from rehearsal.drill import Blank, Drill, Mismatch, Scenario, load, module_at
+from rehearsal.evidence import RankReport
 from rehearsal.ranks import Fault, run_ranks
 from rehearsal.verdict import Finding, Verdict, failure_verdict
 

@@ -1,7 +1,7 @@
 """Runs a function on real ranks, and ends every process that comes of it.
 
 The only module that starts processes. A server (``forkserver.py``) with torch loaded forks the
-ranks, so a job of two takes a tenth of a second; started once per kernel, three seconds.
+ranks, so a job of two takes a tenth of a second; started once per kernel, four seconds.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rehearsal.evidence import Failure, RankReport
+from rehearsal.forkserver import SWEEP_S
 
 MAX_WORLD_SIZE = 8
 MAX_THREADS = 1500  # of all ranks and what they start: a fork bomb passes it
 OUTPUT_SHOWN = 200  # lines per rank
 LINE_SHOWN = 2000  # characters of a line
 CHUNK = 2**20  # bytes of output read at a time
+RUN_AGAIN = "The ranks stood still while they met, before the job began; it is run once more."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,7 +105,7 @@ class ForkServer:
         raise ConnectionError(f"the server of the ranks gave no answer in {timeout_s:g} s")
 
     def wait_until_ready(self) -> None:
-        """Wait for its imports: about three seconds, the first time."""
+        """Wait for its imports: about four seconds, the first time."""
         if not self.is_ready:
             self.wait_for("ready", 120.0)
             self.is_ready = True
@@ -115,13 +117,13 @@ class ForkServer:
     def sweep(self) -> None:
         """Have every process of every job ended."""
         self.send(sweep=True)
-        self.wait_for("swept", 10.0)
+        self.wait_for("swept", SWEEP_S + 5)
 
     def close(self) -> None:
         """End the server and, through it, whatever it still runs."""
         self.connection.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(6.0)
+            self.process.wait(SWEEP_S + 5)
         self.process.kill()
         self.process.wait()
         self.log.close()
@@ -222,14 +224,15 @@ def run_ranks(
     """Run ``function(context, *arguments)`` on ``world_size`` ranks; report what each did.
 
     Whatever the function does, this returns within the deadline and half a second, and leaves
-    no process behind. A second try, with the folder as it was, is made where the server has
-    died or ranks still stood in ``context.init_group`` at the deadline.
+    no process behind. Where the server has died, or ranks still stood in ``context.init_group``
+    at the deadline, a second try begins with the folder as it was, and may take as long again.
 
     Args:
         function: travels by cloudpickle, so it may be typed in a notebook.
         folder: for the context; a temporary one if None.
         lines: source text by file name, for tracebacks.
-        echo: called with each line of output as it comes, prefixed with its rank.
+        echo: called with each line of output as it comes, prefixed with its rank; and with
+            RUN_AGAIN.
     """
     if not 1 <= world_size <= MAX_WORLD_SIZE:
         raise ValueError(
@@ -253,8 +256,10 @@ def run_ranks(
                 _copy(work, job / "before")
                 try:
                     reports = _run(server, job, work, world_size, deadline_s, fault, echo)
-                    if is_last_try or not _stand_at_the_meeting(reports):
+                    if is_last_try or not stand_at_the_meeting(reports):
                         return reports
+                    if echo:
+                        echo(RUN_AGAIN)
                 except ConnectionError:
                     # Somebody has ended the server, maybe the system for want of memory.
                     shut_down()
@@ -266,7 +271,7 @@ def run_ranks(
     raise AssertionError("unreachable")
 
 
-def _stand_at_the_meeting(reports: Sequence[RankReport]) -> bool:
+def stand_at_the_meeting(reports: Sequence[RankReport]) -> bool:
     """Whether all ranks came to ``init_group``, none has ended, and not all got through it.
 
     On a loaded machine gloo's connecting stalls once in thousands of jobs. A rank that stands
@@ -309,8 +314,7 @@ def _run(
     fault: Fault | None,
     echo: Callable[[str], None] | None,
 ) -> list[RankReport]:
-    # At the first check: a list or a hint is shown without torch, two seconds earlier.
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # not at the top: a hint needs no torch
 
     # This process plays torchrun's agent: it keeps the store in which the ranks meet.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

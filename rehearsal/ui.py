@@ -15,10 +15,10 @@ from rehearsal.drill import Drill, drill_ids, load
 from rehearsal.frontend import (
     Clock,
     has_front_end,
+    is_command,
     learners_namespace,
     minutes_of,
     pace,
-    shell,
     show,
     show_verdict,
     texts_of,
@@ -67,14 +67,14 @@ def start(drill: str) -> None:
     """Show the brief and start the clock."""
     global _clock
     the_drill = load(drill)
-    if shell() is not None:  # a command of a terminal ends before a check
-        warm_up()  # while the brief is read
     progress().add(drill, "start")
     if _clock is not None:
         _clock.stop()
     brief(drill)
     _clock = Clock(the_drill)
     _clock.show()
+    if not is_command():
+        warm_up()  # while the brief is read
 
 
 def check(drill: str, namespace: Mapping[str, object] | None = None) -> Verdict:

@@ -427,6 +427,17 @@ if __name__ == "__main__":
 """
 
 
+FIRST_JOB = """
+import time
+began = time.perf_counter()
+import rehearsal
+from rehearsal.ranks import run_ranks
+rehearsal.warm_up()
+run_ranks(lambda context: context.init_group(), world_size=2)
+print(time.perf_counter() - began)
+"""
+
+
 def bench_checks(quick: bool, folder: Path) -> Iterator[Row]:
     """What a learner waits for, beside the same job by torchrun and by mp.spawn."""
     from rehearsal import drills, grade_source, ranks
@@ -441,11 +452,13 @@ def bench_checks(quick: bool, folder: Path) -> Iterator[Row]:
         exec(COMMON_WORK + "    pass", scope)
         scope["work"]()
 
-    first = []
-    for _ in range(2 if quick else 5):
-        ranks.shut_down()
-        first.append(seconds_of(lambda: ranks.run_ranks(same_work, world_size=2)))
-    what = "the first job of a kernel, hidden behind the set-up cell"
+    # In a process of its own: a fresh kernel has imported nothing yet.
+    (folder / "first.py").write_text(FIRST_JOB)
+    first = [
+        float(subprocess.check_output([sys.executable, str(folder / "first.py")], cwd=ROOT))
+        for _ in range(2 if quick else 5)
+    ]
+    what = "a kernel's set-up cell and its first job"
     yield row(what=what, figure=median(first), unit="s", target=3.5, note=quartiles(first))
     ours = [seconds_of(lambda: ranks.run_ranks(same_work, world_size=2)) for _ in range(tries)]
     what = "20 steps on 2 ranks, "

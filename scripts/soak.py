@@ -23,6 +23,7 @@ from statistics import median
 from jupyter_client.manager import KernelManager
 
 from rehearsal import drills, grade_source
+from rehearsal.ranks import RUN_AGAIN
 
 DRILL = "lift_to_distributed"
 HOSTILE = {
@@ -70,14 +71,16 @@ print("OUTCOME", outcome)
 def soak_verdicts(times: int) -> Iterator[str]:
     """A line for each drill, and the verdicts that were not passed."""
     for drill in drills():
-        seen: dict[str, Counter[str]] = {}
+        seen, said = dict[str, Counter[str]](), list[str]()
         for name, text in drill.solutions().items():
-            verdicts = [grade_source(drill.id, text) for _ in range(times)]
+            verdicts = [grade_source(drill.id, text, echo=said.append) for _ in range(times)]
             seen[name] = Counter(verdict.status for verdict in verdicts)
             for odd in [verdict for verdict in verdicts if verdict.status != "passed"]:
                 yield f"NOT PASSED {drill.id} {name}\n{odd}"
         passed = sum(counts["passed"] for counts in seen.values())
-        yield f"{drill.id}: {passed} of {times * len(seen)} checks of {len(seen)} texts passed"
+        again = f", {said.count(RUN_AGAIN)} jobs run again" if RUN_AGAIN in said else ""
+        checks = f"{times * len(seen)} checks of {len(seen)} texts"
+        yield f"{drill.id}: {passed} of {checks} passed{again}"
 
 
 def soak_kernels(times: int) -> Iterator[str]:

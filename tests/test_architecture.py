@@ -349,3 +349,9 @@ class TestSetUp:
         ]
         assert commands == ["bash .ci/browser", "make test"]
         assert "set -euo pipefail" in lines
+        workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+        steps = [step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
+        assert steps == ["bash .ci/run", "make faults ARGS=--quick", "make selftest"]
+        contributing = (ROOT / ".github/CONTRIBUTING.md").read_text("utf-8")
+        for command in ("make test", *steps[1:]):
+            assert f"`{command}`" in contributing

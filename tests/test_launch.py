@@ -87,6 +87,18 @@ def torchrun() -> Iterator[Torchrun]:
     starter.end()
 
 
+def wait_until_idle(pid: int) -> None:
+    """Wait until the process has used no processor for half a second. Linux."""
+
+    def ticks() -> list[str]:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+
+    before, now = [""], ticks()
+    while before != now:
+        time.sleep(0.5)
+        before, now = now, ticks()
+
+
 def wait_for_step(run_dir: Path, rank: int, step: int, attempt: int = 0) -> int:
     """Wait until the rank's ledger shows the step in this attempt or a later one; its pid."""
     ledger, log = (run_dir / kind / f"rank-{rank}.jsonl" for kind in ("ledger", "logs"))
@@ -409,7 +421,8 @@ class TestTorchrun:
         command = [sys.executable, str(SCRIPT), "--run-dir", str(tmp_path / "run")]
         job = subprocess.Popen(command, env={**os.environ, **meeting, "WORLD_SIZE": "2"})
         store.wait(["attempts" if rank == 0 else "hello/1"])
-        time.sleep(0.5)  # it has asked by now, and waits in C, where no handler of Python runs
+        if rank == 1:
+            wait_until_idle(job.pid)  # in C, where no handler of Python runs
         job.terminate()
         try:
             assert job.wait(10) == 1
@@ -449,7 +462,7 @@ class TestTorchrun:
 # launch.py, but after five steps rank 0 stands still, and rank 1 meets an error in the sixth,
 # while its vote is on the way to rank 0.
 FAILING = f"""
-import os, runpy, signal
+import os, pathlib, runpy, signal
 import trainer_core.launch as launch
 from trainer_core.data import ResumeAwareDistributedSampler as Sampler
 
@@ -463,6 +476,7 @@ def commit_and_pause(self):
 def step_or_raise(trainer, *arguments):
     taken.append(None)
     if (os.environ["RANK"], len(taken)) == ("1", 6):
+        pathlib.Path(__file__).with_name("raised").touch()
         raise RuntimeError("a defect of the model")
     return train_step(trainer, *arguments)
 
@@ -471,6 +485,7 @@ runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 """
 
 
+@pytest.mark.ranks
 class TestFailure:
     def test_a_rank_that_fails_alone_ends_at_once(self, tmp_path: Path) -> None:
         """The interpreter's own end waits for what a peer owes; torchrun waits for the rank."""
@@ -479,14 +494,18 @@ class TestFailure:
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
         meeting |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": "2"}
         command = [sys.executable, str(tmp_path / "failing.py"), *FLAGS.split()]
-        command += ["--run-dir", str(tmp_path / "run"), "--hang-timeout-s", "60"]
+        command += ["--run-dir", str(tmp_path / "run")]
         jobs = [
             subprocess.Popen(command, env={**os.environ, **meeting, "RANK": rank})
             for rank in ("0", "1")
         ]
         try:
-            assert jobs[1].wait(30) == 1
+            deadline = time.monotonic() + 120
+            while not (tmp_path / "raised").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert jobs[1].wait(10) == 1
             assert jobs[0].poll() is None, "rank 0 was to stand still"
+            assert (tmp_path / "raised").exists(), "rank 1 failed before the sixth step"
         finally:
             for job in jobs:
                 job.kill()

@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 from rehearsal import ranks
+from rehearsal.evidence import RankReport
 from rehearsal.rank import RankContext
 from rehearsal.ranks import Fault, run_ranks
 
@@ -134,46 +135,54 @@ class TestJobs:
             reduced = [c["bytes"] for c in report.collectives if c["name"] == "all_reduce"]
             assert reduced == [8 * 4, 5 * 8]
 
-    def test_ranks_that_stood_in_the_meeting_are_run_once_more(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("stalls", [1, 2])
+    def test_ranks_that_stood_in_the_meeting_are_run_once_more(
+        self, tmp_path: Path, stalls: int
+    ) -> None:
         """Gloo's connecting may stall; a learner must not be told that their code hangs."""
-        tries, folder = tmp_path / "tries", tmp_path / "work"
+        tries, shown = tmp_path / "tries", list[str]()
 
         def body(context: RankContext) -> list[str]:
             left_over = sorted(path.name for path in context.folder.iterdir())
             (context.folder / f"rank-{context.rank}").touch()
-            if context.rank == 0 and not tries.exists():
-                tries.touch()
-                dist.init_process_group = lambda *_, **__: time.sleep(60)
-            context.init_group()
-            return left_over
-
-        reports = run_ranks(body, world_size=2, deadline_s=2, folder=folder)
-        assert [report.exitcode for report in reports] == [0, 0]
-        assert "rank-0" not in reports[0].answer, "the second try saw the first one's files"
-
-    @pytest.mark.parametrize("stands", ["before the meeting", "after it"])
-    def test_ranks_that_stand_elsewhere_are_not_run_again(
-        self, tmp_path: Path, stands: str
-    ) -> None:
-        """A second try of a hang doubles the time until it is told."""
-        tries = tmp_path / "tries"
-
-        def body(context: RankContext) -> None:
             if context.rank == 0:
                 with tries.open("a") as file:
                     file.write("x")
-            if stands == "after it":
-                context.init_group()
-            if context.rank == 0:
-                time.sleep(60)
-            if stands == "after it":
-                dist.barrier()
-            else:
-                context.init_group()
+                if len(tries.read_text()) <= stalls:
+                    dist.init_process_group = lambda *_, **__: time.sleep(60)
+            context.init_group()
+            return left_over
 
-        reports = run_ranks(body, world_size=2, deadline_s=2)
-        assert [report.exitcode for report in reports] == [None, None]
-        assert tries.read_text() == "x"
+        reports = run_ranks(
+            body, world_size=2, deadline_s=3, folder=tmp_path / "work", echo=shown.append
+        )
+        assert (tries.read_text(), shown) == ("xx", [ranks.RUN_AGAIN])
+        if stalls == 1:
+            assert [report.exitcode for report in reports] == [0, 0]
+            assert "rank-0" not in reports[0].answer, "the second try saw the first one's files"
+        else:
+            assert [report.exitcode for report in reports] == [None, None]
+
+    @pytest.mark.parametrize(
+        ("events", "exitcodes", "stands"),
+        [
+            ([[], []], [None, None], False),  # before it
+            ([["joining"], []], [None, None], False),  # the other one never came
+            ([["joining"], ["joining"]], [None, None], True),
+            ([["joining", "joined"], ["joining"]], [None, None], True),
+            ([["joining", "joined"]] * 2, [None, None], False),  # after it
+            ([["joining"], ["joining"]], [None, 1], False),  # one has left the other
+        ],
+    )
+    def test_standing_at_the_meeting_is_told_from_other_hangs(
+        self, events: list[list[str]], exitcodes: list[int | None], stands: bool
+    ) -> None:
+        """A second try of the learner's own hang doubles the time until it is told."""
+        reports = [
+            RankReport(rank=rank, exitcode=code, events=[{"kind": kind} for kind in kinds])
+            for rank, (kinds, code) in enumerate(zip(events, exitcodes, strict=True))
+        ]
+        assert ranks.stand_at_the_meeting(reports) is stands
 
     def test_the_environment_is_torchruns(self) -> None:
         """Code that reads RANK must run here as under torchrun."""

@@ -116,6 +116,18 @@ class TestStart:
         (entry,) = progress().entries()
         assert entry.kind == "start"
 
+    def test_ranks_are_made_ready_after_the_brief_and_for_no_command(
+        self, shown: Shown, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The brief shall not wait; and a command of a terminal ends before any check."""
+        shown_before: list[str] = []
+        monkeypatch.setattr(ui, "warm_up", lambda: shown_before.append(shown()))
+        rehearsal.start(ID)
+        assert [DRILL.title in text for text in shown_before] == [True]
+        with frontend.spelled_for_a_shell():
+            rehearsal.start(ID)
+        assert len(shown_before) == 1
+
     def test_a_second_start_stops_the_first_clock(self) -> None:
         """Two running clocks would both be wrong."""
         rehearsal.start(ID)
