@@ -187,6 +187,9 @@ def warm_up(*modules: str) -> None:
             is told by its being there.
     """
     global _server
+    # Torch's store asks the DNS for the name of 127.0.0.1 at both ends of a connection (2.13, for
+    # its log). Where the answer is lost, glibc then asks again after one second, not five.
+    os.environ.setdefault("RES_OPTIONS", "timeout:1")
     with _turn:
         if isinstance(_server, ForkServer) and (
             _server.process.poll() is not None or not {*modules} <= {*_server.modules}
@@ -274,8 +277,9 @@ def run_ranks(
 def stand_at_the_meeting(reports: Sequence[RankReport]) -> bool:
     """Whether all ranks came to ``init_group``, none has ended, and not all got through it.
 
-    On a loaded machine gloo's connecting stalls once in thousands of jobs. A rank that stands
-    there has not reached what the job is about, so the deadline says nothing about that.
+    Torch asks the DNS for the name of 127.0.0.1 while it connects, and waits for an answer that
+    may not come. A rank that stands there has not reached what the job is about, so the
+    deadline says nothing about that.
     """
     return all(r.exitcode is None and r.of("joining") for r in reports) and not all(
         r.of("joined") for r in reports
