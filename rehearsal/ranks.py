@@ -187,8 +187,8 @@ def warm_up(*modules: str) -> None:
             is told by its being there.
     """
     global _server
-    # Torch's store asks the DNS for the name of 127.0.0.1 at both ends of a connection (2.13, for
-    # its log). Where the answer is lost, glibc then asks again after one second, not five.
+    # At both ends of a connection torch's store asks the DNS for the name of 127.0.0.1 (2.13,
+    # for its log). Where the answer is lost, glibc asks again after one second now, not five.
     os.environ.setdefault("RES_OPTIONS", "timeout:1")
     with _turn:
         if isinstance(_server, ForkServer) and (
