@@ -63,15 +63,20 @@ class RankContext:
         folder: shared by all ranks of the job, and by later jobs of the same check.
     """
 
-    def __init__(self, spec: Mapping[str, Any], rank: int, events: Path) -> None:
+    def __init__(self, spec: Mapping[str, Any], rank: int, job: Path) -> None:
         self.rank, self.world_size = rank, int(spec["world_size"])
         self.folder = Path(spec["folder"])
-        self.timeout = timedelta(seconds=float(spec["deadline_s"]) + 5)
+        self.deadline_s = float(spec["deadline_s"])
+        self.timeout = timedelta(seconds=self.deadline_s + 5)
         fault = spec.get("fault")
         self._fault = fault if fault and fault["rank"] in (rank, None) else None
         self._counts: Counter[str] = Counter()
         self._pid = os.getpid()
+        events = job / f"events-{rank}.jsonl"
         self._file = os.open(events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._stacks = (job / f"stacks-{rank}").open("w")
+        self._joined = job / f"joined-{rank}"
+        self._late = threading.Timer(0, self.record_collectives)
         self.is_armed = False
 
     def record(self, kind: str, **facts: Any) -> None:
@@ -86,10 +91,29 @@ class RankContext:
             os.kill(self._pid, getattr(signal, "SIG" + fault["signal"]))
 
     def init_group(self) -> None:
-        """Join the gloo group, for drills that are not about joining it."""
+        """Join the gloo group, for drills that are not about joining it.
+
+        The job's deadline counts from here: how long the ranks took to meet is not its concern.
+        """
         self.record("joining")
         dist.init_process_group("gloo", timeout=self.timeout)
         self.record("joined")
+        self._joined.touch()
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        """Have this rank's stack and collectives written down one deadline from now."""
+        # A watchdog in C: it speaks also when the learner's loop never lets go of the GIL.
+        faulthandler.dump_traceback_later(self.deadline_s, file=self._stacks)
+        self._late.cancel()
+        # Where the collectives stood, should the deadline come while the GIL is free.
+        self._late = threading.Timer(max(0.0, self.deadline_s - 0.05), self.record_collectives)
+        self._late.daemon = True
+        self._late.start()
+
+    def stop_clock(self) -> None:
+        """The job has ended: its collectives are written down by itself."""
+        self._late.cancel()
 
     def arm(self) -> None:
         """From here on, write down what files are touched and which optimizer steps are taken.
@@ -262,9 +286,8 @@ def main(folder: Path, rank: int) -> NoReturn:
     output = os.open(folder / f"output-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    stacks = (folder / f"stacks-{rank}").open("w")
-    # A watchdog in C: it speaks also when the learner's loop never lets go of the GIL.
-    faulthandler.dump_traceback_later(spec["deadline_s"], file=stacks)
+    context = RankContext(spec, rank, folder)
+    context.start_clock()
     set_limits()
     os.environ.clear()
     os.environ.update(spec["env"], RANK=str(rank), LOCAL_RANK=str(rank))
@@ -272,12 +295,7 @@ def main(folder: Path, rank: int) -> NoReturn:
     os.chdir(spec["cwd"])
     # Loader workers of the learner are forked: a dataset typed in a notebook does not pickle.
     multiprocessing.set_start_method("fork", force=True)
-    context = RankContext(spec, rank, folder / f"events-{rank}.jsonl")
     keep_wrappers(context)
-    # Where the collectives stood, should the deadline come while the GIL is free.
-    late = threading.Timer(max(0.0, spec["deadline_s"] - 0.05), context.record_collectives)
-    late.daemon = True
-    late.start()
     files: dict[str, str] = {}
     code = 0
     try:
@@ -289,7 +307,7 @@ def main(folder: Path, rank: int) -> NoReturn:
     except BaseException as error:
         context.is_armed = False  # a traceback's lines are read from their files
         answer, code = failure_of(error, files), 1
-    late.cancel()
+    context.stop_clock()
     context.record_collectives()
     with contextlib.suppress(Exception):
         sys.stdout.flush()

@@ -227,8 +227,9 @@ def run_ranks(
     """Run ``function(context, *arguments)`` on ``world_size`` ranks; report what each did.
 
     Whatever the function does, this returns within the deadline and half a second, and leaves
-    no process behind. Where the server has died, or ranks still stood in ``context.init_group``
-    at the deadline, a second try begins with the folder as it was, and may take as long again.
+    no process behind. Where the ranks meet in ``context.init_group`` the deadline counts from
+    there. Where they still stood in it at the deadline, or the server has died, a second try
+    begins with the folder as it was, and may take as long again.
 
     Args:
         function: travels by cloudpickle, so it may be typed in a notebook.
@@ -343,6 +344,7 @@ def _run(
     threads = _threads_of_the_machine()
     server.send(start=str(job), world_size=world_size)
     deadline = time.monotonic() + deadline_s + 0.2
+    have_met = False
     pids: list[int] = []
     try:
         while len(exitcodes) < world_size and time.monotonic() < deadline:
@@ -352,6 +354,8 @@ def _run(
                     exitcodes[message["pid"]] = message["status"]
             for tail in tails:
                 tail.show()
+            if not have_met and all((job / f"joined-{r}").exists() for r in range(world_size)):
+                have_met, deadline = True, time.monotonic() + deadline_s + 0.2
             # The machine's number costs nothing; whose threads they are is asked only then.
             if _threads_of_the_machine() > threads + MAX_THREADS and server.is_bombed():
                 break

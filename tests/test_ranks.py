@@ -163,6 +163,38 @@ class TestJobs:
         else:
             assert [report.exitcode for report in reports] == [None, None]
 
+    @pytest.mark.parametrize("hangs", [False, True])
+    def test_the_deadline_counts_from_the_meeting(self, hangs: bool) -> None:
+        """Ranks that met late were told as hung while they worked."""
+        shown: list[str] = []
+
+        def join_late(*args: Any, **kwargs: Any) -> None:
+            time.sleep(1.0)
+            join(*args, **kwargs)
+
+        def hang() -> None:
+            dist.all_reduce(torch.ones(1))
+            time.sleep(60)
+
+        def body(context: RankContext) -> int:
+            dist.init_process_group = join_late
+            context.init_group()
+            time.sleep(1.0)
+            if hangs:
+                hang()
+            return context.rank
+
+        join = dist.init_process_group
+        reports = run_ranks(body, world_size=2, deadline_s=1.5, echo=shown.append)
+        assert shown == []  # no second try
+        if not hangs:
+            assert [report.answer for report in reports] == [0, 1]
+            return
+        for report in reports:
+            assert report.exitcode is None
+            assert "in hang" in report.stacks
+            assert "all_reduce" in [c["name"] for c in report.collectives]
+
     @pytest.mark.parametrize(
         ("events", "exitcodes", "stands"),
         [
