@@ -46,8 +46,8 @@ CODES = {
     "trains-on": "the run goes on after its last step",
     "finished-changes": "a start of a finished run changes a file or loses the weights",
 }
-# Three steps an epoch, the last of a single sample. Saves are due after 2, 4, ... 14 and 15.
-NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, STEPS_PER_EPOCH, SAVE_EVERY = 13, 6, 5, 3, 2
+# Three steps an epoch, the last of a single sample. Saves are due after 2, 4, 6, 8 and 9.
+NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, STEPS_PER_EPOCH, SAVE_EVERY = 13, 6, 3, 3, 2
 TOTAL = EPOCHS * STEPS_PER_EPOCH
 
 
@@ -68,7 +68,7 @@ def start(context: RankContext, learner: SimpleNamespace, folder: str) -> Any:
     model.train()
     with watched(context, model, folder):
         learner.train(
-            model, inputs, targets, folder=path, epochs=EPOCHS, lr=0.05,
+            model, inputs, targets, folder=path, epochs=EPOCHS, lr=0.1,
             global_batch_size=GLOBAL_BATCH_SIZE, save_every=SAVE_EVERY,
         )  # fmt: skip
     return [before, loss()]
