@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rehearsal.drill import Blank, Drill, Mismatch, Scenario, load, module_at
 from rehearsal.evidence import RankReport
-from rehearsal.ranks import Fault, run_ranks
+from rehearsal.ranks import SERVER_ENDED, STOOD_STILL, Fault, run_ranks, stand_at_the_meeting
 from rehearsal.verdict import Finding, Verdict, failure_verdict
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ SERVER_KILLED = Finding(
     "code of a rank ends no other process",
     "at what it kills; and at memory, for the system ends what takes too much of it",
 )
+
+
+Outcome = tuple[Any, Sequence[Finding], str]  # status, findings, detail
 
 
 class Attempt(NamedTuple):
@@ -235,34 +238,23 @@ def grade_attempt(
     echo: Callable[[str], None] | None = None,
     at_most_s: float = float("inf"),
 ) -> Verdict:
-    """Run the scenarios in order, up to the first that has a finding.
+    """Judge what was typed; a second time where the first may have failed by itself.
 
     Args:
         at_most_s: a deadline for each scenario that has a longer one.
     """
-    began, reports_of, sizes = time.perf_counter(), dict[str, Sequence[RankReport]](), []
-    outcome: tuple[Any, Sequence[Finding], str] = ("passed", (), "")
-    grader = drill.folder / "grader.py"
-    with TemporaryDirectory(prefix="rehearsal-") as folder:
-        for scenario in drill.scenarios:
-            sizes.append(scenario.world_size)
-            deadline_s = min(scenario.deadline_s, at_most_s)
-            try:
-                reports = run_ranks(
-                    run_scenario, grader, dict(drill.needs), scenario.name, attempt,
-                    world_size=scenario.world_size, deadline_s=deadline_s, echo=echo,
-                    folder=Path(folder), fault=scenario.fault, lines=attempt.lines,
-                )  # fmt: skip
-            except ConnectionError as error:
-                outcome = "crashed", [SERVER_KILLED], str(error)
-                break
-            try:
-                outcome = judge(scenario, reports, reports_of)
-            except Exception as error:  # a defect of ours; the kernel and the rest go on
-                outcome = grader_failed(drill, scenario, error)
-            if outcome[0] != "passed":
-                break
-            reports_of[scenario.name] = reports
+    began, sizes = time.perf_counter(), list[int]()
+    for is_last_try in (False, True):
+        sizes.clear()
+        # Each in a folder of its own: what the first has left would be evidence in the second.
+        with TemporaryDirectory(prefix="rehearsal-") as folder:
+            outcome, excuse = run_scenarios(
+                drill, attempt, Path(folder), sizes, echo=echo, at_most_s=at_most_s
+            )
+        if is_last_try or not excuse:
+            break
+        if echo:
+            echo(excuse)
     status, findings, detail = outcome
     after = drill.deeper if status == "passed" else _after(drill, status)
     return Verdict(
@@ -271,11 +263,49 @@ def grade_attempt(
     )  # fmt: skip
 
 
+def run_scenarios(
+    drill: Drill,
+    attempt: Attempt,
+    folder: Path,
+    sizes: list[int],
+    *,
+    echo: Callable[[str], None] | None,
+    at_most_s: float,
+) -> tuple[Outcome, str]:
+    """Run the scenarios in order, up to the first that has a finding.
+
+    Args:
+        sizes: the world size of each is added.
+
+    Returns:
+        The outcome, and what may have ended a job that was not the learner's code; or "".
+    """
+    reports_of = dict[str, Sequence[RankReport]]()
+    for scenario in drill.scenarios:
+        sizes.append(scenario.world_size)
+        try:
+            reports = run_ranks(
+                run_scenario, drill.folder / "grader.py", dict(drill.needs), scenario.name,
+                attempt, world_size=scenario.world_size, folder=folder, fault=scenario.fault,
+                deadline_s=min(scenario.deadline_s, at_most_s), echo=echo, lines=attempt.lines,
+            )  # fmt: skip
+        except ConnectionError as error:
+            return ("crashed", [SERVER_KILLED], str(error)), SERVER_ENDED
+        try:
+            outcome = judge(scenario, reports, reports_of)
+        except Exception as error:  # a defect of ours; the kernel and the rest go on
+            outcome = grader_failed(drill, scenario, error)
+        if outcome[0] != "passed":
+            return outcome, STOOD_STILL if stand_at_the_meeting(reports) else ""
+        reports_of[scenario.name] = reports
+    return ("passed", (), ""), ""
+
+
 def judge(
     scenario: Scenario,
     reports: Sequence[RankReport],
     earlier: Mapping[str, Sequence[RankReport]],
-) -> tuple[Any, Sequence[Finding], str]:
+) -> Outcome:
     """Status, findings and detail of one scenario."""
     peeks = [event["path"] for report in reports for event in report.of("peek")]
     if peeks:
@@ -299,9 +329,7 @@ def judge(
     return failure or ("passed", (), "")
 
 
-def grader_failed(
-    drill: Drill, scenario: Scenario, error: Exception
-) -> tuple[Any, Sequence[Finding], str]:
+def grader_failed(drill: Drill, scenario: Scenario, error: Exception) -> Outcome:
     """What is said where a judge itself raised: no verdict on the learner's code."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     found = f"the grader of {drill.id} failed in its scenario {scenario.name!r}: "

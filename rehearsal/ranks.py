@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -31,7 +30,8 @@ MAX_THREADS = 1500  # of all ranks and what they start: a fork bomb passes it
 OUTPUT_SHOWN = 200  # lines per rank
 LINE_SHOWN = 2000  # characters of a line
 CHUNK = 2**20  # bytes of output read at a time
-RUN_AGAIN = "The ranks stood still while they met, before the job began; it is run once more."
+STOOD_STILL = "The ranks stood still while they met, before the work began. Once more."
+SERVER_ENDED = "The process that starts the ranks has ended. Once more."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,22 +78,30 @@ class ForkServer:
         self.is_ready = False
 
     def send(self, **request: object) -> None:
-        """Ask for something. Raises OSError if the server is dead."""
-        self.connection.sendall(json.dumps(request).encode() + b"\n")
+        """Ask for something. Raises ConnectionError if the server is dead."""
+        try:
+            self.connection.sendall(json.dumps(request).encode() + b"\n")
+        except OSError as error:
+            raise self._end() from error
 
     def messages(self, timeout_s: float) -> list[dict[str, Any]]:
-        """What has come within ``timeout_s``. Raises OSError if the server is dead."""
+        """What has come within ``timeout_s``. Raises ConnectionError if the server is dead."""
         self.connection.settimeout(max(timeout_s, 1e-4))
         try:
             received = self.connection.recv(65536)
         except TimeoutError:
             return []
+        except OSError as error:
+            raise self._end() from error
         if not received:
-            self.log.seek(0)
-            why = self.log.read().decode(errors="replace")[-2000:]
-            raise ConnectionError(f"the server of the ranks has ended. {why}")
+            raise self._end()
         *lines, self.buffer = (self.buffer + received).split(b"\n")
         return [json.loads(line) for line in lines]
+
+    def _end(self) -> ConnectionError:
+        self.log.seek(0)
+        why = self.log.read().decode(errors="replace")[-2000:]
+        return ConnectionError(f"The process that starts the ranks has ended. {why}".rstrip())
 
     def wait_for(self, key: str, timeout_s: float) -> list[dict[str, Any]]:
         """All messages up to one that has ``key``."""
@@ -228,15 +236,18 @@ def run_ranks(
 
     Whatever the function does, this returns within the deadline and half a second, and leaves
     no process behind. Where the ranks meet in ``context.init_group`` the deadline counts from
-    there. Where they still stood in it at the deadline, or the server has died, a second try
-    begins with the folder as it was, and may take as long again.
+    there. Where they still stood in it at the deadline, or the server has died, the job is run
+    once more, unless it has a folder: what its first try left there would be evidence.
 
     Args:
         function: travels by cloudpickle, so it may be typed in a notebook.
         folder: for the context; a temporary one if None.
         lines: source text by file name, for tracebacks.
         echo: called with each line of output as it comes, prefixed with its rank; and with
-            RUN_AGAIN.
+            why the job is run once more.
+
+    Raises:
+        ConnectionError: the server has died, and there is no other try.
     """
     if not 1 <= world_size <= MAX_WORLD_SIZE:
         raise ValueError(
@@ -249,29 +260,26 @@ def run_ranks(
         from pickle import dumps
     payload = dumps((function, arguments, dict(lines or {})))
     with _turn:
-        server = _ready_server()
-        for is_last_try in (False, True):
-            # Each try begins alike: what ranks wrote in the first is no evidence in the second.
+        for is_last_try in (False, True) if folder is None else (True,):
+            server = _ready_server()
             with tempfile.TemporaryDirectory(prefix="rehearsal-") as name:
                 job = Path(name)
                 (job / "payload.pkl").write_bytes(payload)
                 work = folder or job / "work"
                 work.mkdir(exist_ok=True)
-                _copy(work, job / "before")
                 try:
                     reports = _run(server, job, work, world_size, deadline_s, fault, echo)
                     if is_last_try or not stand_at_the_meeting(reports):
                         return reports
-                    if echo:
-                        echo(RUN_AGAIN)
+                    why = STOOD_STILL
                 except ConnectionError:
                     # Somebody has ended the server, maybe the system for want of memory.
                     shut_down()
                     if is_last_try:
                         raise
-                shutil.rmtree(work, ignore_errors=True)
-                _copy(job / "before", work)
-            server = _ready_server()
+                    why = SERVER_ENDED
+                if echo:
+                    echo(why)
     raise AssertionError("unreachable")
 
 
@@ -285,11 +293,6 @@ def stand_at_the_meeting(reports: Sequence[RankReport]) -> bool:
     return all(r.exitcode is None and r.of("joining") for r in reports) and not all(
         r.of("joined") for r in reports
     )
-
-
-def _copy(folder: Path, target: Path) -> None:
-    with contextlib.suppress(shutil.Error):  # a pipe, a file that may not be read: all but it
-        shutil.copytree(folder, target, symlinks=True, dirs_exist_ok=True)
 
 
 def _ready_server() -> ForkServer | Launcher:

@@ -15,8 +15,8 @@ import rehearsal
 from rehearsal import grade, grade_source
 from rehearsal.drill import DRILLS, Scenario, UnknownDrill, load
 from rehearsal.evidence import Failure, RankReport
-from rehearsal.grading import is_blank, judge, mismatch_of
-from rehearsal.ranks import Fault
+from rehearsal.grading import attempt_of_source, grade_attempt, is_blank, judge, mismatch_of
+from rehearsal.ranks import SERVER_ENDED, STOOD_STILL, Fault
 from rehearsal.verdict import Finding, Verdict, failure_verdict
 
 DRILL = "lift_to_distributed"
@@ -135,6 +135,43 @@ class TestOutcomes:
         verdict = grade_source(DRILL, text)
         assert (verdict.status, verdict.findings[0].code) == ("crashed", "server-killed")
         assert grade_source(DRILL, load(DRILL).solution).status == "passed"
+
+    @pytest.mark.parametrize(
+        ("trouble", "said"),
+        [
+            ("os.kill(os.getppid(), 9)", SERVER_ENDED),
+            ("dist.init_process_group = lambda *_, **__: time.sleep(60)", STOOD_STILL),
+        ],
+        ids=["server", "meeting"],
+    )
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_what_ends_a_job_from_outside_costs_a_second_check(
+        self, tmp_path: Path, trouble: str, said: str, times: int
+    ) -> None:
+        """Nobody is told of a fault that is not theirs; each check has a new folder."""
+        prelude = f"""
+            import os, time
+            from pathlib import Path
+            import torch.distributed as dist
+
+            own = Path({str(tmp_path)!r}) / os.environ["RANK"]
+            begun = len(own.read_text()) if own.exists() else 0
+            own.write_text("x" * (begun + 1))
+            # The third job of the first check, and of the second.
+            if begun in {[2, 5][:times]}:
+                {trouble}
+            """
+        drill = load("resume_after_failure")
+        attempt = attempt_of_source(textwrap.dedent(prelude) + drill.solution)
+        shown: list[str] = []
+        verdict = grade_attempt(drill, attempt, echo=shown.append, at_most_s=3.0)
+        assert shown == [said]
+        if times == 1:
+            assert verdict.status == "passed", str(verdict)
+            assert (tmp_path / "0").read_text() == "x" * (3 + len(drill.scenarios))
+        else:
+            code = "server-killed" if said == SERVER_ENDED else "hung"
+            assert [finding.code for finding in verdict.findings] == [code]
 
     def test_a_name_of_the_text_that_is_half_done_is_not_attempted(self) -> None:
         """NotImplementedError says: still to be typed, also deep inside."""

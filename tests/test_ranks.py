@@ -153,10 +153,8 @@ class TestJobs:
             context.init_group()
             return left_over
 
-        reports = run_ranks(
-            body, world_size=2, deadline_s=3, folder=tmp_path / "work", echo=shown.append
-        )
-        assert (tries.read_text(), shown) == ("xx", [ranks.RUN_AGAIN])
+        reports = run_ranks(body, world_size=2, deadline_s=3, echo=shown.append)
+        assert (tries.read_text(), shown) == ("xx", [ranks.STOOD_STILL])
         if stalls == 1:
             assert [report.exitcode for report in reports] == [0, 0]
             assert "rank-0" not in reports[0].answer, "the second try saw the first one's files"
@@ -479,25 +477,34 @@ class TestServer:
         monkeypatch.undo()
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
 
-    def test_a_server_killed_during_a_job_costs_one_more_try(self, tmp_path: Path) -> None:
-        """The learner did nothing wrong, and the second try finds what the first found."""
-        (tmp_path / "of an earlier scenario").write_text("kept")
-        server = ranks._server
-        assert isinstance(server, ranks.ForkServer)
-        timer = threading.Timer(0.3, server.process.kill)
-        timer.start()
+    @pytest.mark.parametrize("has_folder", [False, True])
+    def test_a_server_killed_during_a_job_costs_one_more_try(
+        self, tmp_path: Path, has_folder: bool
+    ) -> None:
+        """The caller did nothing wrong; what a first try left in a folder, they know."""
+        shown: list[str] = []
 
-        def body(context: RankContext) -> str:
+        def body(context: RankContext) -> list[str]:
             context.record("begun")
             found = sorted(path.name for path in context.folder.iterdir())
             (context.folder / "of the first try").touch()
             time.sleep(1)
-            return ", ".join(found)
+            return found
 
-        (report,) = run_ranks(body, world_size=1, folder=tmp_path)
+        run_ranks(add_up, world_size=1)
+        server = ranks._server
+        assert isinstance(server, ranks.ForkServer)
+        timer = threading.Timer(0.5, server.process.kill)
+        timer.start()
+        if has_folder:
+            with pytest.raises(ConnectionError, match="has ended"):
+                run_ranks(body, world_size=1, folder=tmp_path, echo=shown.append)
+            assert shown == []
+        else:
+            (report,) = run_ranks(body, world_size=1, echo=shown.append)
+            assert (report.answer, shown) == ([], [ranks.SERVER_ENDED])
+            assert [event["kind"] for event in report.events] == ["begun"]  # of one try
         timer.join()
-        assert report.answer == "of an earlier scenario"
-        assert [event["kind"] for event in report.events] == ["begun"]  # of one try
 
     def test_an_interrupt_leaves_nothing_running(self) -> None:
         """The stop button must stop the ranks, not only the wait for them."""
