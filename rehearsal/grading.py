@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rehearsal.drill import Blank, Drill, Mismatch, Scenario, load, module_at
 from rehearsal.evidence import RankReport
-from rehearsal.ranks import SERVER_ENDED, STOOD_STILL, Fault, run_ranks, stand_at_the_meeting
+from rehearsal.ranks import (
+    ONCE_MORE,
+    SERVER_ENDED,
+    STOOD_STILL,
+    Fault,
+    run_ranks,
+    stand_at_the_meeting,
+)
 from rehearsal.verdict import Finding, Verdict, failure_verdict
 
 if TYPE_CHECKING:
@@ -33,7 +40,7 @@ ATTEMPT = "attempt"  # the module in which a text is executed
 
 SERVER_KILLED = Finding(
     "server-killed",
-    "the process that starts the ranks ended twice while this code ran",
+    "the process that starts the ranks ended while this code ran",
     "code of a rank ends no other process",
     "at what it kills; and at memory, for the system ends what takes too much of it",
 )
@@ -243,23 +250,23 @@ def grade_attempt(
     Args:
         at_most_s: a deadline for each scenario that has a longer one.
     """
-    began, sizes = time.perf_counter(), list[int]()
+    began = time.perf_counter()
     for is_last_try in (False, True):
-        sizes.clear()
         # Each in a folder of its own: what the first has left would be evidence in the second.
         with TemporaryDirectory(prefix="rehearsal-") as folder:
-            outcome, excuse = run_scenarios(
-                drill, attempt, Path(folder), sizes, echo=echo, at_most_s=at_most_s
+            outcome, excuse, count = run_scenarios(
+                drill, attempt, Path(folder), echo=echo, at_most_s=at_most_s
             )
         if is_last_try or not excuse:
             break
         if echo:
-            echo(excuse)
+            echo(f"{excuse} {ONCE_MORE}")
     status, findings, detail = outcome
+    sizes = {scenario.world_size for scenario in drill.scenarios[:count]}
     after = drill.deeper if status == "passed" else _after(drill, status)
     return Verdict(
         drill=drill.id, status=status, findings=list(findings), detail=detail, after=after,
-        seconds=time.perf_counter() - began, world_sizes=sorted(set(sizes)),
+        seconds=time.perf_counter() - began, world_sizes=sorted(sizes),
     )  # fmt: skip
 
 
@@ -267,22 +274,18 @@ def run_scenarios(
     drill: Drill,
     attempt: Attempt,
     folder: Path,
-    sizes: list[int],
     *,
     echo: Callable[[str], None] | None,
     at_most_s: float,
-) -> tuple[Outcome, str]:
+) -> tuple[Outcome, str, int]:
     """Run the scenarios in order, up to the first that has a finding.
 
-    Args:
-        sizes: the world size of each is added.
-
     Returns:
-        The outcome, and what may have ended a job that was not the learner's code; or "".
+        The outcome; what may have ended a job that was not the learner's code, or ""; how many
+        scenarios were run.
     """
     reports_of = dict[str, Sequence[RankReport]]()
-    for scenario in drill.scenarios:
-        sizes.append(scenario.world_size)
+    for count, scenario in enumerate(drill.scenarios, 1):
         try:
             reports = run_ranks(
                 run_scenario, drill.folder / "grader.py", dict(drill.needs), scenario.name,
@@ -290,15 +293,15 @@ def run_scenarios(
                 deadline_s=min(scenario.deadline_s, at_most_s), echo=echo, lines=attempt.lines,
             )  # fmt: skip
         except ConnectionError as error:
-            return ("crashed", [SERVER_KILLED], str(error)), SERVER_ENDED
+            return ("crashed", [SERVER_KILLED], str(error)), SERVER_ENDED, count
         try:
             outcome = judge(scenario, reports, reports_of)
         except Exception as error:  # a defect of ours; the kernel and the rest go on
             outcome = grader_failed(drill, scenario, error)
         if outcome[0] != "passed":
-            return outcome, STOOD_STILL if stand_at_the_meeting(reports) else ""
+            return outcome, STOOD_STILL if stand_at_the_meeting(reports) else "", count
         reports_of[scenario.name] = reports
-    return ("passed", (), ""), ""
+    return ("passed", (), ""), "", len(drill.scenarios)
 
 
 def judge(

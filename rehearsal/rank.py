@@ -61,6 +61,10 @@ class RankContext:
         rank, world_size: as torchrun would say.
         is_armed: whether files are written down.
         folder: shared by all ranks of the job, and by later jobs of the same check.
+        deadline_s: after which a job has hung, in seconds.
+        timeout: of the group's collectives, longer than that.
+
+    Learners copy and save what holds a context, so it holds no file object and no thread.
     """
 
     def __init__(self, spec: Mapping[str, Any], rank: int, job: Path) -> None:
@@ -74,9 +78,8 @@ class RankContext:
         self._pid = os.getpid()
         events = job / f"events-{rank}.jsonl"
         self._file = os.open(events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._stacks = (job / f"stacks-{rank}").open("w")
         self._joined = job / f"joined-{rank}"
-        self._late = threading.Timer(0, self.record_collectives)
+        self._newest_collective = -1
         self.is_armed = False
 
     def record(self, kind: str, **facts: Any) -> None:
@@ -93,27 +96,14 @@ class RankContext:
     def init_group(self) -> None:
         """Join the gloo group, for drills that are not about joining it.
 
-        The job's deadline counts from here: how long the ranks took to meet is not its concern.
+        Collective: all ranks call it, once. The deadline counts from here on all of them.
         """
         self.record("joining")
         dist.init_process_group("gloo", timeout=self.timeout)
         self.record("joined")
-        self._joined.touch()
-        self.start_clock()
-
-    def start_clock(self) -> None:
-        """Have this rank's stack and collectives written down one deadline from now."""
-        # A watchdog in C: it speaks also when the learner's loop never lets go of the GIL.
-        faulthandler.dump_traceback_later(self.deadline_s, file=self._stacks)
-        self._late.cancel()
-        # Where the collectives stood, should the deadline come while the GIL is free.
-        self._late = threading.Timer(max(0.0, self.deadline_s - 0.05), self.record_collectives)
-        self._late.daemon = True
-        self._late.start()
-
-    def stop_clock(self) -> None:
-        """The job has ended: its collectives are written down by itself."""
-        self._late.cancel()
+        if _clock is not None:
+            _clock.start()
+        self._joined.touch()  # last: the kernel's clock starts with it, never before this one
 
     def arm(self) -> None:
         """From here on, write down what files are touched and which optimizer steps are taken.
@@ -193,11 +183,14 @@ class RankContext:
             self.record("file", op=event.removeprefix("os."), path=inside, to=target)
 
     def record_collectives(self) -> None:
-        """Write down what torch's flight recorder holds: each collective that was issued."""
+        """Write down what torch's flight recorder holds: each collective, once."""
         dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
         if dump is None or not dist.is_initialized():
             return
         for entry in json.loads(dump(True, False)).get("entries", []):
+            if entry["record_id"] <= self._newest_collective:
+                continue  # written down at the deadline
+            self._newest_collective = entry["record_id"]
             sizes = [math.prod(size) for size in entry["input_sizes"]]
             wide = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2}
             widths = [wide.get(dtype, 1) for dtype in entry["input_dtypes"]]
@@ -208,6 +201,35 @@ class RankContext:
                 bytes=sum(a * b for a, b in zip(sizes, widths, strict=False)),
                 group=entry["process_group"][1],
             )
+
+
+class Clock:
+    """Has a rank's stack and its collectives written down at the deadline."""
+
+    def __init__(self, context: RankContext, stacks: Path) -> None:
+        self._context, self._stacks = context, stacks.open("w")
+        self._late: threading.Timer | None = None
+
+    def start(self) -> None:
+        """Count from now, whatever was counted before."""
+        deadline_s = self._context.deadline_s
+        # A watchdog in C: it speaks also when the learner's loop never lets go of the GIL.
+        faulthandler.dump_traceback_later(deadline_s, file=self._stacks)
+        self.stop()
+        # Where the collectives stood, should the deadline come while the GIL is free.
+        late = threading.Timer(max(0.0, deadline_s - 0.05), self._context.record_collectives)
+        late.daemon = True
+        late.start()
+        self._late = late
+
+    def stop(self) -> None:
+        """The job has ended: write nothing down any more."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late.join()
+
+
+_clock: Clock | None = None  # of this process
 
 
 # ---------------------------------------------------------------- the learner's code
@@ -282,12 +304,14 @@ def set_limits() -> None:
 
 def main(folder: Path, rank: int) -> NoReturn:
     """Run the job that ``folder`` describes, as ``rank``; leave the process."""
+    global _clock
     spec = json.loads((folder / "spec.json").read_text())
     output = os.open(folder / f"output-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
     context = RankContext(spec, rank, folder)
-    context.start_clock()
+    _clock = Clock(context, folder / f"stacks-{rank}")
+    _clock.start()
     set_limits()
     os.environ.clear()
     os.environ.update(spec["env"], RANK=str(rank), LOCAL_RANK=str(rank))
@@ -307,7 +331,7 @@ def main(folder: Path, rank: int) -> NoReturn:
     except BaseException as error:
         context.is_armed = False  # a traceback's lines are read from their files
         answer, code = failure_of(error, files), 1
-    context.stop_clock()
+    _clock.stop()
     context.record_collectives()
     with contextlib.suppress(Exception):
         sys.stdout.flush()

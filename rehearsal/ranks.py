@@ -30,8 +30,9 @@ MAX_THREADS = 1500  # of all ranks and what they start: a fork bomb passes it
 OUTPUT_SHOWN = 200  # lines per rank
 LINE_SHOWN = 2000  # characters of a line
 CHUNK = 2**20  # bytes of output read at a time
-STOOD_STILL = "The ranks stood still while they met, before the work began. Once more."
-SERVER_ENDED = "The process that starts the ranks has ended. Once more."
+STOOD_STILL = "The ranks stood still while they met, before the work began."
+SERVER_ENDED = "The process that starts the ranks has ended."
+ONCE_MORE = "Once more."  # said after one of these
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +83,7 @@ class ForkServer:
         try:
             self.connection.sendall(json.dumps(request).encode() + b"\n")
         except OSError as error:
-            raise self._end() from error
+            raise self._ended() from error
 
     def messages(self, timeout_s: float) -> list[dict[str, Any]]:
         """What has come within ``timeout_s``. Raises ConnectionError if the server is dead."""
@@ -92,16 +93,16 @@ class ForkServer:
         except TimeoutError:
             return []
         except OSError as error:
-            raise self._end() from error
+            raise self._ended() from error
         if not received:
-            raise self._end()
+            raise self._ended()
         *lines, self.buffer = (self.buffer + received).split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def _end(self) -> ConnectionError:
+    def _ended(self) -> ConnectionError:
         self.log.seek(0)
         why = self.log.read().decode(errors="replace")[-2000:]
-        return ConnectionError(f"The process that starts the ranks has ended. {why}".rstrip())
+        return ConnectionError(f"{SERVER_ENDED} {why}".rstrip())
 
     def wait_for(self, key: str, timeout_s: float) -> list[dict[str, Any]]:
         """All messages up to one that has ``key``."""
@@ -234,9 +235,9 @@ def run_ranks(
 ) -> list[RankReport]:
     """Run ``function(context, *arguments)`` on ``world_size`` ranks; report what each did.
 
-    Whatever the function does, this returns within the deadline and half a second, and leaves
-    no process behind. Where the ranks meet in ``context.init_group`` the deadline counts from
-    there. Where they still stood in it at the deadline, or the server has died, the job is run
+    Whatever the function does, this returns, and leaves no process behind: half a second after
+    the deadline, which counts from the start, or from where all ranks have met in
+    ``context.init_group``. Where they still stood in it, or the server has died, the job is run
     once more, unless it has a folder: what its first try left there would be evidence.
 
     Args:
@@ -247,7 +248,9 @@ def run_ranks(
             why the job is run once more.
 
     Raises:
-        ConnectionError: the server has died, and there is no other try.
+        ValueError: a world size out of bounds.
+        RuntimeError: the server cannot be started.
+        ConnectionError: it has died, and there is no other try.
     """
     if not 1 <= world_size <= MAX_WORLD_SIZE:
         raise ValueError(
@@ -279,7 +282,7 @@ def run_ranks(
                         raise
                     why = SERVER_ENDED
                 if echo:
-                    echo(why)
+                    echo(f"{why} {ONCE_MORE}")
     raise AssertionError("unreachable")
 
 
@@ -350,15 +353,17 @@ def _run(
     have_met = False
     pids: list[int] = []
     try:
-        while len(exitcodes) < world_size and time.monotonic() < deadline:
+        while len(exitcodes) < world_size:
+            if not have_met and all((job / f"joined-{r}").exists() for r in range(world_size)):
+                have_met, deadline = True, time.monotonic() + deadline_s + 0.2
+            if time.monotonic() >= deadline:
+                break
             for message in server.messages(min(0.05, deadline - time.monotonic())):
                 pids = message.get("pids", pids)
                 if "pid" in message:
                     exitcodes[message["pid"]] = message["status"]
             for tail in tails:
                 tail.show()
-            if not have_met and all((job / f"joined-{r}").exists() for r in range(world_size)):
-                have_met, deadline = True, time.monotonic() + deadline_s + 0.2
             # The machine's number costs nothing; whose threads they are is asked only then.
             if _threads_of_the_machine() > threads + MAX_THREADS and server.is_bombed():
                 break

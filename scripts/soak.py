@@ -23,7 +23,7 @@ from statistics import median
 from jupyter_client.manager import KernelManager
 
 from rehearsal import drills, grade_source
-from rehearsal.ranks import STOOD_STILL
+from rehearsal.ranks import ONCE_MORE
 
 DRILL = "lift_to_distributed"
 HOSTILE = {
@@ -78,7 +78,8 @@ def soak_verdicts(times: int) -> Iterator[str]:
             for odd in [verdict for verdict in verdicts if verdict.status != "passed"]:
                 yield f"NOT PASSED {drill.id} {name}\n{odd}"
         passed = sum(counts["passed"] for counts in seen.values())
-        again = f", {said.count(STOOD_STILL)} run again" if STOOD_STILL in said else ""
+        repeated = sum(line.endswith(ONCE_MORE) for line in said)
+        again = f", {repeated} run again" if repeated else ""
         checks = f"{times * len(seen)} checks of {len(seen)} texts"
         yield f"{drill.id}: {passed} of {checks} passed{again}"
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import _thread
+import copy
 import ctypes
 import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -154,7 +156,7 @@ class TestJobs:
             return left_over
 
         reports = run_ranks(body, world_size=2, deadline_s=3, echo=shown.append)
-        assert (tries.read_text(), shown) == ("xx", [ranks.STOOD_STILL])
+        assert (tries.read_text(), shown) == ("xx", [f"{ranks.STOOD_STILL} {ranks.ONCE_MORE}"])
         if stalls == 1:
             assert [report.exitcode for report in reports] == [0, 0]
             assert "rank-0" not in reports[0].answer, "the second try saw the first one's files"
@@ -166,24 +168,26 @@ class TestJobs:
         """Ranks that met late were told as hung while they worked."""
         shown: list[str] = []
 
-        def join_late(*args: Any, **kwargs: Any) -> None:
-            time.sleep(1.0)
-            join(*args, **kwargs)
-
         def hang() -> None:
             dist.all_reduce(torch.ones(1))
             time.sleep(60)
 
         def body(context: RankContext) -> int:
-            dist.init_process_group = join_late
+            join = dist.init_process_group
+
+            def join_late(*args: Any, **kwargs: Any) -> None:
+                join(*args, **kwargs)
+                time.sleep(1.0)  # the other one's clock runs already
+
+            if context.rank == 1:
+                dist.init_process_group = join_late
             context.init_group()
-            time.sleep(1.0)
+            time.sleep(2.5)
             if hangs:
                 hang()
             return context.rank
 
-        join = dist.init_process_group
-        reports = run_ranks(body, world_size=2, deadline_s=1.5, echo=shown.append)
+        reports = run_ranks(body, world_size=2, deadline_s=3.0, echo=shown.append)
         assert shown == []  # no second try
         if not hangs:
             assert [report.answer for report in reports] == [0, 1]
@@ -191,7 +195,30 @@ class TestJobs:
         for report in reports:
             assert report.exitcode is None
             assert "in hang" in report.stacks
-            assert "all_reduce" in [c["name"] for c in report.collectives]
+            assert [c["name"] for c in report.collectives] == ["all_reduce"]
+
+    def test_collectives_are_written_down_once(self) -> None:
+        """At the deadline, and at an end just after it: bytes would count double."""
+
+        def body(context: RankContext) -> None:
+            context.init_group()
+            dist.all_reduce(torch.ones(1))
+            context.record_collectives()  # as at the deadline
+            dist.all_reduce(torch.ones(2))
+
+        for report in run_ranks(body, world_size=2):
+            assert [c["bytes"] for c in report.collectives] == [4, 8]
+
+    def test_what_holds_a_context_can_be_copied_and_pickled(self) -> None:
+        """An average of the weights begins with a copy of the model, which holds it."""
+
+        def body(context: RankContext) -> int:
+            context.init_group()
+            copied = pickle.loads(pickle.dumps(copy.deepcopy(context)))
+            rank: int = copied.rank
+            return rank
+
+        assert [report.answer for report in run_ranks(body, world_size=2)] == [0, 1]
 
     @pytest.mark.parametrize(
         ("events", "exitcodes", "stands"),
@@ -342,6 +369,15 @@ class TestFaults:
         assert [e["op"] for e in report.of("file")] == ["open", "rename"]
 
 
+def stay(context: RankContext) -> list[str]:
+    """Leaves a file, and goes on for a second; what it has found in the folder."""
+    context.record("begun")
+    found = sorted(path.name for path in context.folder.iterdir())
+    (context.folder / "of the first try").touch()
+    time.sleep(1)
+    return found
+
+
 def hog(context: RankContext) -> None:
     while True:
         pass
@@ -477,34 +513,30 @@ class TestServer:
         monkeypatch.undo()
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
 
-    @pytest.mark.parametrize("has_folder", [False, True])
-    def test_a_server_killed_during_a_job_costs_one_more_try(
-        self, tmp_path: Path, has_folder: bool
-    ) -> None:
-        """The caller did nothing wrong; what a first try left in a folder, they know."""
+    def test_a_server_killed_during_a_job_costs_one_more_try(self) -> None:
+        """The caller did nothing wrong, and is told."""
         shown: list[str] = []
+        timer = self.kill_the_server_in(0.5)
+        (report,) = run_ranks(stay, world_size=1, echo=shown.append)
+        timer.join()
+        assert (report.answer, shown) == ([], [f"{ranks.SERVER_ENDED} {ranks.ONCE_MORE}"])
+        assert [event["kind"] for event in report.events] == ["begun"]  # of one try
 
-        def body(context: RankContext) -> list[str]:
-            context.record("begun")
-            found = sorted(path.name for path in context.folder.iterdir())
-            (context.folder / "of the first try").touch()
-            time.sleep(1)
-            return found
+    def test_a_job_with_a_folder_has_no_second_try(self, tmp_path: Path) -> None:
+        """What the first has left there, only the caller can take away."""
+        timer = self.kill_the_server_in(0.5)
+        with pytest.raises(ConnectionError, match="has ended"):
+            run_ranks(stay, world_size=1, folder=tmp_path)
+        timer.join()
+        assert [path.name for path in tmp_path.iterdir()] == ["of the first try"]
 
-        run_ranks(add_up, world_size=1)
+    def kill_the_server_in(self, seconds: float) -> threading.Timer:
+        run_ranks(add_up, world_size=1)  # it has done its imports
         server = ranks._server
         assert isinstance(server, ranks.ForkServer)
-        timer = threading.Timer(0.5, server.process.kill)
+        timer = threading.Timer(seconds, server.process.kill)
         timer.start()
-        if has_folder:
-            with pytest.raises(ConnectionError, match="has ended"):
-                run_ranks(body, world_size=1, folder=tmp_path, echo=shown.append)
-            assert shown == []
-        else:
-            (report,) = run_ranks(body, world_size=1, echo=shown.append)
-            assert (report.answer, shown) == ([], [ranks.SERVER_ENDED])
-            assert [event["kind"] for event in report.events] == ["begun"]  # of one try
-        timer.join()
+        return timer
 
     def test_an_interrupt_leaves_nothing_running(self) -> None:
         """The stop button must stop the ranks, not only the wait for them."""
