@@ -81,9 +81,12 @@ def build_parser() -> FlagParser:
         if spec.name != "world_size":
             add_flag(parser, spec)
     parser.add_argument(
-        "--export", action="append", default=[], metavar="SINK",
+        "--export",
+        action="append",
+        default=[],
+        metavar="SINK",
         help="more places for events: tensorboard, prometheus (repeatable)",
-    )  # fmt: skip
+    )
     return parser
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from rehearsal import ranks
-from rehearsal.evidence import Failure, RankReport
+from rehearsal.engine import ranks
+from rehearsal.engine.reports import Failure, RankReport
 from rehearsal.faults import corruption, points, registry, storage
 from rehearsal.faults.matrix import Bench, Try, leave, rows_of
 from rehearsal.faults.runs import DENIED, before, problem_of, small, start, user_errors

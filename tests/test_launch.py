@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from torch.distributed import TCPStore
 
-from rehearsal.audit import audit_run, read_jsonl
+from rehearsal.evidence.audit import audit_run, read_jsonl
 from trainer_core.config import TrainConfig
 from trainer_core.settings import UserError
 

@@ -32,7 +32,7 @@ from jobs import (
 )
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from rehearsal.audit import audit_run, read_jsonl
+from rehearsal.evidence.audit import audit_run, read_jsonl
 from trainer_core.config import TrainConfig
 from trainer_core.workers import Workers
 

@@ -842,9 +842,9 @@ assert resumed[0]["weights_sha256"] == reference[0]["weights_sha256"]
 #
 # *Folded: the audit, which reads files only, and the pictures.*
 
-# %% include="rehearsal.audit" collapsed=true
+# %% include="rehearsal.evidence.audit" collapsed=true
 
-# %% include="rehearsal.pictures" collapsed=true
+# %% include="rehearsal.evidence.pictures" collapsed=true
 
 # %%
 for folder in (base.run_dir, straight.run_dir, killed.run_dir):

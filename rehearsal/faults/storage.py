@@ -204,9 +204,13 @@ def failures(bench: Bench) -> Iterator[Failure]:
         around = partial(on_tmpfs, kib)
         yield Failure(fault, f"{kib} KiB", settings=KEEP, kept=(), around=around)
     for kind, failing, world_size in (
-        ("ledger", 0, 1), ("ledger", 0, 2), ("ledger", 1, 2), ("logs", 0, 1), ("logs", 0, 2),
+        ("ledger", 0, 1),
+        ("ledger", 0, 2),
+        ("ledger", 1, 2),
+        ("logs", 0, 1),
+        ("logs", 0, 2),
         ("logs", 1, 2),
-    ):  # fmt: skip
+    ):
         for step in (5,) if bench.quick else (1, 2, 4, 5, 6):
             for passes in (failing == 1,) if bench.quick else (False, True):
                 prepare = partial(fill_at_line, kind, failing, step, passes)
@@ -230,9 +234,15 @@ def failures(bench: Bench) -> Iterator[Failure]:
         slow = partial(slow_down_fsync, 0.02 if bench.quick else 0.1, struck)
         what = f"each fsync takes a while, {'async' if settings is is_async else 'sync'}"
         yield Failure(
-            "a slow disk", what, slow, settings, world_size, kept=(3, 4, 6), stops=False,
+            "a slow disk",
+            what,
+            slow,
+            settings,
+            world_size,
+            kept=(3, 4, 6),
+            stops=False,
             struck=struck,
-        )  # fmt: skip
+        )
 
 
 def read_only(bench: Bench) -> Iterator[Failure]:
@@ -286,11 +296,13 @@ def fail(bench: Bench, failure: Failure, run_dir: Path) -> Try:
     first = [first_new_step_at(run_dir, attempt) for attempt in (0, 1)]
     later = [at for at in first if at and at > (failed if failure.stops else began)]
     return bench.judge(
-        failure.fault, f"{failure.what}, {failure.world_size} rank(s)", run_dir,
+        failure.fault,
+        f"{failure.what}, {failure.world_size} rank(s)",
+        run_dir,
         equal=weights_of(reports) == undisturbed(bench, failure.world_size),
         restart_s=min(later) - failed if later and failure.stops else None,
         problem=problem or problem_of(reports),
-    )  # fmt: skip
+    )
 
 
 def fail_the_storage(bench: Bench) -> Iterator[Try]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from rehearsal.audit import read_jsonl
+from rehearsal.evidence.audit import read_jsonl
 from rehearsal.faults import breaks
 from rehearsal.faults.forked import DEADLINE_S, SMALL, Hang, Job
 from rehearsal.faults.forked import new_folder, processes_in, reference, same_weights
@@ -106,9 +106,12 @@ def go_to(*folders: Path) -> None:
 def other_folders(bench: Bench) -> Iterator[Try]:
     """Rank 1 sees another disk under the same name."""
     for what in (
-        "nothing", "a copy of all of it", "another run, as far as this one",
-        "a copy without the newest checkpoint", "a copy with a newer checkpoint",
-    ):  # fmt: skip
+        "nothing",
+        "a copy of all of it",
+        "another run, as far as this one",
+        "a copy without the newest checkpoint",
+        "a copy with a newer checkpoint",
+    ):
         folder = new_folder(bench, "views")
         here, there = folder / "here" / "run", folder / "there" / "run"
         killed(here, 2, SMALL, 8)
