@@ -11,7 +11,7 @@ prose and demos. ``notebooks/*.ipynb`` are derived from both, committed without 
 What a file in ``notebooks/src`` may say, beside jupytext's percent format:
 
     # variants: blank, hidden               in a first cell of comments: derive these too
-    # %% include="scale.interfaces"         the cells of trainer_core/scale/interfaces.py
+    # %% include="integrations.exporters"  the cells of trainer_core/integrations/exporters.py
     # %% include="rehearsal.audit"          the cells of rehearsal/audit.py
     # %% include="order" collapsed=true     the same, folded away
     # %% drills="cell"                      the cells of all drills of that kind, in order
