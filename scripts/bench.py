@@ -42,12 +42,19 @@ from torch.nn import functional as F
 from rehearsal.evidence.audit import read_jsonl
 from trainer_core import launch
 from trainer_core.checkpoint import save_checkpoint
+from trainer_core.checkpoint_writer import CheckpointWriter
 from trainer_core.config import TrainConfig
-from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler, StepSchedule
-from trainer_core.data import TrainingView, build_dataloader, build_dataset, plan_steps
+from trainer_core.data import (
+    MicroBatch,
+    ResumeAwareDistributedSampler,
+    StepSchedule,
+    TrainingView,
+    build_dataloader,
+    build_dataset,
+    plan_steps,
+)
 from trainer_core.model import build_model, build_optimizer, learning_rate_at
 from trainer_core.order import EpochOrder
-from trainer_core.publish import CheckpointWriter
 
 ROOT = Path(__file__).resolve().parents[1]
 now = time.perf_counter

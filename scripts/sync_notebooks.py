@@ -11,8 +11,8 @@ prose and demos. ``notebooks/*.ipynb`` are derived from both, committed without 
 What a file in ``notebooks/src`` may say, beside jupytext's percent format:
 
     # variants: blank, hidden               in a first cell of comments: derive these too
-    # %% include="scale.interfaces"         the cells of trainer_core/scale/interfaces.py
-    # %% include="rehearsal.evidence.audit"          the cells of rehearsal/audit.py
+    # %% include="integrations.exporters"  the cells of trainer_core/integrations/exporters.py
+    # %% include="rehearsal.evidence.audit" the cells of rehearsal/evidence/audit.py
     # %% include="order" collapsed=true     the same, folded away
     # %% drills="cell"                      the cells of all drills of that kind, in order
     # %% active="py"                        a cell that is not in the notebook

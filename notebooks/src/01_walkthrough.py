@@ -176,7 +176,9 @@ except UserError as error:
 
 # %% include="order" collapsed=true
 
-# %% include="sources" collapsed=true
+# %% include="datasets" collapsed=true
+
+# %% include="signals" collapsed=true
 
 # %% include="data"
 
@@ -344,7 +346,7 @@ assert small.half() == 0 != small.bfloat16()
 #
 # **Minutes:** 7. **Typed:** `maybe_init_dist`, `wrap_model`, `cleanup_dist`. **Only
 # said:** the store that keeps attempts apart, the checks on the number of GPUs, and
-# `raise_together`, which stands unfolded above the cell because everything after it
+# `raise_on_all_ranks`, which stands unfolded above the cell because everything after it
 # uses it.
 #
 # **A weak version** asks for nccl on a machine without a GPU; joins the group and only
@@ -353,16 +355,16 @@ assert small.half() == 0 != small.bfloat16()
 # was missing.
 #
 # *Folded: where the ranks of one attempt meet, the random streams of a rank, and
-# `Workers`, which plays torchrun here: it starts gloo ranks as processes of this
+# `LocalRanks`, which plays torchrun here: it starts gloo ranks as processes of this
 # machine.*
 
 # %% include="rendezvous" collapsed=true
 
 # %% include="rng" collapsed=true
 
-# %% include="workers" collapsed=true
+# %% include="local_launcher" collapsed=true
 
-# %% include="together"
+# %% include="collectives"
 
 # %% include="distributed"
 
@@ -373,7 +375,7 @@ assert small.half() == 0 != small.bfloat16()
 # %%
 def on_ranks(job, world_size):
     """What ``job`` returns on each rank."""
-    results = Workers(job, world_size).wait(120)
+    results = LocalRanks(job, world_size).wait(120)
     for rank, result in enumerate(results):
         assert result.exitcode == 0, f"[rank {rank}/{world_size}] {result.traceback}"
     return [result.value for result in results]
@@ -397,7 +399,7 @@ assert gradients == [1.5, 1.5]
 # %%
 def one_rank_fails():
     info = maybe_init_dist(tiny)
-    with all_ranks_together():
+    with errors_on_all_ranks():
         if info.rank == 1:
             raise UserError("shard-0007 is not on this node. Copy it there.")
 
@@ -413,7 +415,7 @@ def one_rank_goes_on():
         return f"gave up: {str(error).splitlines()[0]}"
 
 
-for rank, result in enumerate(Workers(one_rank_fails, 2).wait(60)):
+for rank, result in enumerate(LocalRanks(one_rank_fails, 2).wait(60)):
     print(f"rank {rank}, exit code {result.exitcode}:", result.traceback.splitlines()[-1])
     assert result.exitcode == 2
 print(on_ranks(one_rank_goes_on, 2))
@@ -576,7 +578,9 @@ except UserError as error:
 #
 # *Folded: how a folder of files is published, verified, and set aside.*
 
-# %% include="publish" collapsed=true
+# %% include="checkpoint_format" collapsed=true
+
+# %% include="checkpoint_writer" collapsed=true
 
 # %% include="checkpoint"
 
@@ -670,7 +674,9 @@ assert not torch.equal(copied["layers.0.weight"], net.layers[0].weight)
 #
 # *Folded: JSON lines and a trace that a kill cannot spoil.*
 
-# %% include="jsonfiles" collapsed=true
+# %% include="json_lines" collapsed=true
+
+# %% include="chrome_trace" collapsed=true
 
 # %% include="metrics"
 
@@ -705,7 +711,7 @@ def write_and_die(folder):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-code = Workers(partial(write_and_die, root), 1).wait(60)[0].exitcode
+code = LocalRanks(partial(write_and_die, root), 1).wait(60)[0].exitcode
 lines = {name: (root / name).read_text().count("\n") for name in ("log.jsonl", "ordinary.txt")}
 print("exit code", code, "| lines that survived:", lines)
 assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
@@ -744,7 +750,7 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # *Folded: the run folder and its identity, the watch for hangs, and what a rank writes
 # down while it trains.*
 
-# %% include="runfolder" collapsed=true
+# %% include="run_folder" collapsed=true
 
 # %% include="watchdog" collapsed=true
 
@@ -810,7 +816,7 @@ print(reference[0])
 # %%
 killed = replace(base, run_dir=root / "killed", async_checkpoint=True)
 ledger = killed.run_dir / "ledger" / "rank-1.jsonl"
-workers = Workers(partial(run, killed), 2)
+workers = LocalRanks(partial(run, killed), 2)
 while workers.processes[1].is_alive():
     if ledger.exists() and ledger.read_bytes().count(b"\n") >= 50:
         workers.kill(1)
@@ -907,7 +913,7 @@ rank_timeline(straight.run_dir, first_step=40, num_steps=4)
 # breath, and a stand-in keeps the boundary real. The fourth is there already: an
 # exporter is one more `Sink`.
 
-# %% include="scale.interfaces"
+# %% include="integrations.interfaces"
 
 # %% [markdown]
 # **Multi-node bootstrap.** Asked how this reaches eight nodes: "Nothing in the trainer

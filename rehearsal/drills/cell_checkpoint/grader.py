@@ -52,7 +52,7 @@ OLD, NEW = 99_999_999, 100_000_000  # the larger name is not the larger step
 def close_answers(context: RankContext) -> None:
     """Neither module of the package helps."""
     close_the_answer(context, "trainer_core.checkpoint", ANSWERS)
-    close_the_answer(context, "trainer_core.publish", ["publish"])
+    close_the_answer(context, "trainer_core.checkpoint_format", ["publish"])
 
 
 def no_sync(_: object) -> None:

@@ -85,7 +85,7 @@ def phases_body(context: RankContext, learner: SimpleNamespace) -> Any:
         "trainer_core.metrics",
         ["StepTimers", "phase", "summarize_timers", "log_rank_event"],
     )
-    close_the_answer(context, "trainer_core.jsonfiles", ["JsonlSink"])
+    close_the_answer(context, "trainer_core.json_lines", ["JsonlSink"])
     watch = Watch(learner)
     watch.block("data_wait", 0.003)
     time.sleep(0.004)

@@ -20,12 +20,17 @@ import torch.distributed as dist
 
 # %% active="py"
 from trainer_core.checkpoint import latest_checkpoint_path
+from trainer_core.checkpoint_format import (
+    fsync_path,
+    published_steps,
+    remove_leftovers,
+    set_aside,
+)
+from trainer_core.collectives import errors_on_all_ranks, gather_objects
 from trainer_core.config import TrainConfig
 from trainer_core.data import StepSchedule
-from trainer_core.publish import fsync_path, published_steps, remove_leftovers, set_aside
+from trainer_core.datasets import SampleSource
 from trainer_core.settings import UserError, flag_name
-from trainer_core.sources import SampleSource
-from trainer_core.together import all_ranks_together, gather_objects
 
 
 # %%
@@ -232,14 +237,14 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
     """
     start, identity = None, run_identity(cfg, schedule, source.fingerprint)
     agents = sorted({agent for agent in gather_objects(agent_of_this_rank()) if agent})
-    with all_ranks_together():
+    with errors_on_all_ranks():
         if not dist.is_initialized() or dist.get_rank() == 0:
             start = decide_start(cfg, schedule, identity, agents)
     # As plain data: a class that was typed in a notebook has no name that pickle could send.
     shared = gather_objects(start and asdict(start))[0]
     agreed = Start(**{**shared, "cfg": TrainConfig(**shared["cfg"])})
     run_dir = agreed.cfg.run_dir
-    with all_ranks_together():
+    with errors_on_all_ranks():
         seen = what_is_seen(run_dir)
     mine = {"start_id, steps": seen, "total_steps": schedule.total_steps, **identity}
     for rank, theirs in enumerate(gather_objects(mine)):

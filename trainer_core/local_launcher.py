@@ -36,7 +36,7 @@ class ByValue(partial[Any]):
         return pickle.loads, (cloudpickle.dumps(partial(self.func, *self.args)),)
 
 
-class WorkerResult(NamedTuple):
+class RankResult(NamedTuple):
     """How a rank ended: its value, or its traceback, or neither (-9 is a SIGKILL's code)."""
 
     exitcode: int | None
@@ -44,7 +44,7 @@ class WorkerResult(NamedTuple):
     traceback: str = ""
 
 
-def worker_main(job: Callable[[], Any], environment: dict[str, str], result: Path) -> None:
+def rank_main(job: Callable[[], Any], environment: dict[str, str], result: Path) -> None:
     """The life of one rank: torchrun's environment, the job, one answer."""
     os.environ.update(environment)
     # The server has imported torch, which read OMP_NUM_THREADS then.
@@ -64,7 +64,7 @@ def worker_main(job: Callable[[], Any], environment: dict[str, str], result: Pat
     os._exit(code)
 
 
-class Workers:
+class LocalRanks:
     """Ranks that run ``job``, a callable without arguments; end them with ``wait``."""
 
     def __init__(self, job: Callable[[], Any], world_size: int) -> None:
@@ -81,7 +81,7 @@ class Workers:
         shared["WORLD_SIZE"] = shared["LOCAL_WORLD_SIZE"] = str(world_size)
         for rank in range(world_size):
             environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            main = ByValue(worker_main, job, environment, self.results / str(rank))
+            main = ByValue(rank_main, job, environment, self.results / str(rank))
             self.processes.append(context.Process(target=main))
             self.processes[-1].start()
 
@@ -89,7 +89,7 @@ class Workers:
         """SIGKILL one rank: no handler runs, nothing is flushed."""
         self.processes[rank].kill()
 
-    def wait(self, timeout_s: float = 300.0) -> list[WorkerResult]:
+    def wait(self, timeout_s: float = 300.0) -> list[RankResult]:
         """Wait for all ranks. When one dies, gloo's closed connections end the others.
 
         Raises:
@@ -108,5 +108,5 @@ class Workers:
         if late:
             raise TimeoutError(f"{len(late)} rank(s) still ran after {timeout_s} s; killed")
         return [
-            WorkerResult(p.exitcode, *a) for p, a in zip(self.processes, answers, strict=True)
+            RankResult(p.exitcode, *a) for p, a in zip(self.processes, answers, strict=True)
         ]

@@ -5,8 +5,6 @@ Leaned on by cell 4 (distributed) and all that follow.
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +27,7 @@ def gather_objects(value: Any) -> list[Any]:
     return values
 
 
-def raise_together(error: BaseException | None) -> None:
+def raise_on_all_ranks(error: BaseException | None) -> None:
     """Raise on every rank if any rank brings an error; a rank that raises alone is a hang.
 
     Collective: every rank, also those without an error.
@@ -54,7 +52,7 @@ def raise_together(error: BaseException | None) -> None:
 
 
 @contextmanager
-def all_ranks_together(verified: Path | None = None) -> Iterator[None]:
+def errors_on_all_ranks(verified: Path | None = None) -> Iterator[None]:
     """Run a block that may fail on some ranks only, and raise on all ranks if it has.
 
     Collective: every rank. The block itself must hold no collective: after one that has failed
@@ -75,7 +73,7 @@ def all_ranks_together(verified: Path | None = None) -> Iterator[None]:
                 "written by another program. Move it away: the run goes on from the one before."
             )
             error.__cause__ = caught
-    raise_together(error)
+    raise_on_all_ranks(error)
 
 
 def any_rank(*claims: bool) -> Callable[[], list[bool]]:
@@ -94,17 +92,3 @@ def any_rank(*claims: bool) -> Callable[[], list[bool]]:
         return [bool(vote) for vote in votes.tolist()]
 
     return answer
-
-
-# %%
-@contextmanager
-def stop_on_sigterm() -> Iterator[threading.Event]:
-    """An event that SIGTERM sets; the loop looks at it between two steps."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        return (yield stop)  # only the main thread may take signals
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -34,7 +34,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 from rehearsal.evidence.audit import audit_run, read_jsonl
 from trainer_core.config import TrainConfig
-from trainer_core.workers import Workers
+from trainer_core.local_launcher import LocalRanks
 
 # Ranks cannot import a test module; its functions travel by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -114,7 +114,7 @@ class TestOneRankFails:
         # Without a save, since a start that meets one is refused for it alone.
         long = {"dataset_size": 20_000, "checkpoint_every_steps": 10_000}
         cfg = small(tmp_path, num_workers=1, **long)
-        first = Workers(partial(train, cfg, slow_down_steps), 2)
+        first = LocalRanks(partial(train, cfg, slow_down_steps), 2)
         ledger = tmp_path / "ledger" / "rank-0.jsonl"
         while not ledger.exists() or len(list(read_jsonl(ledger))) < 5:
             time.sleep(0.01)
@@ -131,7 +131,7 @@ class TestOneRankFails:
 
 def lose_a_line(rank: int, step: int) -> None:
     """Have the disk of one rank take no ledger line of a step."""
-    import trainer_core.jsonfiles as jsonfiles
+    import trainer_core.json_lines as jsonfiles
 
     original = jsonfiles.JsonlSink.emit
 
@@ -249,13 +249,13 @@ class TestNonFinite:
         assert finish(cfg, 2)["weights_sha256"] == straight["weights_sha256"]
 
 
-class TestWorkers:
+class TestLocalRanks:
     def test_ranks_that_hang_are_killed_and_leave_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A notebook in which a rank hangs ten times would fill /tmp."""
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-        workers = Workers(partial(time.sleep, 600), 2)
+        workers = LocalRanks(partial(time.sleep, 600), 2)
         with pytest.raises(TimeoutError, match=r"2 rank\(s\) still ran after 0.5 s; killed"):
             workers.wait(0.5)
         assert [process.exitcode for process in workers.processes] == [-9, -9]
@@ -263,9 +263,9 @@ class TestWorkers:
 
     def test_an_answer_that_does_not_travel_is_told(self) -> None:
         """Without a traceback it would look like a kill."""
-        (result,) = Workers(partial(iter, []), 1).wait(60.0)
+        (result,) = LocalRanks(partial(iter, []), 1).wait(60.0)
         assert result.exitcode == 0
-        (result,) = Workers(threading.Lock, 1).wait(60.0)
+        (result,) = LocalRanks(threading.Lock, 1).wait(60.0)
         assert result.exitcode == 1
         assert "cannot pickle" in result.traceback
 
@@ -309,7 +309,7 @@ def wrappers_at_the_end(cfg: TrainConfig) -> list[int]:
 class TestCleanup:
     def test_no_wrapper_outlives_the_group(self, tmp_path: Path) -> None:
         """It would keep gloo's threads, which abort one rank in fifteen after the end (D27)."""
-        results = Workers(partial(wrappers_at_the_end, small(tmp_path)), 2).wait(60)
+        results = LocalRanks(partial(wrappers_at_the_end, small(tmp_path)), 2).wait(60)
         assert [result.value for result in results] == [[0], [0]], results[0].traceback
 
 

@@ -1,6 +1,6 @@
-"""Files of JSON that a kill cannot spoil: one object a line, and a Chrome trace.
+"""A Chrome trace that stays valid across kills and restarts; opens in Perfetto.
 
-Leaned on by cell 7 (metrics). The trace opens in Perfetto and chrome://tracing.
+Leaned on by cell 7 (metrics).
 """
 
 from __future__ import annotations
@@ -12,28 +12,6 @@ from typing import Any
 
 
 # %%
-class JsonlSink:
-    """One JSON object a line, handed to the kernel at once: it survives SIGKILL."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = path.open("ab+", buffering=0)
-        # A kill may have cut the last line; the next one must not continue it.
-        self.file.seek(max(0, path.stat().st_size - 1))
-        if self.file.read() not in (b"", b"\n"):
-            self.file.write(b"\n")
-
-    def emit(self, record: Mapping[str, Any]) -> None:
-        """Append one line in one write, so that a kill cuts no line but the last."""
-        line = json.dumps(record).encode() + b"\n"
-        while line:  # a full disk takes a part without a word; for the rest it raises
-            line = line[self.file.write(line) :]
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-
-
 def append_trace(path: Path, events: Sequence[Mapping[str, Any]], **common: Any) -> None:
     """Add events to a Chrome trace, which is valid after every call, over several attempts too.
 

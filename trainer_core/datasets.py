@@ -7,14 +7,8 @@ Leaned on by cell 2 (dataset and sampler).
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import importlib.util
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -134,31 +128,6 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
 
 
 # %%
-def as_it_is(batch: Any) -> Any:
+def already_batched(batch: Any) -> Any:
     """The view has made the batch; a lambda would not travel to a spawned worker."""
     return batch
-
-
-def die_with_the_rank(_: int) -> None:
-    """End this loader worker when its rank dies or says so, and not before. Linux only.
-
-    A worker has inherited the rank's sockets. While it lives on, the other ranks see an open
-    connection to a peer that is dead, and wait; so the kernel ends it. A SIGTERM to the whole
-    job is the rank's to answer: it still needs the batches of the step that it saves. The
-    rank's own SIGTERM counts: python sends it at its exit, and waits for the worker.
-    """
-    if sys.platform == "linux":
-        parent = multiprocessing.parent_process()
-        rank = parent.pid if parent else os.getppid()
-        set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-        if os.getppid() != rank:  # it died in between
-            os._exit(1)
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-
-        def obey() -> None:
-            while signal.sigwaitinfo({signal.SIGTERM}).si_pid != rank:
-                pass
-            os._exit(0)
-
-        threading.Thread(target=obey, daemon=True).start()

@@ -17,18 +17,17 @@ from typing import Any
 import cloudpickle
 import pytest
 from jobs import kill_after_commit, run_ranks, small
+
+from trainer_core.checkpoint_format import verify
 from trainer_core.config import TrainConfig
-from trainer_core.launch import run
-from trainer_core.metrics import Sink
-from trainer_core.publish import verify
-from trainer_core.scale import exporters, interfaces
-from trainer_core.scale.exporters import (
+from trainer_core.integrations import exporters, interfaces
+from trainer_core.integrations.exporters import (
     PrometheusSink,
     TensorBoardSink,
     build_exporters,
     numbers,
 )
-from trainer_core.scale.interfaces import (
+from trainer_core.integrations.interfaces import (
     FolderStore,
     HostListBootstrap,
     LocalScheduler,
@@ -36,8 +35,10 @@ from trainer_core.scale.interfaces import (
     restart_while_useful,
     upload_checkpoint,
 )
+from trainer_core.launch import run
+from trainer_core.local_launcher import LocalRanks
+from trainer_core.metrics import Sink
 from trainer_core.settings import UserError
-from trainer_core.workers import Workers
 
 # Ranks cannot import a test module; its functions travel by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -100,7 +101,7 @@ class TestBootstrap:
     def test_a_job_that_torchrun_did_not_start_trains(self, tmp_path: Path) -> None:
         """A trainer that only its own launcher can start does not fit into a cluster."""
         cfg = small(tmp_path / "run")
-        results = Workers(partial(train_listed, cfg, free_port()), 2).wait(60)
+        results = LocalRanks(partial(train_listed, cfg, free_port()), 2).wait(60)
         assert [result.exitcode for result in results] == [0, 0], results[0].traceback
         assert [result.value["step"] for result in results] == [26, 26]
 
