@@ -16,11 +16,11 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     # %% include="a.b"                      all cells of trainer_core/a/b.py
     # %% include="rehearsal.a"              all cells of rehearsal/a.py
     # %% include="order" collapsed=true     the same cells, collapsed
-    # %% include="model" typed="TinyNet"    variants empty these functions (of a class: its methods)
+    # %% include="model" typed="TinyNet"    variants empty these functions or classes
     # %% drills="cell"                      the cells of every drill of that kind, in order
     # %% active="py"                        a cell that stays out of the notebook
     # %matplotlib inline                    a magic, commented out in the source only
-    {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the notebook's name
+    {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the file's name
     {{typing model}} {{typing}}             how long it takes to type one module's cell, or all
 """
 
@@ -144,7 +144,7 @@ def read_cells(root: Path, file: str) -> list[Any]:
             if key not in ours | theirs:
                 found = value if key == "incorrectly_encoded_metadata" else key
                 raise SyncError(
-                    f"{file}#{index} is marked {found!r}, which has no meaning here. Use one of "
+                    f"{file}#{index} is marked {found!r}, which means nothing here. Use one of "
                     f'{", ".join(sorted(ours))}, written as key="value".{nearest(found, ours)}'
                 )
     return cells
@@ -595,9 +595,7 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
             continue
         refuse_missing(root, module, where, present)
         if node.source.strip() or any(cell.file == module_file(module) for cell in derived):
-            found = (
-                "also has text of its own" if node.source.strip() else "so does another cell"
-            )
+            found = "the cell also has text" if node.source.strip() else "so does another cell"
             raise SyncError(f"{where} includes {module!r}, and {found}. Remove one of them.")
         typed = typed_names(node)
         refuse_untypeable(root, module, where, typed)
@@ -866,9 +864,7 @@ def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
             problems = check(root)
             print("\n".join(problems) or "All notebooks match their sources.")
             if problems:
-                print(
-                    "To keep an edit made in a notebook, run push NOTEBOOK; otherwise run build."
-                )
+                print("To keep a notebook's edits, run push NOTEBOOK; otherwise run build.")
                 return 1
     except SyncError as error:
         print(f"sync_notebooks: {error}", file=sys.stderr)
