@@ -1,11 +1,21 @@
 """The coach: runs what a learner typed on real ranks, and says what is wrong with it."""
 
-from rehearsal.drill import Drill, UnknownDrill, drill_ids, load
-from rehearsal.grading import grade, grade_source
-from rehearsal.progress import forget
-from rehearsal.ranks import warm_up
-from rehearsal.ui import brief, check, debrief, diff, hint, narration, solution, start, status
-from rehearsal.verdict import Finding, Verdict
+from rehearsal.engine.ranks import warm_up
+from rehearsal.grading.check import grade, grade_source
+from rehearsal.grading.drill import Drill, UnknownDrill, drill_ids, load
+from rehearsal.grading.verdict import Finding, Verdict
+from rehearsal.session.coach import (
+    brief,
+    check,
+    debrief,
+    diff,
+    hint,
+    narration,
+    solution,
+    start,
+    status,
+)
+from rehearsal.session.progress import forget
 
 
 def drills() -> list[Drill]:
@@ -14,7 +24,22 @@ def drills() -> list[Drill]:
 
 
 __all__ = [
-    "Drill", "Finding", "UnknownDrill", "Verdict",
-    "brief", "check", "debrief", "diff", "drills", "forget", "grade", "grade_source", "hint",
-    "narration", "solution", "start", "status", "warm_up",
-]  # fmt: skip
+    "Drill",
+    "Finding",
+    "UnknownDrill",
+    "Verdict",
+    "brief",
+    "check",
+    "debrief",
+    "diff",
+    "drills",
+    "forget",
+    "grade",
+    "grade_source",
+    "hint",
+    "narration",
+    "solution",
+    "start",
+    "status",
+    "warm_up",
+]

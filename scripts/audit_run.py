@@ -17,10 +17,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rehearsal.audit import AuditReport, audit_run
-from rehearsal.goodput import Account, account_run
-from rehearsal.goodput_picture import format_account, goodput_picture
-from rehearsal.pictures import sample_map
+from rehearsal.evidence.audit import AuditReport, audit_run
+from rehearsal.evidence.goodput import Account, account_run
+from rehearsal.evidence.goodput_picture import format_account, goodput_picture
+from rehearsal.evidence.pictures import sample_map
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +100,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Audit or compare what the command line names; returns the exit code."""
     args = parse(arguments)
     if args.against:
-        from rehearsal.compare import compare_runs, format_comparison  # imports torch: seconds
+        from rehearsal.evidence.compare import (
+            compare_runs,
+            format_comparison,
+        )  # imports torch: seconds
 
         comparison = compare_runs(args.run, args.against)
         text = json.dumps(asdict(comparison)) if args.json else format_comparison(comparison)

@@ -39,15 +39,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rehearsal.audit import read_jsonl
+from rehearsal.evidence.audit import read_jsonl
 from trainer_core import launch
 from trainer_core.checkpoint import save_checkpoint
+from trainer_core.checkpoint_writer import CheckpointWriter
 from trainer_core.config import TrainConfig
-from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler, StepSchedule
-from trainer_core.data import TrainingView, build_dataloader, build_dataset, plan_steps
+from trainer_core.data import (
+    MicroBatch,
+    ResumeAwareDistributedSampler,
+    StepSchedule,
+    TrainingView,
+    build_dataloader,
+    build_dataset,
+    plan_steps,
+)
 from trainer_core.model import build_model, build_optimizer, learning_rate_at
 from trainer_core.order import EpochOrder
-from trainer_core.publish import CheckpointWriter
 
 ROOT = Path(__file__).resolve().parents[1]
 now = time.perf_counter
@@ -178,10 +185,15 @@ def bench_step(
     for input_dim, hidden_dim, steps in ((256, 512, 1200), (8, 8, 2400)):
         steps = 300 if quick else steps
         cfg = TrainConfig(
-            run_dir=folder / f"{section}-{hidden_dim}", device=device,
-            input_dim=input_dim, hidden_dim=hidden_dim, dataset_size=16 * steps, max_epochs=1,
-            decay_steps=steps, checkpoint_every_steps=steps,
-        )  # fmt: skip
+            run_dir=folder / f"{section}-{hidden_dim}",
+            device=device,
+            input_dim=input_dim,
+            hidden_dim=hidden_dim,
+            dataset_size=16 * steps,
+            max_epochs=1,
+            decay_steps=steps,
+            checkpoint_every_steps=steps,
+        )
         for name in ["hand-written", *there]:
             # Two at a time: a third would evict what both keep in the caches.
             framework = "" if name == "hand-written" else name
@@ -251,9 +263,12 @@ def bench_order(quick: bool, folder: Path) -> Iterator[Row]:
     ms = {name: median(a_round[name] for a_round in rounds) for name in positions}
     for name in ("middle", "end"):
         yield row(
-            what=f"n = 1e+12, first batch at the {name}, later than at the start", unit="ms",
-            figure=ms[name] - ms["start"], target=5, note=f"{ms[name]:.3g} - {ms['start']:.3g}",
-        )  # fmt: skip
+            what=f"n = 1e+12, first batch at the {name}, later than at the start",
+            unit="ms",
+            figure=ms[name] - ms["start"],
+            target=5,
+            note=f"{ms[name]:.3g} - {ms['start']:.3g}",
+        )
 
 
 def seconds_of(action: Callable[[], object]) -> float:
@@ -344,9 +359,11 @@ def kill_and_wait(run_dir: Path, victim: int) -> dict[str, float] | None:
     """SIGKILL one of two ranks in mid-training; seconds to what follows, or None for a hang."""
     script = [str(ROOT / "scripts/launch.py"), "--run-dir", str(run_dir), *FLAGS]
     job = subprocess.Popen(
-        [sys.executable, *TORCHRUN, *script], env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, *TORCHRUN, *script],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
     def first(kind: str, rank: int, deadline: float, **wanted: Any) -> dict[str, Any]:
         """The first line of a rank's file that has these values, once it is there."""
@@ -369,8 +386,12 @@ def kill_and_wait(run_dir: Path, victim: int) -> dict[str, float] | None:
         born = max(process_start(line["pid"]) for line in starts)
         ready = max(line["time"] for line in starts)
         stepped = max(first("ledger", r, limit, attempt=1)["time"] for r in (0, 1))
-        return {"all": stepped - killed, "again": born - killed, "ready": ready - born,
-                "step": stepped - ready}  # fmt: skip
+        return {
+            "all": stepped - killed,
+            "again": born - killed,
+            "ready": ready - born,
+            "step": stepped - ready,
+        }
     except TimeoutError:
         return None
     finally:
@@ -431,7 +452,7 @@ FIRST_JOB = """
 import time
 began = time.perf_counter()
 import rehearsal
-from rehearsal.ranks import run_ranks
+from rehearsal.engine.ranks import run_ranks
 rehearsal.warm_up()
 run_ranks(lambda context: context.init_group(), world_size=2)
 print(time.perf_counter() - began)
@@ -440,7 +461,8 @@ print(time.perf_counter() - began)
 
 def bench_checks(quick: bool, folder: Path) -> Iterator[Row]:
     """What a learner waits for, beside the same job by torchrun and by mp.spawn."""
-    from rehearsal import drills, grade_source, ranks
+    from rehearsal import drills, grade_source
+    from rehearsal.engine import ranks
 
     row, tries = partial(Row, section="checks"), 3 if quick else 15
 
@@ -510,9 +532,13 @@ def bench_cuda(quick: bool, folder: Path) -> Iterator[Row]:
 
 
 SECTIONS = {
-    "step": bench_step, "order": bench_order, "checkpoint": bench_checkpoint,
-    "restart": bench_restart, "checks": bench_checks, "cuda": bench_cuda,
-}  # fmt: skip
+    "step": bench_step,
+    "order": bench_order,
+    "checkpoint": bench_checkpoint,
+    "restart": bench_restart,
+    "checks": bench_checks,
+    "cuda": bench_cuda,
+}
 
 
 def show(lines: Sequence[Sequence[str]]) -> None:
@@ -541,9 +567,14 @@ def main() -> None:
             print(f"{section} ...", file=sys.stderr, flush=True)
             rows += SECTIONS[section](options.quick, Path(folder))
     show([["section", "what", "figure", "target", "met", "note"], *(r.cells() for r in rows)])
-    machine = {"time": time.strftime("%Y-%m-%d %H:%M"), "platform": platform.platform(),
-               "cores": os.cpu_count(), "python": platform.python_version(),
-               "torch": torch.__version__, "quick": options.quick}  # fmt: skip
+    machine = {
+        "time": time.strftime("%Y-%m-%d %H:%M"),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "quick": options.quick,
+    }
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
     if options.json:
         figures = [asdict(row) | {"met": row.met} for row in rows]

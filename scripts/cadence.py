@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from rehearsal.audit import Steps, read_jsonl, read_ledger, read_logs
-from rehearsal.cadence import (
+from rehearsal.evidence.audit import Steps, read_jsonl, read_ledger, read_logs
+from rehearsal.evidence.cadence import (
     Costs,
     best_interval,
     best_steps,
@@ -33,7 +33,7 @@ from rehearsal.cadence import (
     job_mtbf_s,
     young_interval,
 )
-from rehearsal.cadence_simulation import Stragglers, enough_failures, simulate_job
+from rehearsal.evidence.cadence_simulation import Stragglers, enough_failures, simulate_job
 
 
 def read_config(run_dir: Path) -> tuple[bool, int | None]:
@@ -265,7 +265,7 @@ def draw(
     if args.plot is None and args.limits is None:
         return
     try:
-        from rehearsal.cadence_pictures import interval_picture, limits_picture
+        from rehearsal.evidence.cadence_pictures import interval_picture, limits_picture
 
         if args.plot is not None:
             figure = interval_picture(costs, step_s=step_s, stragglers=stragglers)

@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rehearsal.audit import audit_run, read_jsonl
-from rehearsal.pictures import loss_curves, sample_map
+from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.pictures import loss_curves, sample_map
 
 ROOT = Path(__file__).resolve().parents[1]
 KILL_AFTER_STEP = 150
@@ -30,10 +30,18 @@ FLAGS = "--data digits --dropout 0.1 --max-epochs 6 --checkpoint-every-steps 40 
 def start_torchrun(run_dir: Path) -> subprocess.Popen[str]:
     """Two ranks of scripts/launch.py under torchrun, restarted when one dies."""
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-        "--max-restarts=3", "--monitor-interval=0.05", str(ROOT / "scripts/launch.py"),
-        "--run-dir", str(run_dir), *FLAGS.split(),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "--max-restarts=3",
+        "--monitor-interval=0.05",
+        str(ROOT / "scripts/launch.py"),
+        "--run-dir",
+        str(run_dir),
+        *FLAGS.split(),
+    ]
     log = (run_dir.parent / f"{run_dir.name}.log").open("w")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(

@@ -81,9 +81,12 @@ def build_parser() -> FlagParser:
         if spec.name != "world_size":
             add_flag(parser, spec)
     parser.add_argument(
-        "--export", action="append", default=[], metavar="SINK",
+        "--export",
+        action="append",
+        default=[],
+        metavar="SINK",
         help="more places for events: tensorboard, prometheus (repeatable)",
-    )  # fmt: skip
+    )
     return parser
 
 
@@ -136,8 +139,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         cfg, exports = build_parser().parse(arguments)
         # They import torch, which takes two seconds; --help and a wrong flag need none.
+        from trainer_core.integrations.exporters import build_exporters
         from trainer_core.launch import run
-        from trainer_core.scale.exporters import build_exporters
 
         result = run(cfg, sinks=build_exporters(exports))
     except UserError as error:

@@ -88,9 +88,15 @@ def run_tests(copy: Path, tests: Sequence[str], limit_s: float) -> str | None:
     # PYTHONPATH for the processes that the tests start: the copy, not what is installed.
     environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, cwd=copy, env=environment, text=True, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        command,
+        cwd=copy,
+        env=environment,
+        text=True,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired as error:

@@ -23,7 +23,7 @@ from statistics import median
 from jupyter_client.manager import KernelManager
 
 from rehearsal import drills, grade_source
-from rehearsal.ranks import ONCE_MORE
+from rehearsal.engine.ranks import ONCE_MORE
 
 DRILL = "lift_to_distributed"
 HOSTILE = {
@@ -47,13 +47,19 @@ HOSTILE = {
         "subprocess.Popen(['sleep', '600'], start_new_session=True); raise KeyError('x')",
         "crashed",
     ),
-    "endless recursion": ("train(model, inputs, targets, epochs=1, global_batch_size=1, lr=1)",
-                          "crashed"),
-    "a flood of output": ("print('x' * 10000) or [print(i) for i in range(10**5)]",
-                          "wrong crashed hung"),
-    "the server of the ranks killed": ("os.kill(os.getppid(), 9)\n    while True: pass",
-                                       "crashed"),
-}  # fmt: skip
+    "endless recursion": (
+        "train(model, inputs, targets, epochs=1, global_batch_size=1, lr=1)",
+        "crashed",
+    ),
+    "a flood of output": (
+        "print('x' * 10000) or [print(i) for i in range(10**5)]",
+        "wrong crashed hung",
+    ),
+    "the server of the ranks killed": (
+        "os.kill(os.getppid(), 9)\n    while True: pass",
+        "crashed",
+    ),
+}
 CELL = """
 import ctypes, os, subprocess, sys, threading, time
 import torch, torch.distributed as dist
@@ -150,7 +156,9 @@ def command_line(pid: str) -> str:
 def is_ours(line: str) -> bool:
     """The kernel, or the server that it has started: ranks have the server's command line."""
     parent, _, own = line.partition(" > ")
-    return "ipykernel" in own or ("ipykernel" in parent and "rehearsal.forkserver" in own)
+    return "ipykernel" in own or (
+        "ipykernel" in parent and "rehearsal.engine.forkserver" in own
+    )
 
 
 def main(arguments: list[str]) -> int:

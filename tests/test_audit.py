@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rehearsal.audit import AuditReport, audit_run, read_jsonl
+from rehearsal.evidence.audit import AuditReport, audit_run, read_jsonl
 from trainer_core.order import EpochOrder
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rehearsal.cadence import (
+from rehearsal.evidence.cadence import (
     Costs,
     best_interval,
     best_steps,
@@ -28,9 +28,9 @@ from rehearsal.cadence import (
     job_mtbf_s,
     young_interval,
 )
-from rehearsal.cadence_pictures import format_seconds, interval_picture, limits_picture
-from rehearsal.cadence_simulation import Stragglers, enough_failures, simulate_job
-from rehearsal.pictures import BLUE, VERMILLION
+from rehearsal.evidence.cadence_pictures import format_seconds, interval_picture, limits_picture
+from rehearsal.evidence.cadence_simulation import Stragglers, enough_failures, simulate_job
+from rehearsal.evidence.pictures import BLUE, VERMILLION
 
 ROOT = Path(__file__).parents[1]
 main: Callable[[list[str]], int] = runpy.run_path(str(ROOT / "scripts" / "cadence.py"))["main"]

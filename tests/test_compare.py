@@ -14,7 +14,7 @@ import pytest
 import torch
 from jobs import change_samples, finish, kill_after_commit, run_ranks, small
 
-from rehearsal.compare import Comparison, compare_runs, differing_value, is_same
+from rehearsal.evidence.compare import Comparison, compare_runs, differing_value, is_same
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.ranks

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from rehearsal import drills, selftest
-from rehearsal.drill import Drill
-from rehearsal.frontend import names_bound
+from rehearsal import drills
+from rehearsal.grading import selftest
+from rehearsal.grading.drill import Drill
+from rehearsal.session.frontend import names_bound
 
 ENGINE_CODES = {
     "passed", "not-attempted", "wrong-signature", "crashed", "left", "peer-returned", "hung",

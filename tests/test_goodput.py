@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 from jobs import finish, kill_after_commit, run_ranks, small
 from matplotlib.text import Text
 
-from rehearsal.audit import audit_run, read_jsonl
-from rehearsal.goodput import KINDS, Account, account_run
-from rehearsal.goodput_picture import goodput_picture
+from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.goodput import KINDS, Account, account_run
+from rehearsal.evidence.goodput_picture import goodput_picture
 
 ROOT = Path(__file__).parents[1]
 Record = dict[str, Any]

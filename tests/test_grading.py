@@ -13,11 +13,18 @@ import pytest
 
 import rehearsal
 from rehearsal import grade, grade_source
-from rehearsal.drill import DRILLS, Scenario, UnknownDrill, load
-from rehearsal.evidence import Failure, RankReport
-from rehearsal.grading import attempt_of_source, grade_attempt, is_blank, judge, mismatch_of
-from rehearsal.ranks import ONCE_MORE, SERVER_ENDED, STOOD_STILL, Fault
-from rehearsal.verdict import Finding, Verdict, failure_verdict
+from rehearsal.grading.drill import DRILLS, Scenario, UnknownDrill, load
+from rehearsal.engine.reports import Failure, RankReport
+from rehearsal.grading.check import (
+    attempt_of_source,
+    grade_attempt,
+    is_blank,
+    judge,
+    mismatch_of,
+)
+from rehearsal.engine.ranks import ONCE_MORE, SERVER_ENDED, STOOD_STILL
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding, Verdict, failure_verdict
 
 DRILL = "lift_to_distributed"
 pytestmark = pytest.mark.ranks
@@ -82,7 +89,7 @@ class TestOutcomes:
                 dist.barrier()
             """
         )
-        from rehearsal.grading import attempt_of_source, grade_attempt
+        from rehearsal.grading.check import attempt_of_source, grade_attempt
 
         verdict = grade_attempt(load(DRILL), attempt_of_source(text), at_most_s=1.0)
         assert verdict.status == "hung"

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from trainer_core.order import EpochOrder
-from rehearsal.pictures import (
+from rehearsal.evidence.pictures import (
     VERMILLION, loss_curves, phase_bars, rank_timeline, read_trace_events, sample_map,
 )  # fmt: skip
 

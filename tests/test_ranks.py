@@ -23,10 +23,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rehearsal import ranks
-from rehearsal.evidence import RankReport
-from rehearsal.rank import RankContext
-from rehearsal.ranks import Fault, run_ranks
+from rehearsal.engine import ranks
+from rehearsal.engine.reports import RankReport
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.ranks import run_ranks
+from rehearsal.engine.reports import Fault
 
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.ranks
@@ -554,7 +555,7 @@ class TestServer:
         script.write_text(
             textwrap.dedent(
                 """
-                from rehearsal.ranks import run_ranks
+                from rehearsal.engine.ranks import run_ranks
 
                 def show(line):
                     print(line, flush=True)

@@ -59,8 +59,8 @@ def order_of(count: int) -> list[int]:
 # %%
 FIRST = order_of(3)[0]
 ''',
-    "trainer_core/scale/__init__.py": "",
-    "trainer_core/scale/interfaces.py": '''\
+    "trainer_core/integrations/__init__.py": "",
+    "trainer_core/integrations/interfaces.py": '''\
 """What may stay an interface."""
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ from trainer_core.config import *  # for the linter only
 
 # %% include="config" typed="Config area"
 
-# %% include="scale.interfaces"
+# %% include="integrations.interfaces"
 
 # %%
 demo = Config(batch=3)
@@ -285,7 +285,7 @@ class TestBuild:
             "trainer_core/config.py#2",
             "trainer_core/config.py#3",
             "trainer_core/config.py#4",
-            "trainer_core/scale/interfaces.py#1",  # its future import was there already
+            "trainer_core/integrations/interfaces.py#1",  # its future import was there already
             "notebooks/src/01_walkthrough.py#7",
         ]
         assert [cell.cell_type for cell in read(built, MAIN).cells].count("markdown") == 2
@@ -764,11 +764,11 @@ class TestDirectives:
         [
             ('include="config"', 'include="confg"',
              r"py#5 includes 'confg', .* Did you mean 'config'\?"),
-            ('include="scale.interfaces"', 'include="interfaces"',
-             "Did you mean 'scale.interfaces'"),
+            ('include="integrations.interfaces"', 'include="interfaces"',
+             "Did you mean 'integrations.interfaces'"),
             ('include="config"', 'inclde="config"', "'inclde', .* Did you mean 'include'"),
             ('include="config"', "include=config", "marked 'include=config', which means"),
-            ('include="scale.interfaces"', 'include="config"',
+            ('include="integrations.interfaces"', 'include="config"',
              "includes 'config', and so does another cell"),
             (' typed="Config area"', "\nx = 1", "the cell also has text"),
             ("Config area", "Config aera", "'aera' as typed, .* Did you mean 'area'"),
@@ -822,9 +822,9 @@ class TestDirectives:
         self, project: Path, text: str, name: str
     ) -> None:
         """In one notebook the later hides the earlier, and the earlier's callers break."""
-        path = project / "trainer_core/scale/interfaces.py"
+        path = project / "trainer_core/integrations/interfaces.py"
         path.write_text(path.read_text("utf-8") + f"\n\n{text}\n", "utf-8")
-        both = "trainer_core/config.py and trainer_core/scale/interfaces.py both define"
+        both = "trainer_core/config.py and trainer_core/integrations/interfaces.py both define"
         with pytest.raises(sync.SyncError, match=f"{both} '{name}'"):
             sync.compose(project)
 
@@ -836,7 +836,7 @@ class TestDirectives:
     def test_names_that_mean_the_same_may_be_repeated(self, project: Path, text: str) -> None:
         """Modules import the same things; refusing that would forbid modules."""
         replace(project, "trainer_core/config.py", "LIMIT = 8", "LIMIT = 8\n__all__ = ['A']")
-        path = project / "trainer_core/scale/interfaces.py"
+        path = project / "trainer_core/integrations/interfaces.py"
         path.write_text(path.read_text("utf-8") + f"\n\n{text}\n", "utf-8")
         assert "01_walkthrough.ipynb" in sync.compose(project)
 

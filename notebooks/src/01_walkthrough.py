@@ -188,7 +188,9 @@ except UserError as error:
 
 # %% include="order" collapsed=true
 
-# %% include="sources" collapsed=true
+# %% include="datasets" collapsed=true
+
+# %% include="signals" collapsed=true
 
 # %% include="data" typed="StepSchedule ResumeAwareDistributedSampler"
 
@@ -355,7 +357,7 @@ assert small.half() == 0 != small.bfloat16()
 #
 # **To type**, {{typing distributed}}: `maybe_init_dist`, `wrap_model`, `cleanup_dist`,
 # `unwrap`. **Explain only:** the store that keeps attempts apart, the checks on the number
-# of GPUs, and `raise_together`, which is shown above the cell because everything after it
+# of GPUs, and `raise_on_all_ranks`, which is shown above the cell because everything after it
 # uses it.
 #
 # **A weak answer** asks for NCCL on a machine without a GPU. It runs its first collective
@@ -363,16 +365,16 @@ assert small.half() == 0 != small.bfloat16()
 # everything on every rank, so they all draw the same dropout. It lets each rank find its own
 # latest checkpoint, and raises only on the rank whose file was missing.
 #
-# *Collapsed: where the ranks of one attempt meet; a rank's random streams; and `Workers`, a
+# *Collapsed: where the ranks of one attempt meet; a rank's random streams; and `LocalRanks`, a
 # stand-in for torchrun that starts gloo ranks as processes on this machine.*
 
 # %% include="rendezvous" collapsed=true
 
 # %% include="rng" collapsed=true
 
-# %% include="workers" collapsed=true
+# %% include="local_launcher" collapsed=true
 
-# %% include="together"
+# %% include="collectives"
 
 # %% include="distributed" typed="maybe_init_dist wrap_model cleanup_dist unwrap"
 
@@ -383,7 +385,7 @@ assert small.half() == 0 != small.bfloat16()
 # %%
 def on_ranks(job, world_size):
     """What ``job`` returns on each rank."""
-    results = Workers(job, world_size).wait(120)
+    results = LocalRanks(job, world_size).wait(120)
     for rank, result in enumerate(results):
         assert result.exitcode == 0, f"[rank {rank}/{world_size}] {result.traceback}"
     return [result.value for result in results]
@@ -407,7 +409,7 @@ assert gradients == [1.5, 1.5]
 # %%
 def one_rank_fails():
     info = maybe_init_dist(tiny)
-    with all_ranks_together():
+    with errors_on_all_ranks():
         if info.rank == 1:
             raise UserError("shard-0007 is not on this node. Copy it there.")
 
@@ -423,7 +425,7 @@ def one_rank_skips_the_collective():
         return f"gave up: {str(error).splitlines()[0]}"
 
 
-for rank, result in enumerate(Workers(one_rank_fails, 2).wait(60)):
+for rank, result in enumerate(LocalRanks(one_rank_fails, 2).wait(60)):
     print(f"rank {rank}, exit code {result.exitcode}:", result.traceback.splitlines()[-1])
     assert result.exitcode == 2
 print(on_ranks(one_rank_skips_the_collective, 2))
@@ -615,7 +617,9 @@ except UserError as error:
 #
 # *Collapsed: how a folder of files is published, verified and set aside.*
 
-# %% include="publish" collapsed=true
+# %% include="checkpoint_format" collapsed=true
+
+# %% include="checkpoint_writer" collapsed=true
 
 # %% include="checkpoint" typed="build_checkpoint save_checkpoint latest_checkpoint_path restore_if_present"
 
@@ -724,7 +728,9 @@ assert not torch.equal(copied["layers.0.weight"], net.layers[0].weight)
 #
 # *Collapsed: JSON lines and a trace that survive a kill.*
 
-# %% include="jsonfiles" collapsed=true
+# %% include="json_lines" collapsed=true
+
+# %% include="chrome_trace" collapsed=true
 
 # %% include="metrics" typed="StepTimers phase summarize_timers log_rank_event"
 
@@ -771,7 +777,7 @@ def write_and_die(folder):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-code = Workers(partial(write_and_die, root), 1).wait(60)[0].exitcode
+code = LocalRanks(partial(write_and_die, root), 1).wait(60)[0].exitcode
 lines = {name: (root / name).read_text().count("\n") for name in ("log.jsonl", "ordinary.txt")}
 print("exit code", code, "| lines that survived:", lines)
 assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
@@ -813,7 +819,7 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # *Collapsed: the run folder and its identity, the hang watchdog, and what a rank writes down
 # while it trains.*
 
-# %% include="runfolder" collapsed=true
+# %% include="run_folder" collapsed=true
 
 # %% include="watchdog" collapsed=true
 
@@ -968,7 +974,7 @@ print(reference[0])
 # %%
 killed = replace(base, run_dir=root / "killed", async_checkpoint=True)
 ledger = killed.run_dir / "ledger" / "rank-1.jsonl"
-workers = Workers(partial(run, killed), 2)
+workers = LocalRanks(partial(run, killed), 2)
 while workers.processes[1].is_alive():
     if ledger.exists() and ledger.read_bytes().count(b"\n") >= 50:
         workers.kill(1)
@@ -1044,9 +1050,9 @@ assert dist.constants.default_pg_timeout == timedelta(minutes=30)
 #
 # *Collapsed: the audit, which only reads files, and the pictures.*
 
-# %% include="rehearsal.audit" collapsed=true
+# %% include="rehearsal.evidence.audit" collapsed=true
 
-# %% include="rehearsal.pictures" collapsed=true
+# %% include="rehearsal.evidence.pictures" collapsed=true
 
 # %%
 for folder in (base.run_dir, straight.run_dir, killed.run_dir):
@@ -1106,7 +1112,7 @@ rank_timeline(straight.run_dir, first_step=40, num_steps=4)
 # sentence, and a local stand-in keeps the boundary honest. You already have the fourth: an
 # exporter is one more `Sink`.
 
-# %% include="scale.interfaces"
+# %% include="integrations.interfaces"
 
 # %% [markdown]
 # **Multi-node bootstrap.** If they ask how this gets to eight nodes: "Nothing in the trainer

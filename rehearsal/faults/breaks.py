@@ -5,6 +5,7 @@ partial(die, rank=1, step=7)        a ``prepare`` of ``forked.Job``
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 import signal
@@ -54,9 +55,9 @@ def both(*acts: Callable[[], None]) -> None:
 
 def signal_in_the_save(signal_: signal.Signals, step: int) -> None:
     """Have rank 0 send itself a signal between the files and the rename of a checkpoint."""
-    import trainer_core.publish as publish
+    writer: Any = importlib.import_module("trainer_core.checkpoint_writer")
 
-    verify_and_rename = publish.publish
+    verify_and_rename = writer.publish
 
     def signalling(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
         if facts["step"] == step:
@@ -64,7 +65,7 @@ def signal_in_the_save(signal_: signal.Signals, step: int) -> None:
             time.sleep(0.2)  # if the save is async, the training goes on beside it
         verify_and_rename(temporary, target, facts)
 
-    publish.publish = signalling
+    writer.publish = signalling
 
 
 def fail_in(place: str, act: Callable[[], None], rank: int, call: int) -> None:

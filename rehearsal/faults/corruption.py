@@ -28,8 +28,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from rehearsal.audit import read_jsonl
-from rehearsal.evidence import RankReport
+from rehearsal.evidence.audit import read_jsonl
+from rehearsal.engine.reports import RankReport
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at
 from rehearsal.faults.runs import (
     DENIED,
@@ -40,9 +40,12 @@ from rehearsal.faults.runs import (
     snapshot,
     start,
     undisturbed,
+    user_errors,
+    weights_of,
+    why_modes_mean_nothing,
+    with_mode,
 )
-from rehearsal.faults.runs import user_errors, weights_of, why_modes_mean_nothing, with_mode
-from trainer_core.publish import describe, manifest_sha256
+from trainer_core.checkpoint_format import describe, manifest_sha256
 
 # Saved are the steps 2, 3 and 4; the run is killed after step 5.
 SETTINGS: dict[str, Any] = {"checkpoint_every_steps": 2, "keep_last": 9}
@@ -226,12 +229,16 @@ def manifests_that_lie(rng: Random, quick: bool) -> Iterator[Corruption]:
         ("another hash of state.pt", put("files", "state.pt", "sha256", value=zeros)),
         ("another size of state.pt", put("files", "state.pt", "size", value=1)),
         ("a file that is not there", put("files", "more.pt", value={"size": 0, "sha256": ""})),
-        ("a hash in capitals", lambda m: put(
-            "files", "state.pt", "sha256", value=m["files"]["state.pt"]["sha256"].upper())(m)),
+        (
+            "a hash in capitals",
+            lambda m: put(
+                "files", "state.pt", "sha256", value=m["files"]["state.pt"]["sha256"].upper()
+            )(m),
+        ),
         ("another step", put("step", value=3)),
         ("no state.pt among its files", drop("files", "state.pt")),
         ("no files at all", put("files", value={})),
-    ]  # fmt: skip
+    ]
     for what, change in lies:
         if not quick:
             yield Corruption("a manifest that lies", what, lie(change, seals=False))
@@ -245,18 +252,22 @@ def manifests_that_lie(rng: Random, quick: bool) -> Iterator[Corruption]:
         "a manifest that lies, sealed", "another seed", other_seed, "is refused", ()
     )
     yield Corruption(
-        "a manifest that lies, sealed", "a newer format", lie(put("format", value=2), True),
-        "is refused", (),
-    )  # fmt: skip
+        "a manifest that lies, sealed",
+        "a newer format",
+        lie(put("format", value=2), True),
+        "is refused",
+        (),
+    )
     places = [("format",), ("files",), ("files", "state.pt"), ("sha256",), ("step",)]
     types = [(place, value) for place in places for value in OTHER_TYPES]
     for place, value in rng.sample(types, 5) if quick else types:
         is_newer = place == ("format",) and value == 7
         yield Corruption(
-            "a manifest of wrong types", f"{'/'.join(place)} is {value!r}",
+            "a manifest of wrong types",
+            f"{'/'.join(place)} is {value!r}",
             lie(put(*place, value=value), seals=False),
             *(("is refused", ()) if is_newer else ()),
-        )  # fmt: skip
+        )
     texts = ["", "{", "null", "[]", "7", '"x"', "\x00\xff", "[" * 100_000, '{"format": 1}']
     for text in texts[:2] if quick else texts:
         damage = partial(write_manifest, text)
@@ -353,13 +364,22 @@ def folders_damaged(rng: Random, quick: bool) -> Iterator[Corruption]:
     names = ["checkpoints", newest, *(f"{newest}/{n}" for n in FILES[:3]), "config.json"]
     for number, name in enumerate(names[:2] if quick else [*names, "logs/rank-0.jsonl"]):
         yield Corruption(
-            "no permission to read", name, lambda *_: None, "is refused", (),
-            world_size=1 + number % 2, denied=(name, 0),
-        )  # fmt: skip
+            "no permission to read",
+            name,
+            lambda *_: None,
+            "is refused",
+            (),
+            world_size=1 + number % 2,
+            denied=(name, 0),
+        )
     yield Corruption(
-        "no permission to read", "the names in checkpoints", lambda *_: None, "is refused", (),
+        "no permission to read",
+        "the names in checkpoints",
+        lambda *_: None,
+        "is refused",
+        (),
         denied=("checkpoints", 0o300),
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------- content of another hand
@@ -421,14 +441,26 @@ def content_of_another_hand(rng: Random, quick: bool) -> Iterator[Corruption]:
         yield Corruption(fault, what, damage, "is refused", (), 2 if as_zip else 1)
     fault = "another program's file, sealed"
     others: list[tuple[str, Any]] = [
-        ("no bytes", b""), ("noise", b"\x80\x02noise"), ("a tensor", torch.zeros(2)),
-        ("None", None), ("an empty dict", {}),
-        ("a model of other shapes", {
-            "model": {"0.weight": torch.zeros(1)}, "optimizer": {"state": {}},
-            "scaler": None, "sampler": {}, "step": 4, "epoch": 0, "losses": [],
-            "learning_rate": 0.1}),
+        ("no bytes", b""),
+        ("noise", b"\x80\x02noise"),
+        ("a tensor", torch.zeros(2)),
+        ("None", None),
+        ("an empty dict", {}),
+        (
+            "a model of other shapes",
+            {
+                "model": {"0.weight": torch.zeros(1)},
+                "optimizer": {"state": {}},
+                "scaler": None,
+                "sampler": {},
+                "step": 4,
+                "epoch": 0,
+                "losses": [],
+                "learning_rate": 0.1,
+            },
+        ),
         ("models as numbers", {"model": 1, "optimizer": 2, "scaler": 3, "sampler": 4}),
-    ]  # fmt: skip
+    ]
     for what, content in others[:2] if quick else others:
         for name in ("state.pt", "rng-rank-0.pt"):
             damage = partial(write_other, content, name)
@@ -499,11 +531,13 @@ def meets(bench: Bench, corruption: Corruption, template: Path) -> Try:
         problem = "code from the checkpoint was run"
     first = first_new_step_at(run_dir, 1)
     result = bench.judge(
-        corruption.fault, f"{corruption.what}, {corruption.world_size} rank(s)", run_dir,
+        corruption.fault,
+        f"{corruption.what}, {corruption.world_size} rank(s)",
+        run_dir,
         equal=weights_of(reports) == undisturbed(bench, corruption.world_size),
         restart_s=first - began if first else None,
         problem=problem or problem_of(reports),
-    )  # fmt: skip
+    )
     return bench.put_away(run_dir, result)
 
 

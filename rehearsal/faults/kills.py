@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rehearsal.audit import read_ledger
+from rehearsal.evidence.audit import read_ledger
 from rehearsal.faults.forked import SCRIPT, SMALL, Hang, arguments, describe, new_folder
 from rehearsal.faults.forked import reference, same_weights, stat_of
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at, leave
@@ -64,10 +64,16 @@ class Torchrun:
     def start(self) -> None:
         """Run the command, the first time or once more."""
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-            "--max-restarts=50", "--monitor-interval=0.05", str(SCRIPT),
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            "--max-restarts=50",
+            "--monitor-interval=0.05",
+            str(SCRIPT),
             *arguments(self.run_dir, self.settings),
-        ]  # fmt: skip
+        ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", MARK: self.mark}
         with (self.folder / "output.txt").open("ab") as output:
             self.agent = subprocess.Popen(

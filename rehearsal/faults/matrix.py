@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from rehearsal.audit import audit_run, read_ledger
+from rehearsal.evidence.audit import audit_run, read_ledger
 
 
 class Try(NamedTuple):
@@ -77,9 +77,14 @@ class Bench:
         if not problem and not equal:
             problem = "other weights than the undisturbed run's"
         return Try(
-            fault, what, problem, report.misses, report.duplicates, report.replayed_steps,
+            fault,
+            what,
+            problem,
+            report.misses,
+            report.duplicates,
+            report.replayed_steps,
             restart_s,
-        )  # fmt: skip
+        )
 
     def put_away(self, run_dir: Path, result: Try) -> Try:
         """Like ``leave``, for a folder whose name the next try needs."""
@@ -129,10 +134,14 @@ def rows_of(tries: Sequence[Try]) -> list[Row]:
         times = [each.restart_s for each in own if each.restart_s is not None]
         rows.append(
             Row(
-                fault, len(own), sum(not each.problem for each in own),
-                sum(each.lost for each in own), sum(each.repeated for each in own),
-                sum(each.replayed_steps for each in own), median(times) if times else None,
+                fault,
+                len(own),
+                sum(not each.problem for each in own),
+                sum(each.lost for each in own),
+                sum(each.repeated for each in own),
+                sum(each.replayed_steps for each in own),
+                median(times) if times else None,
                 len(all_of_it) - len(own),
             )
-        )  # fmt: skip
+        )
     return rows

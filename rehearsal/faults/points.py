@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rehearsal.audit import read_jsonl
-from rehearsal.evidence import RankReport
+from rehearsal.evidence.audit import read_jsonl
+from rehearsal.engine.reports import RankReport
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at
 from rehearsal.faults.runs import problem_of, small, start, undisturbed, weights_of
 from rehearsal.faults.tracer import Kill, Point, read_trace, trace_this_rank, why_not
-from trainer_core.publish import DamagedCheckpoint, published_steps, verify
+from trainer_core.checkpoint_format import DamagedCheckpoint, published_steps, verify
 from trainer_core.settings import UserError
 
 QUICK_KILLS = 3  # of each plan
@@ -137,11 +137,13 @@ def kill_and_resume(bench: Bench, plan: Plan, template: Path | None, kill: Kill)
         problem = problem or wrong_survivor(reports)
     reports = start(small(run_dir, **plan.settings), plan.world_size)
     result = bench.judge(
-        plan.fault, what, run_dir,
+        plan.fault,
+        what,
+        run_dir,
         equal=weights_of(reports) == undisturbed(bench, plan.world_size),
         restart_s=seconds_to_first_step(run_dir, killed),
         problem=problem or problem_of(reports),
-    )  # fmt: skip
+    )
     run_dir.with_name("run.trace").unlink()
     return bench.put_away(run_dir, result)
 

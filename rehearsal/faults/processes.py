@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from rehearsal.audit import read_jsonl
+from rehearsal.evidence.audit import read_jsonl
 from rehearsal.faults import breaks
 from rehearsal.faults.forked import SMALL, Hang, Job, Prepare, new_folder, reference
 from rehearsal.faults.forked import same_weights, stat_of
@@ -94,25 +94,30 @@ def sigterms(rng: random.Random, rank: int, step: int) -> Iterator[Case]:
     base = partial(Case, ends=ends_preempted)
     once = partial(breaks.signal_itself, TERM)
     yield base(
-        fault="SIGTERM to one rank", what=f"rank {rank}, step {step}",
-        prepare=partial(once, rank, step), is_quick=rank == 0,
-    )  # fmt: skip
+        fault="SIGTERM to one rank",
+        what=f"rank {rank}, step {step}",
+        prepare=partial(once, rank, step),
+        is_quick=rank == 0,
+    )
     yield base(fault="SIGTERM to all", what=f"step {step}", prepare=partial(once, None, step))
     yield base(
-        fault="SIGTERM twice", what=f"all ranks, steps {step} and {step + 1}",
+        fault="SIGTERM twice",
+        what=f"all ranks, steps {step} and {step + 1}",
         prepare=partial(
             breaks.both,
             partial(once, None, step),
             partial(once, None, step + 1, "after the ledger"),
         ),
-    )  # fmt: skip
+    )
     for is_async in (False, True):
         save = rng.choice((3, 6, 9))
         yield base(
-            fault="SIGTERM during a save", what=f"step {save}, {is_async=}",
+            fault="SIGTERM during a save",
+            what=f"step {save}, {is_async=}",
             prepare=partial(breaks.signal_in_the_save, TERM, save),
-            settings={"async_checkpoint": is_async}, is_quick=is_async and rank == 1,
-        )  # fmt: skip
+            settings={"async_checkpoint": is_async},
+            is_quick=is_async and rank == 1,
+        )
 
 
 def exceptions(rank: int, step: int) -> Iterator[Case]:
@@ -130,14 +135,16 @@ def exceptions(rank: int, step: int) -> Iterator[Case]:
             fault=f"exception on one rank, {place}",
             what=f"rank {rank}, call {call}, {workers} loader workers",
             prepare=partial(breaks.fail_in, place, breaks.fail, rank, call),
-            ends=partial(ends, says=says), settings={"num_workers": workers},
+            ends=partial(ends, says=says),
+            settings={"num_workers": workers},
             is_quick=place == "loader" and rank == workers - 1,
-        )  # fmt: skip
+        )
     yield Case(
-        fault="exception on one rank, logging", what=f"rank {rank}, the disk is full",
+        fault="exception on one rank, logging",
+        what=f"rank {rank}, the disk is full",
         prepare=partial(breaks.fail_in, "logging", breaks.fill_the_disk, rank, step + 2),
         ends=partial(ends_refused, says="No space left on device"),
-    )  # fmt: skip
+    )
 
 
 def not_finite(rank: int, step: int) -> Iterator[Case]:
@@ -146,17 +153,21 @@ def not_finite(rank: int, step: int) -> Iterator[Case]:
     sample = int(order.samples(16 * (step - 1), 16 * step)[rank])
     poison = partial(breaks.poison, sample)
     yield Case(
-        fault="NaN on one rank, stop", what=f"rank {rank}, step {step}",
-        prepare=poison, ends=partial(ends_refused, says="--on-nonfinite skip"),
+        fault="NaN on one rank, stop",
+        what=f"rank {rank}, step {step}",
+        prepare=poison,
+        ends=partial(ends_refused, says="--on-nonfinite skip"),
         is_quick=rank == 1,
-    )  # fmt: skip
+    )
     kill = partial(breaks.signal_itself, KILL, rank, step + 2)
     yield Case(
-        fault="NaN on one rank, skip", what=f"rank {rank}, step {step}; killed at {step + 2}",
-        prepare=kill, lasting=poison,
+        fault="NaN on one rank, skip",
+        what=f"rank {rank}, step {step}; killed at {step + 2}",
+        prepare=kill,
+        lasting=poison,
         ends=partial(ends_after_skipping, rank=rank, step=step),
         settings={"on_nonfinite": "skip"},
-    )  # fmt: skip
+    )
 
 
 def no_memory(rank: int, step: int) -> Iterator[Case]:
@@ -175,7 +186,7 @@ def no_memory(rank: int, step: int) -> Iterator[Case]:
                 prepare=partial(breaks.fail_in, place, act, rank, step + 2),
                 ends=partial(ends, says=says),
                 is_quick=rank == 1 and limit == "data" and with_torch,
-            )  # fmt: skip
+            )
 
 
 def wait_until_stopped(job: Job, rank: int) -> None:
@@ -210,18 +221,23 @@ def stops(rank: int, step: int) -> Iterator[Case]:
     """SIGSTOP: shorter than the timeout, and longer."""
     stop = partial(breaks.signal_itself, STOP, rank, step)
     yield Case(
-        fault="SIGSTOP within the timeout", what=f"rank {rank}, step {step}, 1 s",
-        prepare=stop, meanwhile=partial(wake_up, rank=rank), ends=ends_unharmed,
+        fault="SIGSTOP within the timeout",
+        what=f"rank {rank}, step {step}, 1 s",
+        prepare=stop,
+        meanwhile=partial(wake_up, rank=rank),
+        ends=ends_unharmed,
         is_quick=rank == 0,
-    )  # fmt: skip
+    )
     late = max(3, step)  # the first step may take as long as a collective
     yield Case(
-        fault="SIGSTOP beyond the timeout", what=f"rank {rank}, step {late}, timeout 2 s",
+        fault="SIGSTOP beyond the timeout",
+        what=f"rank {rank}, step {late}, timeout 2 s",
         prepare=partial(breaks.signal_itself, STOP, rank, late),
         meanwhile=partial(wait_for_the_others, rank=rank, patience_s=20),
-        ends=partial(names_the_rank, rank=rank), settings={"hang_timeout_s": 2.0},
+        ends=partial(names_the_rank, rank=rank),
+        settings={"hang_timeout_s": 2.0},
         is_quick=rank == 1,
-    )  # fmt: skip
+    )
 
 
 def names_the_rank(job: Job, codes: list[int], *, rank: int) -> str:

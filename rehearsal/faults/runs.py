@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rehearsal.evidence import RankReport
+from rehearsal.engine.reports import RankReport
 from rehearsal.faults.matrix import Bench
-from rehearsal.rank import RankContext
-from rehearsal.ranks import run_ranks, warm_up
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.ranks import run_ranks, warm_up
 from trainer_core.config import TrainConfig
 
 Prepare = Callable[[int], None]  # given the rank; breaks something in its process

@@ -21,16 +21,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at
-from rehearsal.faults.runs import DENIED, Prepare, become_nobody, before, problem_of, small
 from rehearsal.faults.runs import (
+    DENIED,
+    Prepare,
+    become_nobody,
+    before,
+    problem_of,
+    small,
     start,
     undisturbed,
     user_errors,
     weights_of,
     why_modes_mean_nothing,
+    with_mode,
 )
-from rehearsal.faults.runs import with_mode
-from trainer_core.publish import DamagedCheckpoint, published_steps, verify
+from trainer_core.checkpoint_format import DamagedCheckpoint, published_steps, verify
 from trainer_core.settings import UserError
 
 KEEP = {"keep_last": 9}  # steps 3, 4 and 6 are saved
@@ -77,7 +82,7 @@ def at_call(number: int, do: Callable[..., None]) -> Callable[..., None]:
 
 def fill_at_save(number: int, limit: int, rank: int) -> None:
     """The disk is full from the ``number``-th save on."""
-    from trainer_core.publish import CheckpointWriter
+    from trainer_core.checkpoint_writer import CheckpointWriter
 
     before(CheckpointWriter, "_write", at_call(number, lambda *_: limit_file_size(limit)))
 
@@ -88,7 +93,7 @@ def fill_at_line(kind: str, failing: int, step: int, passes: bool, rank: int) ->
     Args:
         passes: there is space again at the next line: what was cut must not be built upon.
     """
-    from trainer_core.jsonfiles import JsonlSink
+    from trainer_core.json_lines import JsonlSink
 
     def limit(sink: JsonlSink, record: Any) -> None:
         path = os.readlink(f"/proc/self/fd/{sink.file.fileno()}")
@@ -134,7 +139,7 @@ def fail_fsync(number: int, rank: int) -> None:
 
 def deny_at_save(number: int, mode: int, rank: int) -> None:
     """The folder of the checkpoints becomes read-only before the ``number``-th save."""
-    from trainer_core.publish import CheckpointWriter
+    from trainer_core.checkpoint_writer import CheckpointWriter
 
     become_nobody(rank)
     deny = at_call(number, lambda writer, *_: writer.checkpoints.chmod(mode))
@@ -204,9 +209,13 @@ def failures(bench: Bench) -> Iterator[Failure]:
         around = partial(on_tmpfs, kib)
         yield Failure(fault, f"{kib} KiB", settings=KEEP, kept=(), around=around)
     for kind, failing, world_size in (
-        ("ledger", 0, 1), ("ledger", 0, 2), ("ledger", 1, 2), ("logs", 0, 1), ("logs", 0, 2),
+        ("ledger", 0, 1),
+        ("ledger", 0, 2),
+        ("ledger", 1, 2),
+        ("logs", 0, 1),
+        ("logs", 0, 2),
         ("logs", 1, 2),
-    ):  # fmt: skip
+    ):
         for step in (5,) if bench.quick else (1, 2, 4, 5, 6):
             for passes in (failing == 1,) if bench.quick else (False, True):
                 prepare = partial(fill_at_line, kind, failing, step, passes)
@@ -230,9 +239,15 @@ def failures(bench: Bench) -> Iterator[Failure]:
         slow = partial(slow_down_fsync, 0.02 if bench.quick else 0.1, struck)
         what = f"each fsync takes a while, {'async' if settings is is_async else 'sync'}"
         yield Failure(
-            "a slow disk", what, slow, settings, world_size, kept=(3, 4, 6), stops=False,
+            "a slow disk",
+            what,
+            slow,
+            settings,
+            world_size,
+            kept=(3, 4, 6),
+            stops=False,
             struck=struck,
-        )  # fmt: skip
+        )
 
 
 def read_only(bench: Bench) -> Iterator[Failure]:
@@ -286,11 +301,13 @@ def fail(bench: Bench, failure: Failure, run_dir: Path) -> Try:
     first = [first_new_step_at(run_dir, attempt) for attempt in (0, 1)]
     later = [at for at in first if at and at > (failed if failure.stops else began)]
     return bench.judge(
-        failure.fault, f"{failure.what}, {failure.world_size} rank(s)", run_dir,
+        failure.fault,
+        f"{failure.what}, {failure.world_size} rank(s)",
+        run_dir,
         equal=weights_of(reports) == undisturbed(bench, failure.world_size),
         restart_s=min(later) - failed if later and failure.stops else None,
         problem=problem or problem_of(reports),
-    )  # fmt: skip
+    )
 
 
 def fail_the_storage(bench: Bench) -> Iterator[Try]:

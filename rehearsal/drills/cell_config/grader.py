@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness_cells import OtherInterpreter, first_of, imported, refusal, said
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.cells import OtherInterpreter, first_of, imported, refusal, said
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
 
 CODES = {
     "imported-not-typed": "a needed name comes from the walkthrough's module",
@@ -31,47 +31,99 @@ CODES = {
 }
 Changes = dict[str, Any]
 BASE: Changes = {
-    "data": "toy", "dataset_size": 100, "seed": 3, "micro_batch_size": 8, "grad_accum_steps": 3,
-    "pinned_global_batch_size": None, "world_size": 2, "max_epochs": 5, "learning_rate": 0.5,
-    "warmup_steps": 4, "decay_steps": 70, "dropout": 0.25, "amp": "no", "run_dir": Path("run"),
-    "num_workers": 0, "log_every": 20,
-}  # fmt: skip
+    "data": "toy",
+    "dataset_size": 100,
+    "seed": 3,
+    "micro_batch_size": 8,
+    "grad_accum_steps": 3,
+    "pinned_global_batch_size": None,
+    "world_size": 2,
+    "max_epochs": 5,
+    "learning_rate": 0.5,
+    "warmup_steps": 4,
+    "decay_steps": 70,
+    "dropout": 0.25,
+    "amp": "no",
+    "run_dir": Path("run"),
+    "num_workers": 0,
+    "log_every": 20,
+}
 NAN, INF = float("nan"), float("inf")
 GOOD: list[Changes] = [
-    {}, {"seed": 0}, {"learning_rate": 0.0}, {"learning_rate": 1}, {"dropout": 0.99},
-    {"dropout": 0}, {"dataset_size": None}, {"decay_steps": None}, {"warmup_steps": 69},
-    {"data": "tokens:/a/b:c.bin"}, {"pinned_global_batch_size": 1}, {"data": "digits"},
-]  # fmt: skip
+    {},
+    {"seed": 0},
+    {"learning_rate": 0.0},
+    {"learning_rate": 1},
+    {"dropout": 0.99},
+    {"dropout": 0},
+    {"dataset_size": None},
+    {"decay_steps": None},
+    {"warmup_steps": 69},
+    {"data": "tokens:/a/b:c.bin"},
+    {"pinned_global_batch_size": 1},
+    {"data": "digits"},
+]
 BAD: list[Changes] = [
-    {"micro_batch_size": 0}, {"seed": -1}, {"dropout": 1.0}, {"learning_rate": -0.25},
-    {"learning_rate": NAN}, {"dropout": NAN}, {"learning_rate": INF}, {"learning_rate": True},
-    {"micro_batch_size": True}, {"grad_accum_steps": "3"}, {"max_epochs": 1.5}, {"seed": None},
-    {"amp": "float16"}, {"data": "imagenet"}, {"data": "tokens:"}, {"run_dir": "run"},
-    {"pinned_global_batch_size": 0}, {"decay_steps": 0}, {"num_workers": -1},
-    {"warmup_steps": 70, "decay_steps": 70}, {"warmup_steps": 9, "decay_steps": 8},
-    {"world_size": 0}, {"log_every": 0},
-]  # fmt: skip
+    {"micro_batch_size": 0},
+    {"seed": -1},
+    {"dropout": 1.0},
+    {"learning_rate": -0.25},
+    {"learning_rate": NAN},
+    {"dropout": NAN},
+    {"learning_rate": INF},
+    {"learning_rate": True},
+    {"micro_batch_size": True},
+    {"grad_accum_steps": "3"},
+    {"max_epochs": 1.5},
+    {"seed": None},
+    {"amp": "float16"},
+    {"data": "imagenet"},
+    {"data": "tokens:"},
+    {"run_dir": "run"},
+    {"pinned_global_batch_size": 0},
+    {"decay_steps": 0},
+    {"num_workers": -1},
+    {"warmup_steps": 70, "decay_steps": 70},
+    {"warmup_steps": 9, "decay_steps": 8},
+    {"world_size": 0},
+    {"log_every": 0},
+]
 # Settings, and the samples of a step that follow from them.
 BATCHES: list[tuple[Changes, int]] = [
-    ({}, 48), ({"grad_accum_steps": 1}, 16), ({"world_size": 5}, 120),
-    ({"pinned_global_batch_size": 30}, 30), ({"pinned_global_batch_size": 500}, 500),
-]  # fmt: skip
+    ({}, 48),
+    ({"grad_accum_steps": 1}, 16),
+    ({"world_size": 5}, 120),
+    ({"pinned_global_batch_size": 30}, 30),
+    ({"pinned_global_batch_size": 500}, 500),
+]
 # By the code of a difference: changes that leave the digest alone.
 SAME: list[tuple[str, Changes]] = [
-    ("place", {"run_dir": Path("elsewhere")}), ("place", {"num_workers": 4}),
-    ("place", {"log_every": 1}), ("cut", {"micro_batch_size": 24, "grad_accum_steps": 1}),
+    ("place", {"run_dir": Path("elsewhere")}),
+    ("place", {"num_workers": 4}),
+    ("place", {"log_every": 1}),
+    ("cut", {"micro_batch_size": 24, "grad_accum_steps": 1}),
     ("cut", {"world_size": 1, "micro_batch_size": 16}),
     ("cut", {"world_size": 7, "pinned_global_batch_size": 48}),
-]  # fmt: skip
+]
 # No two of these are one training: values that differ, or that two settings have exchanged.
 OTHERS: list[Changes] = [
-    {}, {"data": "digits"}, {"data": "tokens:x"}, {"dataset_size": None}, {"seed": 4},
-    {"max_epochs": 6}, {"learning_rate": 0.25}, {"warmup_steps": 5}, {"decay_steps": None},
-    {"dropout": 0.0}, {"amp": "bf16"}, {"micro_batch_size": 9}, {"world_size": 3},
+    {},
+    {"data": "digits"},
+    {"data": "tokens:x"},
+    {"dataset_size": None},
+    {"seed": 4},
+    {"max_epochs": 6},
+    {"learning_rate": 0.25},
+    {"warmup_steps": 5},
+    {"decay_steps": None},
+    {"dropout": 0.0},
+    {"amp": "bf16"},
+    {"micro_batch_size": 9},
+    {"world_size": 3},
     *[{"dataset_size": 1, "seed": 11}, {"dataset_size": 11, "seed": 1}],
     *[{"max_epochs": 7, "warmup_steps": 9}, {"max_epochs": 9, "warmup_steps": 7}],
     *[{"warmup_steps": 1, "decay_steps": 11}, {"warmup_steps": 11, "decay_steps": 111}],
-]  # fmt: skip
+]
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:

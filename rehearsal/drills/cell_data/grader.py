@@ -17,93 +17,120 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from trainer_core.config import TrainConfig
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import some
-from rehearsal.harness_cells import Told, at_most, first_of, imported
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import some
+from rehearsal.kit.cells import Told, at_most, first_of, imported
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
 
 ONCE = "one epoch deals each sample to exactly one rank, once"
 POSITION = "the position counts completed optimizer steps, and commit alone moves it"
 # code: meaning; rule; where to look
-TOLD = Told({
-    "never-ends": (
-        "iterating without a commit yields more than the plan",
-        "a loader fetches ahead of the training: iterating does not wait for commits",
-        "at what the loop asks for before each step"),
-    "order-by-chance": (
-        "two samplers with equal arguments deal other samples",
-        "every rank computes the order alike, from dataset, seed and epoch",
-        "at where the shuffle has its randomness from"),
-    "moves-global-random-state": (
-        "dealing changes torch's or Python's global random state",
-        "dropout draws from the global state, and a resume must find it as it was left",
-        "at the generator of the shuffle"),
-    "ranks-out-of-step": (
-        "the ranks yield different numbers of micro-batches",
-        "a rank that runs fewer backward passes leaves the others waiting in theirs",
-        "at steps in which a rank has few samples, or none"),
-    "micro-batch-too-large": (
-        "a micro-batch exceeds micro_batch_size",
-        "micro_batch_size is what fits in a device's memory",
-        "at how a share is cut"),
-    "wrong-epoch": (
-        "a key's epoch is not the one in which its step is trained",
-        "augmentation follows from seed, epoch and sample",
-        "at the pair that is yielded"),
-    "trained-twice": (
-        "a sample is dealt more than once in an epoch", ONCE,
-        "at where a step begins, and at what fills a share"),
-    "never-trained": (
-        "a sample of an epoch is dealt to no rank", ONCE,
-        "at where a share, a step, an epoch and the plan end"),
-    "step-depends-on-ranks": (
-        "the samples of a step change with the number of ranks",
-        "a step exists before it is dealt, so that the ranks may change between two steps",
-        "at what is cut first: the epoch into steps, or the epoch into ranks"),
-    "uneven-shares": (
-        "a rank has more of a step than its share",
-        "all ranks wait for the one with the most samples",
-        "at how a step is dealt"),
-    "same-order-each-epoch": (
-        "two epochs have one order",
-        "each epoch has an order of its own, or the model learns the order",
-        "at what the order is made from"),
-    "orders-alias": (
-        "two seeds share an order, in the same or in another epoch",
-        "an order belongs to one pair of seed and epoch",
-        "at how the two numbers become one"),
-    "wrong-length": (
-        "len() is not the number of micro-batches left",
-        "len() is what an iteration begun now yields",
-        "at what len() counts from"),
-    "position-moves-on-fetch": (
-        "the position moves when something iterates", POSITION,
-        "at what happens when something is yielded"),
-    "wrong-position": (
-        "after k commits the state's position is not k", POSITION, "at what commit counts"),
-    "commit-disturbs-iteration": (
-        "a commit changes what a running iteration yields",
-        "what a loader has fetched ahead and what comes next do not depend on commits",
-        "at what an iteration reads after its first line"),
-    "iterates-from-elsewhere": (
-        "a new iteration does not begin at the position",
-        "an iteration goes from the position to the end of the plan",
-        "at where the loop starts the second time"),
-    "resume-repeats": (
-        "after a resume samples of completed steps are dealt again",
-        "completed steps stay completed, at any number of ranks",
-        "at what load_state_dict makes of the position"),
-    "resume-skips": (
-        "after a resume samples that nobody trained are left out",
-        "what was not trained before a resume is trained after it, at any number of ranks",
-        "at what load_state_dict makes of the position"),
-    "replays-the-past": (
-        "starting at a far position costs as much as the steps before it",
-        "a restart computes where it is; it does not walk there",
-        "at what runs before the first micro-batch of a resume"),
-})  # fmt: skip
+TOLD = Told(
+    {
+        "never-ends": (
+            "iterating without a commit yields more than the plan",
+            "a loader fetches ahead of the training: iterating does not wait for commits",
+            "at what the loop asks for before each step",
+        ),
+        "order-by-chance": (
+            "two samplers with equal arguments deal other samples",
+            "every rank computes the order alike, from dataset, seed and epoch",
+            "at where the shuffle has its randomness from",
+        ),
+        "moves-global-random-state": (
+            "dealing changes torch's or Python's global random state",
+            "dropout draws from the global state, and a resume must find it as it was left",
+            "at the generator of the shuffle",
+        ),
+        "ranks-out-of-step": (
+            "the ranks yield different numbers of micro-batches",
+            "a rank that runs fewer backward passes leaves the others waiting in theirs",
+            "at steps in which a rank has few samples, or none",
+        ),
+        "micro-batch-too-large": (
+            "a micro-batch exceeds micro_batch_size",
+            "micro_batch_size is what fits in a device's memory",
+            "at how a share is cut",
+        ),
+        "wrong-epoch": (
+            "a key's epoch is not the one in which its step is trained",
+            "augmentation follows from seed, epoch and sample",
+            "at the pair that is yielded",
+        ),
+        "trained-twice": (
+            "a sample is dealt more than once in an epoch",
+            ONCE,
+            "at where a step begins, and at what fills a share",
+        ),
+        "never-trained": (
+            "a sample of an epoch is dealt to no rank",
+            ONCE,
+            "at where a share, a step, an epoch and the plan end",
+        ),
+        "step-depends-on-ranks": (
+            "the samples of a step change with the number of ranks",
+            "a step exists before it is dealt, so that the ranks may change between two steps",
+            "at what is cut first: the epoch into steps, or the epoch into ranks",
+        ),
+        "uneven-shares": (
+            "a rank has more of a step than its share",
+            "all ranks wait for the one with the most samples",
+            "at how a step is dealt",
+        ),
+        "same-order-each-epoch": (
+            "two epochs have one order",
+            "each epoch has an order of its own, or the model learns the order",
+            "at what the order is made from",
+        ),
+        "orders-alias": (
+            "two seeds share an order, in the same or in another epoch",
+            "an order belongs to one pair of seed and epoch",
+            "at how the two numbers become one",
+        ),
+        "wrong-length": (
+            "len() is not the number of micro-batches left",
+            "len() is what an iteration begun now yields",
+            "at what len() counts from",
+        ),
+        "position-moves-on-fetch": (
+            "the position moves when something iterates",
+            POSITION,
+            "at what happens when something is yielded",
+        ),
+        "wrong-position": (
+            "after k commits the state's position is not k",
+            POSITION,
+            "at what commit counts",
+        ),
+        "commit-disturbs-iteration": (
+            "a commit changes what a running iteration yields",
+            "what a loader has fetched ahead and what comes next do not depend on commits",
+            "at what an iteration reads after its first line",
+        ),
+        "iterates-from-elsewhere": (
+            "a new iteration does not begin at the position",
+            "an iteration goes from the position to the end of the plan",
+            "at where the loop starts the second time",
+        ),
+        "resume-repeats": (
+            "after a resume samples of completed steps are dealt again",
+            "completed steps stay completed, at any number of ranks",
+            "at what load_state_dict makes of the position",
+        ),
+        "resume-skips": (
+            "after a resume samples that nobody trained are left out",
+            "what was not trained before a resume is trained after it, at any number of ranks",
+            "at what load_state_dict makes of the position",
+        ),
+        "replays-the-past": (
+            "starting at a far position costs as much as the steps before it",
+            "a restart computes where it is; it does not walk there",
+            "at what runs before the first micro-batch of a resume",
+        ),
+    }
+)
 CODES = TOLD.codes
 NUM_SAMPLES, BATCH, MICRO, EPOCHS = 23, 7, 2, 3
 STEPS = -(-NUM_SAMPLES // BATCH)  # per epoch
@@ -124,9 +151,13 @@ def sampler_of(
 ) -> Any:
     """The learner's, made as a run makes it."""
     cfg = TrainConfig(
-        dataset_size=NUM_SAMPLES, seed=seed, micro_batch_size=MICRO, max_epochs=epochs,
-        pinned_global_batch_size=BATCH, world_size=world_size,
-    )  # fmt: skip
+        dataset_size=NUM_SAMPLES,
+        seed=seed,
+        micro_batch_size=MICRO,
+        max_epochs=epochs,
+        pinned_global_batch_size=BATCH,
+        world_size=world_size,
+    )
     schedule = learner.StepSchedule(NUM_SAMPLES, BATCH, epochs)
     return learner.ResumeAwareDistributedSampler(schedule, cfg, rank, world_size)
 
@@ -193,11 +224,17 @@ def resumes(context: RankContext, learner: SimpleNamespace) -> Any:
         start = None
     resumed = deal(learner, (1, 3)[context.rank], int(states[-1]))
     return {
-        "imported": [], "straight": straight, "trained": trained, "states": states,
-        "again": taken(sampler), "left": sampler.__len__(), "resumed": resumed, "far": start,
+        "imported": [],
+        "straight": straight,
+        "trained": trained,
+        "states": states,
+        "again": taken(sampler),
+        "left": sampler.__len__(),
+        "resumed": resumed,
+        "far": start,
         "micro_steps": int(sampler.micro_steps),
         "after_the_end": deal(learner, 2, PLAN)["ranks"],
-    }  # fmt: skip
+    }
 
 
 class Plain(Sampler[Keys]):

@@ -18,81 +18,105 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from trainer_core.config import TrainConfig
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import largest_difference, marked_samples, weights_of
-from rehearsal.harness_cells import Told, first_of, imported, refusal
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import largest_difference, marked_samples, weights_of
+from rehearsal.kit.cells import Told, first_of, imported, refusal
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
 
 WHO = "the launcher's environment says who a rank is; alone, a process is rank 0 of 1"
 # code: meaning; rule; where to look
-TOLD = Told({
-    "wrong-identity": (
-        "rank, local rank, world size or device are not those of the environment", WHO,
-        "at which variable each number is read from"),
-    "group-of-one": (
-        "a single process joins a group", "a group is for peers; a notebook has no launcher",
-        "at what happens where the launcher's variables are missing"),
-    "wrong-backend": (
-        "the group cannot carry what the device needs",
-        "tensors on a GPU travel by nccl, those on the CPU by gloo",
-        "at what chooses the backend"),
-    "group-before-device": (
-        "the group is joined before the rank has its device",
-        "a communicator that is made before the device is chosen sits on the first GPU",
-        "at the order of the two"),
-    "timeout-ignored": (
-        "the group does not have cfg.dist_timeout_s",
-        "how long ranks wait for a dead one is a setting, not a default",
-        "at what the group is told"),
-    "accepts-the-impossible": (
-        "a world size or a number of GPUs that cannot be is accepted",
-        "what cannot work is refused at the start, with a ValueError",
-        "at what is compared before the group is joined"),
-    "raises-alone": (
-        "one rank refuses and another goes on",
-        "a rank that raises alone leaves the others waiting for it",
-        "at whether all ranks look at the same numbers"),
-    "ranks-differ": (
-        "after wrapping, the ranks hold different weights",
-        "ranks that start alike and take the same steps stay alike",
-        "at what makes the ranks start alike"),
-    "not-the-mean": (
-        "a gradient is not the mean over the ranks", "all ranks step on one gradient, the mean",
-        "at what happens to gradients between backward and step"),
-    "random-state-moved": (
-        "wrapping draws from, or sets, the random state",
-        "a start must draw nothing that another start did not: dropout would differ",
-        "at what is fed to the model while it is wrapped"),
-    "gradient-left-over": (
-        "after wrapping, gradients are not zero",
-        "the first step trains on its own samples only", "at the end of wrap_model"),
-    "not-unwrapped": (
-        "unwrap does not return the model that was wrapped",
-        "checkpoints hold the model's own names, on one rank or on many",
-        "at what unwrap does to a wrapped and to a bare model"),
-    "cleanup-waits": (
-        "cleanup_dist waits for other ranks",
-        "a rank also leaves when another one is dead, and must not wait for it",
-        "at the collectives of the way out"),
-    "wrapper-outlives-group": (
-        "the wrapper is alive when the group ends",
-        "a wrapper that outlives its group keeps threads, which abort a finished process",
-        "at what still refers to a wrapper that nobody uses"),
-    "group-left-behind": (
-        "the group exists after cleanup_dist", "who joins, leaves: the next attempt joins anew",
-        "at cleanup_dist"),
-    "joins-the-last-attempt": (
-        "a second group meets in the store what the first left there",
-        "the agent's store outlives an attempt: each attempt needs keys that are its own",
-        "at the store that the group is given"),
-    "resumed-run-differs": (
-        "a resumed run is not bit for bit the uninterrupted one",
-        "three floats added in another order have another sum: the order of the sums must be "
-        "the same after every start",
-        "at how gradients are laid out in the first backward pass after wrapping, and later"),
-})  # fmt: skip
+TOLD = Told(
+    {
+        "wrong-identity": (
+            "rank, local rank, world size or device are not those of the environment",
+            WHO,
+            "at which variable each number is read from",
+        ),
+        "group-of-one": (
+            "a single process joins a group",
+            "a group is for peers; a notebook has no launcher",
+            "at what happens where the launcher's variables are missing",
+        ),
+        "wrong-backend": (
+            "the group cannot carry what the device needs",
+            "tensors on a GPU travel by nccl, those on the CPU by gloo",
+            "at what chooses the backend",
+        ),
+        "group-before-device": (
+            "the group is joined before the rank has its device",
+            "a communicator that is made before the device is chosen sits on the first GPU",
+            "at the order of the two",
+        ),
+        "timeout-ignored": (
+            "the group does not have cfg.dist_timeout_s",
+            "how long ranks wait for a dead one is a setting, not a default",
+            "at what the group is told",
+        ),
+        "accepts-the-impossible": (
+            "a world size or a number of GPUs that cannot be is accepted",
+            "what cannot work is refused at the start, with a ValueError",
+            "at what is compared before the group is joined",
+        ),
+        "raises-alone": (
+            "one rank refuses and another goes on",
+            "a rank that raises alone leaves the others waiting for it",
+            "at whether all ranks look at the same numbers",
+        ),
+        "ranks-differ": (
+            "after wrapping, the ranks hold different weights",
+            "ranks that start alike and take the same steps stay alike",
+            "at what makes the ranks start alike",
+        ),
+        "not-the-mean": (
+            "a gradient is not the mean over the ranks",
+            "all ranks step on one gradient, the mean",
+            "at what happens to gradients between backward and step",
+        ),
+        "random-state-moved": (
+            "wrapping draws from, or sets, the random state",
+            "a start must draw nothing that another start did not: dropout would differ",
+            "at what is fed to the model while it is wrapped",
+        ),
+        "gradient-left-over": (
+            "after wrapping, gradients are not zero",
+            "the first step trains on its own samples only",
+            "at the end of wrap_model",
+        ),
+        "not-unwrapped": (
+            "unwrap does not return the model that was wrapped",
+            "checkpoints hold the model's own names, on one rank or on many",
+            "at what unwrap does to a wrapped and to a bare model",
+        ),
+        "cleanup-waits": (
+            "cleanup_dist waits for other ranks",
+            "a rank also leaves when another one is dead, and must not wait for it",
+            "at the collectives of the way out",
+        ),
+        "wrapper-outlives-group": (
+            "the wrapper is alive when the group ends",
+            "a wrapper that outlives its group keeps threads, which abort a finished process",
+            "at what still refers to a wrapper that nobody uses",
+        ),
+        "group-left-behind": (
+            "the group exists after cleanup_dist",
+            "who joins, leaves: the next attempt joins anew",
+            "at cleanup_dist",
+        ),
+        "joins-the-last-attempt": (
+            "a second group meets in the store what the first left there",
+            "the agent's store outlives an attempt: each attempt needs keys that are its own",
+            "at the store that the group is given",
+        ),
+        "resumed-run-differs": (
+            "a resumed run is not bit for bit the uninterrupted one",
+            "three floats summed in a different order give a different result: fix the "
+            "order, the same after every start",
+            "at how the first backward pass after wrapping lays out gradients, and later ones",
+        ),
+    }
+)
 CODES = TOLD.codes
 FEATURES, STEPS, SAVED_AFTER = 5, 4, 2
 SHARES = ([3, 1, 2], [2, 0, 1], [4, 4, 1], [1, 2, 0])  # samples by step and rank
@@ -297,7 +321,11 @@ def starts(context: RankContext, learner: SimpleNamespace) -> Any:
     cuda = start({"device": "auto", "dist_timeout_s": 77.0}, 2, LOCAL_RANK=other)
     devices = [str(info.device) for info in infos]
     return {
-        **answer, "cuda": cuda, "notes": list(notes), "devices": devices, "local_rank": other,
+        **answer,
+        "cuda": cuda,
+        "notes": list(notes),
+        "devices": devices,
+        "local_rank": other,
         "refused": {
             "device=cuda, without a GPU": start({"device": "cuda"}, 0),
             "world_size=5, 2 started": start({"device": "cpu", "world_size": 5}, 0),
@@ -306,7 +334,7 @@ def starts(context: RankContext, learner: SimpleNamespace) -> Any:
             ),
         },
         "imported": imported(learner, "distributed"),
-    }  # fmt: skip
+    }
 
 
 # ---------------------------------------------------------------- in the kernel
@@ -451,7 +479,11 @@ SCENARIOS = [
         name="starts", body=starts, judge=first_of("distributed", judge_starts), deadline_s=6
     ),
     Scenario(
-        name="attempts", body=attempts, judge=judge_attempts, world_size=3, deadline_s=6,
+        name="attempts",
+        body=attempts,
+        judge=judge_attempts,
+        world_size=3,
+        deadline_s=6,
         judges_failures=True,
     ),
-]  # fmt: skip
+]

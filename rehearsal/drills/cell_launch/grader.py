@@ -11,13 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import cover_findings, some, trained_by_step
-from rehearsal.harness_steps import close_the_answer, own_answer
-from rehearsal.rank import RankContext
-from rehearsal.ranks import Fault
-from rehearsal.verdict import Finding, is_echo
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import cover_findings, some, trained_by_step
+from rehearsal.kit.steps import close_the_answer, own_answer
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding, is_echo
 
 CODES = {
     "walkthroughs-own": "calls the package's own run instead of its own",
@@ -48,12 +48,25 @@ def config(context: RankContext, name: str, data: str = "toy") -> Any:
     from trainer_core.config import TrainConfig
 
     return TrainConfig(
-        run_dir=context.folder / name, data=data, dataset_size=NUM_SAMPLES, max_epochs=EPOCHS,
-        hidden_dim=8, num_heads=2, num_layers=1, micro_batch_size=2, grad_accum_steps=2,
-        dropout=0.2, learning_rate=0.01, warmup_steps=2, checkpoint_every_steps=EVERY,
-        log_every=3, keep_last=2, device="cpu", dist_timeout_s=30.0,
+        run_dir=context.folder / name,
+        data=data,
+        dataset_size=NUM_SAMPLES,
+        max_epochs=EPOCHS,
+        hidden_dim=8,
+        num_heads=2,
+        num_layers=1,
+        micro_batch_size=2,
+        grad_accum_steps=2,
+        dropout=0.2,
+        learning_rate=0.01,
+        warmup_steps=2,
+        checkpoint_every_steps=EVERY,
+        log_every=3,
+        keep_last=2,
+        device="cpu",
+        dist_timeout_s=30.0,
         **SHAPES[data.partition(":")[0]],
-    )  # fmt: skip
+    )
 
 
 class Watch:
@@ -138,10 +151,11 @@ def summary_findings(
             wrong["loss"] = loss
         if wrong:
             yield Finding(
-                "wrong-summary", f"rank {report.rank}, {status} at {step}: returned {wrong}",
+                "wrong-summary",
+                f"rank {report.rank}, {status} at {step}: returned {wrong}",
                 "who starts the job goes by what it returns, on every rank",
                 "at what is returned",
-            )  # fmt: skip
+            )
             return
 
 
@@ -160,15 +174,18 @@ def undisturbed_judge(
 def agreement_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
     """Steps and weights of the ranks."""
     counts = [len(report.of("optimizer_step")) for report in reports]
-    hashes = {report.answer["true"] or report.answer["summary"]["weights_sha256"]
-              for report in reports}  # fmt: skip
+    hashes = {
+        report.answer["true"] or report.answer["summary"]["weights_sha256"]
+        for report in reports
+    }
     if len(set(counts)) > 1 or len(hashes) > 1:
         yield Finding(
-            "ranks-differ", f"optimizer steps per rank: {some(counts)}; different weights: "
+            "ranks-differ",
+            f"optimizer steps per rank: {some(counts)}; different weights: "
             f"{'yes' if len(hashes) > 1 else 'no'}",
             "ranks that start alike and take the same steps stay alike",
             "at what one rank decides for itself",
-        )  # fmt: skip
+        )
 
 
 def sigterm_judge(
@@ -179,23 +196,29 @@ def sigterm_judge(
     counts = [len(report.of("optimizer_step")) for report in reports]
     if any(report.exitcode == -signal.SIGTERM for report in reports):
         yield Finding(
-            "died-of-sigterm", f"SIGTERM in step {STOP_AT} ended the process of rank 1",
-            rule, "at what the signal does in this process",
-        )  # fmt: skip
+            "died-of-sigterm",
+            f"SIGTERM in step {STOP_AT} ended the process of rank 1",
+            rule,
+            "at what the signal does in this process",
+        )
         return
     if not all(report.has_answer for report in reports) or len(set(counts)) > 1:
         yield Finding(
-            "stopped-alone", f"SIGTERM reached rank 1 in step {STOP_AT}; optimizer steps per "
+            "stopped-alone",
+            f"SIGTERM reached rank 1 in step {STOP_AT}; optimizer steps per "
             f"rank: {some(counts)}; returned: rank(s) "
-            f"{some([r.rank for r in reports if r.has_answer]) or 'none'}", rule,
+            f"{some([r.rank for r in reports if r.has_answer]) or 'none'}",
+            rule,
             "at which ranks know of the signal, and when",
-        )  # fmt: skip
+        )
         return
     if counts[0] > STOP_AT + 2:
         yield Finding(
-            "sigterm-ignored", f"SIGTERM in step {STOP_AT}, and {counts[0]} steps were taken",
-            rule, "at who looks at the signal, and how often",
-        )  # fmt: skip
+            "sigterm-ignored",
+            f"SIGTERM in step {STOP_AT}, and {counts[0]} steps were taken",
+            rule,
+            "at who looks at the signal, and how often",
+        )
         return
     yield from agreement_findings(reports)
     yield from summary_findings(reports, counts[0], "preempted")
@@ -222,23 +245,28 @@ def start_findings(
     if at is None and (steps or all(report.has_answer for report in reports)):
         first = steps[0] if steps else []
         yield Finding(
-            "another-order", f"{saved} steps were done; the next start trained samples "
+            "another-order",
+            f"{saved} steps were done; the next start trained samples "
             f"{some(first, 8)} first, then {len(steps) - 1} step(s) more; undisturbed, no step "
-            "sequence is like that", "a resume goes on after the last saved step, in the same "
-            "order", "at the position that is restored, and at who counts it on",
-        )  # fmt: skip
+            "sequence is like that",
+            "a resume goes on after the last saved step, in the same order",
+            "at the position that is restored, and at who counts it on",
+        )
     elif at == 0:
         yield Finding(
-            "began-again", f"{saved} steps were done, and the next start began with step 1",
-            "a start goes on from the newest whole checkpoint", "at what a start looks for",
-        )  # fmt: skip
+            "began-again",
+            f"{saved} steps were done, and the next start began with step 1",
+            "a start goes on from the newest whole checkpoint",
+            "at what a start looks for",
+        )
     elif at is not None and not least <= at <= saved:
         yield Finding(
-            code, f"{saved} steps were done, the next start began with step {at + 1}, of which "
+            code,
+            f"{saved} steps were done, the next start began with step {at + 1}, of which "
             f"step {least + 1} is the first that was to be expected",
             "a kill costs at most the steps since the last save; a stop costs none",
             "at when the loop saves",
-        )  # fmt: skip
+        )
 
 
 def killed_judge(
@@ -266,11 +294,12 @@ def resumed_judge(
     if truth != got:
         at = start_of(together(reports), plan)
         yield Finding(
-            "another-outcome", f"resumed at step {at}: the weights after step {TOTAL} are not "
+            "another-outcome",
+            f"resumed at step {at}: the weights after step {TOTAL} are not "
             "those of the undisturbed run",
             "killed and resumed equals uninterrupted, bit for bit",
             "at what the next step depends on: moments, random streams, learning rate",
-        )  # fmt: skip
+        )
 
 
 def finished_judge(
@@ -284,18 +313,22 @@ def finished_judge(
         steps = len(report.of("optimizer_step"))
         if files or steps:
             yield Finding(
-                "touched-finished-run", f"rank {report.rank}: {steps} steps, {some(files, 3)}",
+                "touched-finished-run",
+                f"rank {report.rank}: {steps} steps, {some(files, 3)}",
                 "a run that is finished stays as it is, however often it is started",
                 "at what happens before it is known whether anything is left to train",
-            )  # fmt: skip
+            )
             return
     yield from summary_findings(reports, TOTAL, "done")
     names = [rs[0].answer["summary"]["weights_sha256"] for rs in (earlier["resumed"], reports)]
     if names[0] != names[1]:
         yield Finding(
-            "wrong-summary", f"weights_sha256 was {names[0][:12]}, and is {names[1][:12]} when "
-            "a finished run is started", "a run's weights are one set", "at what is hashed",
-        )  # fmt: skip
+            "wrong-summary",
+            f"weights_sha256 was {names[0][:12]}, and is {names[1][:12]} when "
+            "a finished run is started",
+            "a run's weights are one set",
+            "at what is hashed",
+        )
 
 
 # ---------------------------------------------------------------- an error on one rank
@@ -342,8 +375,12 @@ def error_judge(
     about = "a sample of rank 1 cannot be read in step 3: "
     rule = "an error that one rank meets is raised on all of them, before anyone waits for it"
     if out and not any(out.values()):
-        yield Finding("error-swallowed", about + "run returned on rank(s) " + some(list(out)),
-                      rule, "at what is done with the exception")  # fmt: skip
+        yield Finding(
+            "error-swallowed",
+            about + "run returned on rank(s) " + some(list(out)),
+            rule,
+            "at what is done with the exception",
+        )
         return
     raised = [rank for rank, text in out.items() if text and "gloo" not in text]
     alone = any(r.answer["is_alone"] for r in reports if r.has_answer) or any(
@@ -351,9 +388,11 @@ def error_judge(
     )
     if len(raised) < len(reports) or alone:
         yield Finding(
-            "raised-alone", f"{about}rank(s) {some(raised)} raised it, the other still waited "
-            "1 s later", rule, "at the moment when one rank knows and the other does not",
-        )  # fmt: skip
+            "raised-alone",
+            f"{about}rank(s) {some(raised)} raised it, the other still waited 1 s later",
+            rule,
+            "at the moment when one rank knows and the other does not",
+        )
 
 
 def first_of(judge: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
@@ -364,8 +403,14 @@ def first_of(judge: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[
 TERM = Fault(rank=1, at="optimizer_step", count=STOP_AT, signal="TERM")
 KILL = Fault(rank=1, at="optimizer_step", count=KILL_AFTER)
 SCENARIOS = [
-    Scenario(name=name, body=body, judge=first_of(judge), deadline_s=6, fault=fault,
-             judges_failures=name != "finished")
+    Scenario(
+        name=name,
+        body=body,
+        judge=first_of(judge),
+        deadline_s=6,
+        fault=fault,
+        judges_failures=name != "finished",
+    )
     for name, body, judge, fault in (
         ("undisturbed", body_of("alone"), undisturbed_judge, None),
         ("sigterm", body_of("again"), sigterm_judge, TERM),
@@ -374,4 +419,4 @@ SCENARIOS = [
         ("finished", body_of("again"), finished_judge, None),
         ("error", error_body, error_judge, None),
     )
-]  # fmt: skip
+]

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from trainer_core.config import TrainConfig
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import some
-from rehearsal.harness_cells import Told, first_of, imported
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import some
+from rehearsal.kit.cells import Told, first_of, imported
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
 
 LAYERS = "num_layers hidden layers of hidden_dim, and one to the logits, all known to torch"
 DROPOUT = "dropout acts after each hidden layer, while training, and keeps the mean"
@@ -27,73 +27,106 @@ DECAY = (
 )
 SCHEDULE = "the learning rate is a function of the step and of the config's horizon alone"
 # code: meaning; rule; where to look
-TOLD = Told({
-    "wrong-layers": (
-        "parameters() does not hold the matrices of the layers", LAYERS,
-        "at the number of layers, and at how the model keeps them"),
-    "weights-not-from-the-seed": (
-        "the weights do not follow torch's global seed, or set it",
-        "the run seeds torch before the model is built, and goes on drawing afterwards",
-        "at where the constructor has its random numbers from"),
-    "depends-on-the-batch": (
-        "an empty batch fails, or a sample's logits depend on the others in its batch",
-        "a sample's logits are its own, however a step is cut, and some ranks have no sample",
-        "at layers that mix samples, and at shapes that are guessed from the batch"),
-    "is-linear": (
-        "the network is an affine function",
-        "linear layers without something between them are one linear layer",
-        "at what follows a hidden layer"),
-    "not-logits": (
-        "the outputs are not those of the last linear layer",
-        "the loss takes logits; what squeezes them twice trains slowly, and in silence",
-        "at what follows the last layer"),
-    "dropout-in-eval": (
-        "an evaluation differs from call to call", DROPOUT, "at what model.eval() changes"),
-    "no-dropout": ("the setting has no effect", DROPOUT, "at where the probability goes"),
-    "wrong-dropout": (
-        "another probability, another number of places, or the mean is not kept", DROPOUT,
-        "at what the probability is one of, and after which layers it acts"),
-    "decays-vectors": (
-        "a parameter with less than two dimensions decays", DECAY,
-        "at what decides the group: a name, or the shape"),
-    "does-not-decay": (
-        "a parameter with two or more dimensions does not decay", DECAY,
-        "at which shapes the groups are split"),
-    "wrong-decay": (
-        "a matrix with a gradient of zeros is not multiplied by 1 - lr * weight_decay", DECAY,
-        "at the optimizer's class, and at the number that reaches it"),
-    "parameter-left-out": (
-        "a parameter with a gradient is not updated",
-        "every parameter belongs to one group of the optimizer",
-        "at which parameters no group takes"),
-    "wrong-update": (
-        "a step moves a parameter by something else than the learning rate",
-        "AdamW's first steps on a constant gradient move each weight by the learning rate",
-        "at the optimizer's class, and at the rate of each group"),
-    "depends-on-calls": (
-        "the rate of a step depends on what was asked before", SCHEDULE,
-        "at what is kept between two calls"),
-    "depends-on-the-plan": (
-        "more epochs change the rates of steps that are long trained", SCHEDULE,
-        "at which setting ends the decay"),
-    "fails-without-warm-up": (
-        "warmup_steps = 0 ends in an error", "a schedule needs no warm-up",
-        "at what is divided by warmup_steps"),
-    "one-step-late": (
-        "each step has the rate of the one before", "steps are counted from 1", "at step 1"),
-    "wrong-warm-up": (
-        "the warm-up does not grow in equal parts to the peak",
-        "step warmup_steps has the peak, and each one before it an equal part less",
-        "at the first and the last step of the warm-up"),
-    "leaves-the-floor": (
-        "from decay_steps on, the rate is not min_lr_fraction of the peak",
-        "the rate reaches its floor at the horizon, and stays",
-        "at the step decay_steps, and at those after it"),
-    "wrong-curve": (
-        "between peak and floor the rate is not half a cosine",
-        "half a cosine goes from the peak, after the warm-up, to the floor, at the horizon",
-        "at where the cosine begins and ends, and at what it is multiplied with"),
-})  # fmt: skip
+TOLD = Told(
+    {
+        "wrong-layers": (
+            "parameters() does not hold the matrices of the layers",
+            LAYERS,
+            "at the number of layers, and at how the model keeps them",
+        ),
+        "weights-not-from-the-seed": (
+            "the weights do not follow torch's global seed, or set it",
+            "the run seeds torch before the model is built, and goes on drawing afterwards",
+            "at where the constructor has its random numbers from",
+        ),
+        "depends-on-the-batch": (
+            "an empty batch fails, or a sample's logits depend on the others in its batch",
+            "a sample's logits do not depend on how the step is cut; some ranks get no samples",
+            "at layers that mix samples, and at shapes that are guessed from the batch",
+        ),
+        "is-linear": (
+            "the network is an affine function",
+            "linear layers without something between them are one linear layer",
+            "at what follows a hidden layer",
+        ),
+        "not-logits": (
+            "the outputs are not those of the last linear layer",
+            "the loss takes logits; what squeezes them twice trains slowly, and in silence",
+            "at what follows the last layer",
+        ),
+        "dropout-in-eval": (
+            "an evaluation differs from call to call",
+            DROPOUT,
+            "at what model.eval() changes",
+        ),
+        "no-dropout": ("the setting has no effect", DROPOUT, "at where the probability goes"),
+        "wrong-dropout": (
+            "another probability, another number of places, or the mean is not kept",
+            DROPOUT,
+            "at what the probability is one of, and after which layers it acts",
+        ),
+        "decays-vectors": (
+            "a parameter with less than two dimensions decays",
+            DECAY,
+            "at what decides the group: a name, or the shape",
+        ),
+        "does-not-decay": (
+            "a parameter with two or more dimensions does not decay",
+            DECAY,
+            "at which shapes the groups are split",
+        ),
+        "wrong-decay": (
+            "a matrix with a gradient of zeros is not multiplied by 1 - lr * weight_decay",
+            DECAY,
+            "at the optimizer's class, and at the number that reaches it",
+        ),
+        "parameter-left-out": (
+            "a parameter with a gradient is not updated",
+            "every parameter belongs to one group of the optimizer",
+            "at which parameters no group takes",
+        ),
+        "wrong-update": (
+            "a step moves a parameter by something else than the learning rate",
+            "AdamW's first steps on a constant gradient move each weight by the learning rate",
+            "at the optimizer's class, and at the rate of each group",
+        ),
+        "depends-on-calls": (
+            "the rate of a step depends on what was asked before",
+            SCHEDULE,
+            "at what is kept between two calls",
+        ),
+        "depends-on-the-plan": (
+            "more epochs change the rates of steps that are long trained",
+            SCHEDULE,
+            "at which setting ends the decay",
+        ),
+        "fails-without-warm-up": (
+            "warmup_steps = 0 ends in an error",
+            "a schedule needs no warm-up",
+            "at what is divided by warmup_steps",
+        ),
+        "one-step-late": (
+            "each step has the rate of the one before",
+            "steps are counted from 1",
+            "at step 1",
+        ),
+        "wrong-warm-up": (
+            "the warm-up does not grow in equal parts to the peak",
+            "step warmup_steps has the peak, and each one before it an equal part less",
+            "at the first and the last step of the warm-up",
+        ),
+        "leaves-the-floor": (
+            "from decay_steps on, the rate is not min_lr_fraction of the peak",
+            "the rate reaches its floor at the horizon, and stays",
+            "at the step decay_steps, and at those after it",
+        ),
+        "wrong-curve": (
+            "between peak and floor the rate is not half a cosine",
+            "half a cosine goes from the peak, after the warm-up, to the floor, at the horizon",
+            "at where the cosine begins and ends, and at what it is multiplied with",
+        ),
+    }
+)
 CODES = TOLD.codes
 INPUTS, HIDDEN, CLASSES = 5, 7, 3
 WIDE, BATCH, DROP, GAIN = 512, 1024, 0.25, 9.0  # for the statistics of dropout
@@ -237,9 +270,14 @@ def curves(learner: SimpleNamespace, plan: tuple[int, int, float, int]) -> list[
     """The rates of all steps, asked for backwards and forwards; or the error."""
     warmup, horizon, floor, epochs = plan
     cfg = TrainConfig(
-        learning_rate=PEAK, warmup_steps=warmup, decay_steps=horizon, min_lr_fraction=floor,
-        max_epochs=epochs, dataset_size=64, micro_batch_size=16,
-    )  # fmt: skip
+        learning_rate=PEAK,
+        warmup_steps=warmup,
+        decay_steps=horizon,
+        min_lr_fraction=floor,
+        max_epochs=epochs,
+        dataset_size=64,
+        micro_batch_size=16,
+    )
     try:
         steps = range(1, LAST_STEP + 1)
         backwards = [float(learner.learning_rate_at(cfg, step)) for step in reversed(steps)]

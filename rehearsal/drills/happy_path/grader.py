@@ -9,15 +9,15 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import some
-from rehearsal.harness_lineage import Plan, resume_findings, start_in
-from rehearsal.harness_open import watched_steps
-from rehearsal.harness_resume import run_folder
-from rehearsal.rank import RankContext
-from rehearsal.ranks import Fault
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import some
+from rehearsal.kit.lineage import Plan, resume_findings, start_in
+from .open import watched_steps
+from rehearsal.kit.resume import run_folder
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding
 
 CODES = {
     "accepts-nonsense": "the config takes a size of zero",
@@ -55,9 +55,13 @@ def run_once(context: RankContext, learner: SimpleNamespace, folder: str, seed: 
     import torch
 
     config = learner.TrainConfig(
-        num_samples=NUM_SAMPLES, batch_size=BATCH_SIZE, epochs=EPOCHS, lr=0.05, seed=seed,
+        num_samples=NUM_SAMPLES,
+        batch_size=BATCH_SIZE,
+        epochs=EPOCHS,
+        lr=0.05,
+        seed=seed,
         folder=run_folder(context, folder),
-    )  # fmt: skip
+    )
     torch.seed()
     with watched_steps(context, folder, learner.make_dataset(config)):
         return learner.run(config)
@@ -81,8 +85,12 @@ def whole_run(context: RankContext, learner: SimpleNamespace) -> Any:
     for _ in range(2):
         torch.seed()
         dataset = learner.make_dataset(config)
-        data.append([(torch.as_tensor(x).tolist(), int(y)) for x, y in
-                     (dataset[i] for i in range(len(dataset)))])  # fmt: skip
+        data.append(
+            [
+                (torch.as_tensor(x).tolist(), int(y))
+                for x, y in (dataset[i] for i in range(len(dataset)))
+            ]
+        )
     metrics = run_once(context, learner, "a")
     random.seed(1)
     run_once(context, learner, "b")
@@ -238,8 +246,11 @@ def judge_killed(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Fi
 
 def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
     """On from the last complete epoch, to the weights of the whole run; then nothing more."""
-    plan = Plan([start.steps for r in earlier["a whole run"] if (start := start_in(r, "a"))],
-                NUM_SAMPLES, STEPS_PER_EPOCH)  # fmt: skip
+    plan = Plan(
+        [start.steps for r in earlier["a whole run"] if (start := start_in(r, "a"))],
+        NUM_SAMPLES,
+        STEPS_PER_EPOCH,
+    )
     done = len(earlier["killed in its second epoch"][0].of("optimizer_step"))
     kill = f"killed in epoch 1, after step {done}"
     ended = [i for i, event in enumerate(reports[0].events) if event["kind"] == "end"]
@@ -269,11 +280,19 @@ SCENARIOS = [
         name="a whole run", body=whole_run, judge=first(judge_whole), world_size=1, deadline_s=6
     ),
     Scenario(
-        name="killed in its second epoch", body=killed_run, judge=judge_killed, world_size=1,
-        deadline_s=6, fault=Fault(rank=0, at="optimizer_step", count=STEPS_PER_EPOCH + 2),
+        name="killed in its second epoch",
+        body=killed_run,
+        judge=judge_killed,
+        world_size=1,
+        deadline_s=6,
+        fault=Fault(rank=0, at="optimizer_step", count=STEPS_PER_EPOCH + 2),
     ),
     Scenario(
-        name="the next run", body=next_run, judge=first(judge_next), world_size=1, deadline_s=6,
+        name="the next run",
+        body=next_run,
+        judge=first(judge_next),
+        world_size=1,
+        deadline_s=6,
         judges_failures=True,
     ),
-]  # fmt: skip
+]

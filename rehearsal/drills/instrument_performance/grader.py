@@ -7,12 +7,12 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import largest_difference, weights_of
-from rehearsal.harness_slow import SlowLoop
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import largest_difference, weights_of
+from .slow import SlowLoop
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
 
 CODES = {
     "other-steps": "the loop takes another number of optimizer steps, or saves at other steps",
@@ -37,13 +37,22 @@ PHASES = ["data_wait", "forward", "backward", "grad_sync", "optimizer", "checkpo
 # Of each call: steps, save_every, and seconds by (phase, rank, step).
 LATE = 0.02
 CALLS: list[tuple[int, int, dict[tuple[str, int, int], float]]] = [
-    (41, 10, {("data_wait", 0, 5): 0.008, ("data_wait", 1, 6): 0.008,
-              ("backward", 0, 13): 0.008,
-              ("optimizer", 1, 21): 0.008, ("checkpoint", 0, 20): 0.008,
-              ("checkpoint", 1, 30): 0.008, ("forward", 0, 33): 0.008,
-              **{("forward", 1, step): LATE for step in (9, 17, 25)}}),
+    (
+        41,
+        10,
+        {
+            ("data_wait", 0, 5): 0.008,
+            ("data_wait", 1, 6): 0.008,
+            ("backward", 0, 13): 0.008,
+            ("optimizer", 1, 21): 0.008,
+            ("checkpoint", 0, 20): 0.008,
+            ("checkpoint", 1, 30): 0.008,
+            ("forward", 0, 33): 0.008,
+            **{("forward", 1, step): LATE for step in (9, 17, 25)},
+        },
+    ),
     (7, 3, {("data_wait", rank, step): 0.003 for rank in (0, 1) for step in range(1, 8)}),
-]  # fmt: skip
+]
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:

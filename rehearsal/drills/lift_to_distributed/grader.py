@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import OddNet, cover_findings, largest_difference
-from rehearsal.harness import marked_samples, watch_samples, weights_of
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import OddNet, cover_findings, largest_difference
+from rehearsal.kit.harness import marked_samples, watch_samples, weights_of
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
 
 CODES = {
     "trained-twice": "a sample is trained more than once per epoch",

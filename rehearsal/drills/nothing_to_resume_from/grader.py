@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Body, Scenario
-from rehearsal.evidence import RankReport, killed
-from rehearsal.harness import OddNet, some, watch_samples, weights_of
-from rehearsal.harness_incidents import same_run
-from rehearsal.harness_runs import Plan
-from rehearsal.rank import RankContext
-from rehearsal.ranks import Fault
-from rehearsal.verdict import Finding, is_echo
+from rehearsal.grading.drill import Body, Scenario
+from rehearsal.engine.reports import RankReport, killed
+from rehearsal.kit.harness import OddNet, some, watch_samples, weights_of
+from rehearsal.kit.incidents import same_run
+from rehearsal.kit.runs import Plan
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding, is_echo
 
 CODES = {
     "never-saves": "no checkpoint is written",
@@ -42,9 +42,10 @@ def body_with(name: str, keep: int) -> Body:
         shares = PLAN.shares(context.rank, context.world_size)
         learner.train(model, shares, folder, lr=PLAN.lr, keep=keep)
         return {
-            "weights": weights_of(model), "expected": PLAN.expected(context.world_size),
+            "weights": weights_of(model),
+            "expected": PLAN.expected(context.world_size),
             "files": [path.name for path in folder.glob("step-*.pt")],
-        }  # fmt: skip
+        }
 
     return body
 
@@ -100,9 +101,13 @@ def scenario(number: int, fault: Fault | None) -> Scenario:
             yield from judge_end(reports, keep=1)
 
     return Scenario(
-        name=f"job {number}", body=body_with("chain", 1), judge=judge, fault=fault,
-        deadline_s=5, judges_failures=True,
-    )  # fmt: skip
+        name=f"job {number}",
+        body=body_with("chain", 1),
+        judge=judge,
+        fault=fault,
+        deadline_s=5,
+        judges_failures=True,
+    )
 
 
 def judge_end(reports: Sequence[RankReport], keep: int) -> Iterable[Finding]:
@@ -122,7 +127,9 @@ KILLS = [Fault(rank=0, at="file", count=count) for count in (3, 4, 5, 6, 7)]
 KILLS += [Fault(rank=0, at="torn", count=2)]
 SCENARIOS = [scenario(number, fault) for number, fault in enumerate([*KILLS, None])] + [
     Scenario(
-        name="two kept", body=body_with("two", 2), deadline_s=5,
+        name="two kept",
+        body=body_with("two", 2),
+        deadline_s=5,
         judge=lambda reports, earlier: judge_end(reports, keep=2),
     )
-]  # fmt: skip
+]

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
 
 CODES = {
     "not-a-plan": "what plan returns is no list of entries with three names each",
@@ -27,17 +27,29 @@ ANSWERS = {
     "module": ("a_person_starts_it", "manual_steps", "somebody executes cells for every run"),
     "container": ("other_library_per_node", "image_digests", "nodes with unlike libraries"),
     "launcher": ("no_rank_identity", "ranks_joined", "processes that do not know their rank"),
-    "data_manifest": ("other_data_after_resume", "manifest_mismatches",
-                      "a position in the data that means other samples after a resume"),
-    "config_service": ("weights_of_unknown_origin", "untraceable_checkpoints",
-                       "a checkpoint of which nobody knows the settings"),
-    "artifact_store": ("lost_with_the_node", "last_good_checkpoint_age",
-                       "progress that goes with the machine it is on"),
+    "data_manifest": (
+        "other_data_after_resume",
+        "manifest_mismatches",
+        "a position in the data that means other samples after a resume",
+    ),
+    "config_service": (
+        "weights_of_unknown_origin",
+        "untraceable_checkpoints",
+        "a checkpoint of which nobody knows the settings",
+    ),
+    "artifact_store": (
+        "lost_with_the_node",
+        "last_good_checkpoint_age",
+        "progress that goes with the machine it is on",
+    ),
     "metrics": ("unnoticed_stall", "heartbeat_age", "a rank that stands still unnoticed"),
-    "retry_policy": ("idle_until_morning", "goodput",
-                     "a person at night for each lost node, and starts that fail for ever"),
+    "retry_policy": (
+        "idle_until_morning",
+        "goodput",
+        "a person at night for each lost node, and starts that fail for ever",
+    ),
     "cost_policy": ("pays_for_nothing", "cost_per_gain", "machines kept for a finished idea"),
-}  # fmt: skip
+}
 NEEDS = [
     ("module", "container", "an image holds code that a command can start"),
     ("container", "launcher", "what is started on every node is the same on every node"),

@@ -6,20 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Body, Judge, Scenario
-from rehearsal.evidence import RankReport, killed
-from rehearsal.harness import cover_findings, largest_difference, marked_samples
-from rehearsal.harness_lineage import Plan, resume_findings, start_in
-from rehearsal.harness_resume import (
-    DropoutNet,
-    copy_folder,
-    run_folder,
-    strikes_in_save,
-    watched,
-)
-from rehearsal.rank import RankContext
-from rehearsal.ranks import Fault
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Body, Judge, Scenario
+from rehearsal.engine.reports import RankReport, killed
+from rehearsal.kit.harness import cover_findings, largest_difference, marked_samples
+from rehearsal.kit.lineage import Plan, resume_findings, start_in
+from rehearsal.kit.resume import DropoutNet, copy_folder, run_folder, strikes_in_save, watched
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding
 
 CODES = {
     "trained-twice": "a sample is trained more than once per epoch, over a kill or without one",
@@ -68,9 +62,15 @@ def start(context: RankContext, learner: SimpleNamespace, folder: str) -> Any:
     model.train()
     with watched(context, model, folder):
         learner.train(
-            model, inputs, targets, folder=path, epochs=EPOCHS, lr=0.1,
-            global_batch_size=GLOBAL_BATCH_SIZE, save_every=SAVE_EVERY,
-        )  # fmt: skip
+            model,
+            inputs,
+            targets,
+            folder=path,
+            epochs=EPOCHS,
+            lr=0.1,
+            global_batch_size=GLOBAL_BATCH_SIZE,
+            save_every=SAVE_EVERY,
+        )
     return [before, loss()]
 
 
@@ -231,22 +231,36 @@ FAULTS += [Fault(rank=1, at="late_file", count=1)]
 SCENARIOS = [
     Scenario(name="nobody kills it", body=run_in("whole"), judge=judge_whole, deadline_s=5),
     Scenario(
-        name="killed in the middle of an epoch", body=run_in("killed"), judge=judge_killed,
-        fault=Fault(rank=1, at="optimizer_step", count=5), deadline_s=5,
+        name="killed in the middle of an epoch",
+        body=run_in("killed"),
+        judge=judge_killed,
+        fault=Fault(rank=1, at="optimizer_step", count=5),
+        deadline_s=5,
     ),
     Scenario(
-        name="goes on, killed after an epoch", body=run_in("killed"), judge=judge_resumed,
-        fault=Fault(rank=0, at="before_step", count=3), deadline_s=5, judges_failures=True,
+        name="goes on, killed after an epoch",
+        body=run_in("killed"),
+        judge=judge_resumed,
+        fault=Fault(rank=0, at="before_step", count=3),
+        deadline_s=5,
+        judges_failures=True,
     ),
     *(
         Scenario(
-            name=kill, body=killed_in_save(folder, tears=folder == "torn"), fault=fault,
-            judge=judge_save(folder), deadline_s=5, judges_failures=True,
+            name=kill,
+            body=killed_in_save(folder, tears=folder == "torn"),
+            fault=fault,
+            judge=judge_save(folder),
+            deadline_s=5,
+            judges_failures=True,
         )
         for (folder, kill), fault in zip(KILLS.items(), FAULTS, strict=True)
     ),
     Scenario(
-        name="goes on from each of them", body=start_all_again, judge=judge_all, deadline_s=8,
+        name="goes on from each of them",
+        body=start_all_again,
+        judge=judge_all,
+        deadline_s=8,
         judges_failures=True,
     ),
-]  # fmt: skip
+]

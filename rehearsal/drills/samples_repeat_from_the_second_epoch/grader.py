@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rehearsal.drill import Body, Judge, Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import OddNet, ids_of, marked_samples, some
-from rehearsal.harness import watch_samples, weights_of
-from rehearsal.harness_deal import deal_findings, orders
-from rehearsal.harness_incidents import first_of, ranks_differ, weights_finding
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Body, Judge, Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import OddNet, ids_of, marked_samples, some
+from rehearsal.kit.harness import watch_samples, weights_of
+from .deal import deal_findings, orders
+from rehearsal.kit.incidents import first_of, ranks_differ, weights_finding
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
 
 CODES = {
     "no-evaluation": "rank 0 does not return what is asked for, or another rank does",
@@ -46,10 +46,16 @@ def body_with(seed: int, eval_every: int) -> Body:
 
         model.register_forward_pre_hook(evaluated)
         lines = learner.train(
-            model, (inputs[:NUM_SAMPLES], targets[:NUM_SAMPLES]),
-            (inputs[NUM_SAMPLES:], targets[NUM_SAMPLES:]), seed=seed, epochs=EPOCHS, lr=0.02,
-            global_batch_size=GLOBAL_BATCH_SIZE, eval_every=eval_every, eval_size=EVAL_SIZE,
-        )  # fmt: skip
+            model,
+            (inputs[:NUM_SAMPLES], targets[:NUM_SAMPLES]),
+            (inputs[NUM_SAMPLES:], targets[NUM_SAMPLES:]),
+            seed=seed,
+            epochs=EPOCHS,
+            lr=0.02,
+            global_batch_size=GLOBAL_BATCH_SIZE,
+            eval_every=eval_every,
+            eval_size=EVAL_SIZE,
+        )
         return {"weights": weights_of(model), "evaluated": [int(step) for step, _ in lines]}
 
     return body
@@ -99,10 +105,14 @@ def against(
     first = earlier.get("evaluates often")
     if first and len(first) == len(reports):
         yield from weights_finding(
-            "evaluation-changes-training", "with eval_every=3 and 100 the weights differ",
-            first[0].answer["weights"], reports[0].answer["weights"], 0.0,
-            "who looks at a run does not change it", "at everything that both draw from",
-        )  # fmt: skip
+            "evaluation-changes-training",
+            "with eval_every=3 and 100 the weights differ",
+            first[0].answer["weights"],
+            reports[0].answer["weights"],
+            0.0,
+            "who looks at a run does not change it",
+            "at everything that both draw from",
+        )
     elif first and orders(first, STEPS_PER_EPOCH) == orders(reports, STEPS_PER_EPOCH):
         rule = "the order is a function of seed and epoch"
         yield Finding(
@@ -112,10 +122,15 @@ def against(
 
 SCENARIOS = [
     Scenario(
-        name=name, body=body_with(seed, eval_every), judge=judge_with(eval_every),
-        world_size=world_size, deadline_s=4,
+        name=name,
+        body=body_with(seed, eval_every),
+        judge=judge_with(eval_every),
+        world_size=world_size,
+        deadline_s=4,
     )
     for name, world_size, seed, eval_every in (
-        ("evaluates often", 2, 5, 3), ("never evaluates", 2, 5, 100), ("another seed", 3, 6, 2),
+        ("evaluates often", 2, 5, 3),
+        ("never evaluates", 2, 5, 100),
+        ("another seed", 3, 6, 2),
     )
-]  # fmt: skip
+]

@@ -1,0 +1,170 @@
+"""A file of an earlier call, a call with other settings that is killed, and a third one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from rehearsal.grading.drill import Body, Judge, Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import (
+    OddNet,
+    largest_difference,
+    marked_samples,
+    some,
+    watch_samples,
+)
+from .settings import GLOBAL_BATCH_SIZE, NUM_SAMPLES, RULE, Call, go_through
+from .settings import samples_of, setting_findings, watch_settings
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding
+
+CODES = {
+    "starts-over": "a call begins at step 0 beside a file",
+    "wrong-position": "a call begins before or behind the step that the file is of",
+    "other-steps": "a call takes another number of steps than are left",
+    "old-rate": "a parameter learns with the rate of an earlier call",
+    "old-decay": "a parameter decays as in an earlier call",
+    "settings-of-another-group": "a parameter has the rate or the decay of another group",
+    "schedule-begins-again": "the rates are those of the schedule's first steps",
+    "other-rate": "a parameter learns with a rate, or decays by one, that no call asks for",
+    "ranks-differ": "the ranks end a step with different weights",
+    "moments-lost": "the optimizer begins anew",
+    "not-the-same-run": "a step with the right settings ends elsewhere",
+}
+STEPS, SAVE_EVERY = 10, 2
+# The file is of step 4; the second call is killed after step 7, and step 6 is saved.
+FILE, SECOND, THIRD = Call(0, 0.05, 0.1), Call(4, 0.02, 0.4), Call(6, 0.03, 0.0)
+
+
+def body_of(run: str, calls: Sequence[Call], steps: int = STEPS) -> Body:
+    """The last of the calls, in the folder of ``run``."""
+
+    def body(context: RankContext, learner: SimpleNamespace) -> Any:
+        import torch
+
+        context.init_group()
+        folder = context.folder / run
+        if context.rank == 0:
+            if not folder.exists():
+                folder.mkdir()
+                if len(calls) > 1:
+                    go_through(calls[:1], calls[1].start, file=folder / "latest.pt")
+            right, forgets = [go_through(calls, steps, forgets=it) for it in (False, True)]
+            context.record("reference", right=right, forgets=forgets)
+        torch.distributed.barrier()
+        model, (inputs, targets) = OddNet(seed=context.rank), marked_samples(NUM_SAMPLES)
+        watch_samples(context, model)
+        watch_settings(context, model)
+        learner.train(
+            model,
+            inputs,
+            targets,
+            folder=folder,
+            steps=steps,
+            save_every=SAVE_EVERY,
+            global_batch_size=GLOBAL_BATCH_SIZE,
+            lr=calls[-1].lr,
+            weight_decay=calls[-1].weight_decay,
+        )
+
+    return body
+
+
+def judge_of(calls: Sequence[Call], steps: int = STEPS) -> Judge:
+    """What the last of the calls did; its first finding explains the others."""
+    return lambda reports, _: [*findings(reports, calls, steps)][:1]
+
+
+def findings(
+    reports: Sequence[RankReport], calls: Sequence[Call], steps: int
+) -> Iterator[Finding]:
+    """Where the call began, and then step by step: settings, ranks, weights."""
+    now, ended = calls[-1], all(report.has_answer for report in reports)
+    taken = max(len(report.of("before_step")) for report in reports)
+    if not taken and not ended:
+        return
+    where = f"{len(reports)} ranks, lr={now.lr:g}, weight_decay={now.weight_decay:g}"
+    where += f" on a file of step {now.start}" * (now.start > 0)
+    first = sorted(sample for report in reports for sample in first_samples(report))
+    if first != sorted(samples_of(now.start)):
+        found = f"{where}: the first step trains samples {some(first) or 'none'}; step "
+        found += f"{now.start + 1} has {some(sorted(samples_of(now.start)))}"
+        is_over = now.start > 0 and first == sorted(samples_of(0))
+        code = "starts-over" if is_over else "wrong-position"
+        yield Finding(code, found, RULE, "at what is read of a file, when, and on whose word")
+        return
+    for step, number in enumerate(range(taken), now.start):
+        if step < steps:
+            yield from step_findings(
+                reports, calls, step, number, f"{where}: step {step + 1}, "
+            )
+    if now.start + taken > steps or (ended and now.start + taken < steps):
+        found = f"{where}: {taken} steps; of {steps}, {steps - now.start} were left"
+        yield Finding("other-steps", found, RULE, "at what ends the loop")
+
+
+def first_samples(report: RankReport) -> list[int]:
+    """What went through the model before the first step."""
+    kinds = [event["kind"] for event in report.events]
+    end = kinds.index("before_step") if "before_step" in kinds else 0
+    return [s for e in report.events[:end] if e["kind"] == "forward" for s in e["samples"]]
+
+
+def step_findings(
+    reports: Sequence[RankReport], calls: Sequence[Call], step: int, number: int, where: str
+) -> Iterator[Finding]:
+    """One step of a call: its ``number``-th, the run's ``step``-th, both from 0."""
+    for report in reports:
+        for event in report.of("before_step")[number : number + 1]:
+            for name, settings in event["settings"].items():
+                about = f"{where}rank {report.rank}, {name}: "
+                yield from setting_findings(calls, step, name, settings, about)
+    reference = reports[0].of("reference")[0]
+    ends = [e["weights"] for r in reports for e in r.of("stepped")[number : number + 1]]
+    for weights in ends:
+        if not largest_difference(ends[0], weights)[0] <= 1e-6:
+            found = f"{where}with the right settings, leaves the ranks with unlike weights"
+            rule = "ranks that start alike and take the same steps stay alike"
+            yield Finding("ranks-differ", found, rule, "at which ranks restore what")
+            return
+        difference, name = largest_difference(weights, reference["right"][step])
+        if not difference < 1e-4:
+            forgets = largest_difference(weights, reference["forgets"][step])[0] < 1e-4
+            found = f"{where}with the right settings, ends {difference:.2g} away in {name}"
+            found += "; an optimizer without a past ends there" * forgets
+            look = "at what a step depends on besides weights, samples and settings"
+            code = "moments-lost" if forgets else "not-the-same-run"
+            yield Finding(code, found, RULE, look)
+            return
+
+
+CALLS = [FILE, SECOND, THIRD]
+FRESH = [Call(0, 0.04, 0.2)]
+SCENARIOS = [
+    Scenario(
+        name="another rate",
+        body=body_of("a", CALLS[:2]),
+        judge=judge_of(CALLS[:2]),
+        fault=Fault(rank=1, at="optimizer_step", count=3),
+        deadline_s=5,
+        judges_failures=True,
+    ),
+    Scenario(
+        name="a third one",
+        body=body_of("a", CALLS),
+        judge=judge_of(CALLS),
+        deadline_s=5,
+        judges_failures=True,
+    ),
+    Scenario(
+        name="nothing to restore",
+        body=body_of("b", FRESH, 5),
+        judge=judge_of(FRESH, 5),
+        world_size=3,
+        deadline_s=5,
+        judges_failures=True,
+    ),
+]

@@ -1,0 +1,128 @@
+"""The ranks stay alike to the end of each epoch, on the mean gradient, at one sync per step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import (
+    OddNet,
+    cover_findings,
+    marked_samples,
+    watch_samples,
+    weights_of,
+)
+from rehearsal.kit.incidents import ranks_differ, steps_taken, stood_still, weights_finding
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
+
+CODES = {
+    "collective-on-some-ranks": "the run stands still: not all ranks issued a collective",
+    "trained-twice": "a sample is trained more than once",
+    "never-trained": "a sample is left out",
+    "wrong-number-of-steps": "accumulated groups and optimizer steps do not match",
+    "ranks-differ": "the ranks end with different weights",
+    "not-the-global-mean": "the ranks agree, but not on the step over all micro-batches",
+    "too-many-bytes": "gradients travel more often than once per optimizer step",
+}
+# Micro-batches per epoch: a last step of one, an epoch shorter than a step, an even epoch.
+EPOCHS, GRAD_ACCUM_STEPS, MICRO_BATCH_SIZE, LR = (7, 2, 6), 3, 2, 0.02
+STEPS = sum(-(-count // GRAD_ACCUM_STEPS) for count in EPOCHS)
+
+
+def samples_of(epoch: int, micro_step: int, rank: int, world_size: int) -> slice:
+    """Ids of a micro-batch; none is used twice."""
+    number = (sum(EPOCHS[:epoch]) + micro_step) * world_size + rank
+    return slice(number * MICRO_BATCH_SIZE, (number + 1) * MICRO_BATCH_SIZE)
+
+
+def epochs_of(rank: int, world_size: int) -> Iterator[list[tuple[Any, Any]]]:
+    """For each epoch the list of this rank's micro-batches."""
+    inputs, targets = marked_samples(sum(EPOCHS) * world_size * MICRO_BATCH_SIZE)
+    for epoch, count in enumerate(EPOCHS):
+        places = [samples_of(epoch, number, rank, world_size) for number in range(count)]
+        yield [(inputs[place], targets[place]) for place in places]
+
+
+def body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """Train; tell the weights, and those of one process on the same groups."""
+    context.init_group()
+    model = OddNet(seed=context.rank)
+    watch_samples(context, model)
+    epochs = epochs_of(context.rank, context.world_size)
+    learner.train(model, epochs, lr=LR, grad_accum_steps=GRAD_ACCUM_STEPS)
+    context.record("trained")
+    return {
+        "weights": weights_of(model),
+        "expected": expected(context.world_size),
+        "gradient_bytes": 4 * sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def expected(world_size: int) -> dict[str, str]:
+    """One process: each step on the samples of all its micro-batches at once."""
+    import torch
+
+    model = OddNet(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+    ranks = [epochs_of(rank, world_size) for rank in range(world_size)]
+    for epoch in zip(*ranks, strict=True):
+        for first in range(0, len(epoch[0]), GRAD_ACCUM_STEPS):
+            group = [pair for rank in epoch for pair in rank[first : first + GRAD_ACCUM_STEPS]]
+            inputs, targets = (torch.cat(part) for part in zip(*group, strict=True))
+            optimizer.zero_grad()
+            (model(inputs) - targets).pow(2).sum(1).mean().backward()
+            optimizer.step()
+    return weights_of(model)
+
+
+def judge(
+    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+) -> Iterable[Finding]:
+    """The findings of one job."""
+    world_size, first = len(reports), reports[0].answer
+    if any(not report.has_answer for report in reports):
+        yield from stood_still(reports)
+        return
+    num_samples = sum(EPOCHS) * world_size * MICRO_BATCH_SIZE
+    yield from cover_findings(reports, num_samples, 1, "at the last micro-batches of an epoch")
+    taken = steps_taken(reports[0])
+    if taken != STEPS:
+        text = f"{taken} optimizer steps; epochs of {EPOCHS} micro-batches are {STEPS} steps"
+        rule = f"a step is {GRAD_ACCUM_STEPS} micro-batches, or what is left of an epoch"
+        yield Finding("wrong-number-of-steps", text, rule, "at when the optimizer steps")
+        return
+    yield from ranks_differ(reports)
+    yield from weights_finding(
+        "not-the-global-mean",
+        f"{world_size} rank(s) differ from one process",
+        first["weights"],
+        first["expected"],
+        1e-4,
+        "a step follows the mean over all its micro-batches on all ranks",
+        "at a step with fewer micro-batches: what is divided by, and what is summed",
+    )
+    sent = sum(entry["bytes"] for entry in reports[0].collectives if "reduce" in entry["name"])
+    most = STEPS * first["gradient_bytes"]
+    if sent > 1.5 * most:
+        text = (
+            f"rank 0 put {sent} bytes into all-reduces; {STEPS} steps have {most} of gradients"
+        )
+        rule = "gradients travel once per optimizer step, whatever the accumulation"
+        yield Finding("too-many-bytes", text, rule, "at which backward passes talk")
+
+
+SCENARIOS = [
+    Scenario(
+        name=f"{world_size} rank(s)",
+        body=body,
+        judge=judge,
+        world_size=world_size,
+        deadline_s=4,
+        judges_failures=True,
+    )
+    for world_size in (3, 2, 1)
+]

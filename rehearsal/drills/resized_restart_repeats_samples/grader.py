@@ -1,0 +1,115 @@
+"""Restarted on fewer ranks, on more, and on fewer again: the same samples in the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from rehearsal.grading.drill import Body, Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import OddNet, marked_samples
+from rehearsal.kit.restart import CODES as RESTART_CODES
+from rehearsal.kit.restart import Plan, after, judge_killed, samples_of_steps
+from rehearsal.kit.restart import train_watched, whole_findings
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding
+
+CODES = {
+    **RESTART_CODES,
+    "batch-follows-the-world": "a step trains another number of samples on other ranks",
+}
+# Three full steps of 6, and one of 2: with three ranks, one of them gets no sample.
+PLAN = Plan(num_samples=20, epochs=3, steps_per_epoch=4)
+GLOBAL_BATCH_SIZE, EVERY = 6, 2
+LOOK = "at what the saved position counts, and whether another world counts the same"
+
+
+def trains(run: str) -> Body:
+    """A body that trains in the folder of ``run``, or goes on there, on however many ranks."""
+
+    def body(context: RankContext, learner: SimpleNamespace) -> Any:
+        context.init_group()
+        model, (inputs, targets) = OddNet(seed=context.rank), marked_samples(PLAN.num_samples)
+        return train_watched(
+            context,
+            model,
+            run,
+            lambda folder: learner.train(
+                model,
+                inputs,
+                targets,
+                folder=folder,
+                epochs=PLAN.epochs,
+                global_batch_size=GLOBAL_BATCH_SIZE,
+                checkpoint_every=EVERY,
+                lr=0.01,
+            ),
+        )
+
+    return body
+
+
+def judge_whole(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
+    """Before any restart."""
+    return whole_findings(PLAN, reports, "at what all ranks begin with")
+
+
+def restarted(*before: tuple[str, int]) -> Any:
+    """The judge of the restart after the scenarios ``before``, with the steps that survive."""
+
+    def judge(reports: Sequence[RankReport], earlier: Any) -> Iterable[Finding]:
+        sizes = [len(samples) for samples in samples_of_steps(reports)]
+        if sizes and max(sizes) != GLOBAL_BATCH_SIZE:
+            yield Finding(
+                "batch-follows-the-world",
+                f"restarted on {len(reports)} rank(s), the largest step trains {max(sizes)} "
+                f"samples; global_batch_size={GLOBAL_BATCH_SIZE}",
+                "the global batch is a choice of the run, not of the number of ranks",
+                "at how a rank's share of a step follows from the number of ranks",
+            )
+            return
+        # Other ranks add in another order: the same up to float rounding.
+        yield from after(PLAN, "whole", LOOK, dict(before), tolerance=1e-5)(reports, earlier)
+
+    return judge
+
+
+def job(name: str, run: str, world_size: int, kill: int) -> Scenario:
+    """A job on ``world_size`` ranks that dies after its ``kill``-th optimizer step."""
+    fault = Fault(rank=world_size - 1, at="optimizer_step", count=kill)
+    return Scenario(
+        name=name,
+        body=trains(run),
+        judge=judge_killed,
+        world_size=world_size,
+        fault=fault,
+        deadline_s=6,
+    )
+
+
+def last(name: str, run: str, world_size: int, *before: tuple[str, int]) -> Scenario:
+    """The job that goes on after ``before`` and runs to the end."""
+    return Scenario(
+        name=name,
+        body=trains(run),
+        judge=restarted(*before),
+        world_size=world_size,
+        deadline_s=6,
+    )
+
+
+SCENARIOS = [
+    Scenario(name="whole", body=trains("whole"), judge=judge_whole, deadline_s=6),
+    job("two", "a", 2, kill=3),
+    last("two, then one", "a", 1, ("two", 2)),
+    job("one", "b", 1, kill=3),
+    last("one, then two", "b", 2, ("one", 2)),
+    # In the second epoch; then another change.
+    job("three", "c", 3, kill=7),
+    job("three, then two", "c", 2, kill=3),
+    last("three, two, one", "c", 1, ("three", 6), ("three, then two", 2)),
+    job("one again", "d", 1, kill=7),
+    last("one, then three", "d", 3, ("one again", 6)),
+]

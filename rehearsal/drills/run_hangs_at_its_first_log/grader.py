@@ -1,0 +1,129 @@
+"""The run goes on, rank 0 logs the loss of all ranks, and the training is what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.harness import OddNet, largest_difference, marked_samples, weights_of
+from rehearsal.kit.incidents import stood_still
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
+
+CODES = {
+    "collective-on-some-ranks": "the run stands still: not all ranks issued a collective",
+    "wrong-steps": "not the steps that are to be logged",
+    "logs-on-other-ranks": "a rank other than 0 returns lines",
+    "logs-one-rank": "what is logged is the loss of rank 0's own samples",
+    "not-the-global-loss": "what is logged is neither that nor the loss over all samples",
+    "training-changed": "the weights are not those of the training that was right",
+}
+# Shares of a step by rank: 3, 2 and 1 samples, the last two steps fewer.
+SHARES = [(3, 2, 1), (1, 3, 2), (2, 1, 3), (3, 1, 1), (1, 2, 3), (2, 2, 1), (1, 1, 2)]
+LR, LOG_EVERY = 0.03, 3
+
+
+def shares_of(rank: int, world_size: int) -> Iterator[tuple[Any, Any]]:
+    """A generator of one rank's samples per step."""
+    inputs, targets = marked_samples(64)
+    at = 0
+    for sizes in SHARES:
+        first = at + sum(sizes[:rank])
+        at += sum(sizes[:world_size])
+        yield inputs[first : first + sizes[rank]], targets[first : first + sizes[rank]]
+
+
+def body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """Train; tell the log and the weights, and those of one process with all the shares."""
+    context.init_group()
+    rank, world_size = context.rank, context.world_size
+    model = OddNet()
+    shares = shares_of(rank, world_size)
+    log = learner.train(model, shares, lr=LR, log_every=LOG_EVERY)
+    return {
+        "log": [[int(step), float(loss)] for step, loss in log],
+        "weights": weights_of(model),
+        **expected(world_size),
+    }
+
+
+def expected(world_size: int) -> dict[str, Any]:
+    """One process: the losses of all ranks' samples, those of rank 0's alone, the weights."""
+    import torch
+
+    model = OddNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+    everywhere, alone = [], []
+    for parts in zip(*(shares_of(rank, world_size) for rank in range(world_size)), strict=True):
+        inputs, targets = (torch.cat(part) for part in zip(*parts, strict=True))
+        errors = (model(inputs) - targets).pow(2).sum(1)
+        everywhere.append(errors.mean().item())
+        alone.append(errors[: len(parts[0][0])].mean().item())
+        optimizer.zero_grad()
+        errors.mean().backward()
+        optimizer.step()
+    return {"everywhere": everywhere, "alone": alone, "expected": weights_of(model)}
+
+
+def judge(
+    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+) -> Iterable[Finding]:
+    """The findings of one job."""
+    if any(not report.has_answer for report in reports):
+        yield from stood_still(reports)
+        return
+    log, answer = reports[0].answer["log"], reports[0].answer
+    wanted = [step for step in range(1, len(SHARES) + 1) if step % LOG_EVERY == 0]
+    if [step for step, _ in log] != wanted:
+        steps = [step for step, _ in log]
+        text = f"of {len(SHARES)} steps with log_every={LOG_EVERY}, rank 0 logged {steps}"
+        rule = "one line for each step that log_every divides, counted from 1"
+        yield Finding("wrong-steps", text, rule, "at when a line is added")
+        return
+    for report in reports[1:]:
+        if lines := report.answer["log"]:
+            text = f"rank {report.rank} returned {len(lines)} line(s)"
+            rule = "all ranks reduce, one rank tells"
+            yield Finding("logs-on-other-ranks", text, rule, "at who adds a line")
+            break
+    for report in reports:
+        difference, name = largest_difference(report.answer["weights"], answer["expected"])
+        if not difference < 1e-5:
+            text = f"rank {report.rank}'s weights are off by {difference:.2g} in {name}"
+            rule = "a log changes nothing in the training"
+            yield Finding(
+                "training-changed", text, rule, "at what the log shares with the step"
+            )
+            return
+    for step, loss in log:
+        right, own = (answer[name][step - 1] for name in ("everywhere", "alone"))
+        if abs(loss - right) <= 1e-4 * right:
+            continue
+        is_own = abs(loss - own) <= 1e-4 * own
+        found = (
+            f"step {step} logged {loss:.4f}; over the samples of all ranks it is {right:.4f}"
+        )
+        found += f", over rank 0's {own:.4f}"
+        yield Finding(
+            "logs-one-rank" if is_own else "not-the-global-loss",
+            found,
+            "a step's loss is the mean over its samples, whichever rank has them",
+            "at what is summed over the ranks, and at what it is divided by",
+        )
+        break
+
+
+SCENARIOS = [
+    Scenario(
+        name=f"{world_size} rank(s)",
+        body=body,
+        judge=judge,
+        world_size=world_size,
+        deadline_s=4,
+        judges_failures=True,
+    )
+    for world_size in (3, 2, 1)
+]
