@@ -36,7 +36,7 @@
 # **How to use it.** First read it and run it from top to bottom; that takes an evening.
 # Then open `01_walkthrough_hidden.ipynb`: the bodies you type are empty, and each answer is
 # folded below its cell. Finish with `01_walkthrough_blank.ipynb`, which has no answers.
-# Everything you'd only explain is filled in, in all three.
+# Whatever you'd only explain is filled in everywhere.
 #
 # The text above each cell gives you lines to say: why you chose this, what it costs, and
 # which metric would tell you it was wrong. Practice that last one most.
@@ -350,7 +350,8 @@ assert small.half() == 0 != small.bfloat16()
 # - Why: "An error on one rank becomes an error on all. If one rank bails out alone, the
 #   others hang in their next collective, and the blast radius is the whole job."
 # - Cost: "A small gather wherever a single rank can fail: at startup and at saves. And two
-#   bytes per step, overlapped with the backward pass."
+#   bytes per step, overlapped with the backward pass. Both go over gloo, so the control plane
+#   stays off the data plane."
 # - How I'd notice it's wrong: "Ranks are alive but no steps complete. Or recovery is slow: I'd
 #   measure from the kill to the first new step, because restarted ranks may be trying to
 #   reach dead peers."
@@ -404,7 +405,7 @@ assert gradients == [1.5, 1.5]
 
 # %% [markdown]
 # Rank 1 fails alone, yet both ranks stop, and both know why. Without that, rank 0 waits for a
-# peer that has carried on without it, until its timeout expires (half a second here).
+# peer that has carried on without it, until its timeout expires: half a second here, 10 minutes by default under NCCL.
 
 # %%
 def one_rank_fails():
@@ -736,7 +737,7 @@ assert not torch.equal(copied["layers.0.weight"], net.layers[0].weight)
 
 # %% [markdown]
 # Twenty steps, one of them with a slow save. The phases add up to the wall time. The max shows
-# the save; the mean, the p50 and the p95 don't.
+# the save; the mean, the p50 and the p95 hide it.
 
 # %%
 timers = StepTimers(torch.device("cpu"))
@@ -753,7 +754,7 @@ wall_ms = timers.between_ms(timers.origin, timers.step_start)
 assert abs(sum(sum(spent.values()) for spent in steps) - wall_ms) < 0.01 * wall_ms
 
 # %% [markdown]
-# That's no accident of twenty steps. Saves are rare, so percentiles over *all* steps never see
+# The number of steps doesn't matter. Saves are rare, so percentiles over *all* steps never see
 # them: with one save of 2000 ms in 200 steps, p50 and p95 are both 0. Use the max, or the p50
 # of the steps that saved.
 
@@ -789,8 +790,8 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # then, on every rank, and in which order.
 #
 # **What to say**
-# - Why: "There's no resume flag. On start it looks in the run folder and resumes from the newest
-#   checkpoint that passes verification, or starts fresh. So it makes no difference whether a
+# - Why: "There's no resume flag. On start, the trainer resumes from the newest checkpoint in the
+#   run folder that passes verification, or starts fresh. It makes no difference whether a
 #   scheduler, torchrun or a person restarts it."
 # - Why: "Rank 0 reads and decides. The others check that they see the same folder, and follow."
 # - Why: "Build order is a choice with constraints. The optimizer must own the parameters it
@@ -828,8 +829,8 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # %% include="launch" typed="run train_run train_loop next_step save"
 
 # %% [markdown]
-# **Build order, part one.** Restore and then wrap in DDP, or wrap and then restore: after a
-# step, both ranks have the same weights either way. It's a choice. This trainer restores first,
+# **Build order, part one: a choice.** Restore and then wrap in DDP, or wrap and then restore:
+# one step later, both ranks have the same weights either way. This trainer restores first,
 # so nothing is broadcast that the restore would overwrite.
 
 # %%
@@ -1006,8 +1007,8 @@ assert resumed[0]["weights_sha256"] == reference[0]["weights_sha256"]
 #   agents see it and restart their ranks. A rank that hangs without dying triggers none of this.
 # - **The process group's watchdog**, a thread in every rank. It ends the process when a
 #   collective exceeds the group's timeout: 10 minutes by default, `dist_timeout_s` here.
-# - **This trainer's own watchdog**, `hang_timeout_s`, which fires when no step completes, and
-#   reports the rank that the others are waiting for.
+# - **This trainer's own watchdog**, `hang_timeout_s`, which fires when no step completes and
+#   names the rank that the others seem to be waiting for.
 #
 # The settings to know:
 #
@@ -1116,9 +1117,9 @@ rank_timeline(straight.run_dir, first_step=40, num_steps=4)
 
 # %% [markdown]
 # **Multi-node bootstrap.** If they ask how this gets to eight nodes: "Nothing in the trainer
-# knows how it was started. The control plane gives each process a rank, the world size and one
-# address; torchrun does that here, a cluster's launcher there. I'd verify that every rank showed
-# up, and `agree_on_start` already verifies that all nodes see the same run folder."
+# knows how it was started. The control plane gives each process a rank, the world size and an
+# address: torchrun here, a cluster's launcher there. I'd check that every rank showed up;
+# `agree_on_start` already checks that all nodes see one run folder."
 
 # %%
 worlds = [
