@@ -405,7 +405,8 @@ assert gradients == [1.5, 1.5]
 
 # %% [markdown]
 # Rank 1 fails alone, yet both ranks stop, and both know why. Without that, rank 0 waits for a
-# peer that has carried on without it, until its timeout expires: half a second here, 10 minutes by default under NCCL.
+# peer that has carried on without it, until its timeout expires: half a second here, 10 minutes
+# by default under NCCL.
 
 # %%
 def one_rank_fails():
