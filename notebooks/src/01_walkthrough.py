@@ -1022,7 +1022,7 @@ assert resumed[0]["weights_sha256"] == reference[0]["weights_sha256"]
 #
 # Say: "On gloo a death is an error; on NCCL it's a hang until something times out. So detection
 # time goes into my recovery budget, and I keep the flight recorder on." Without a GPU we can't
-# show the hang. The names and timeouts come from the headers of the torch you have installed:
+# show the hang, but the names and timeouts below come from the torch you have installed:
 
 # %%
 headers = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d"
@@ -1037,10 +1037,12 @@ for name in (
     print(f"{name:34}", "in torch" if f'"{name}"' in text else "not in this version")
 print(f"{'shrink_group':34}", "in torch" if hasattr(dist, "shrink_group") else "not here")
 found = re.search(r"NCCLDefaultTimeout =\s*std::chrono::milliseconds\(([\d *]+)\)", text)
-nccl_timeout = timedelta(milliseconds=math.prod(map(int, found[1].split("*"))))
-print("default timeouts: nccl", nccl_timeout, "| gloo", dist.constants.default_pg_timeout)
-assert nccl_timeout == timedelta(minutes=10)
+print("default timeout, gloo:", dist.constants.default_pg_timeout)
 assert dist.constants.default_pg_timeout == timedelta(minutes=30)
+if found:  # some builds come without these headers
+    nccl_timeout = timedelta(milliseconds=math.prod(map(int, found[1].split("*"))))
+    print("default timeout, nccl:", nccl_timeout)
+    assert nccl_timeout == timedelta(minutes=10)
 
 # %% [markdown]
 # ## The proof
