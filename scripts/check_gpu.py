@@ -35,7 +35,9 @@ from rehearsal.faults import breaks
 
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "scripts" / "launch.py"
-DEADLINE_S = 300.0  # of one start; the first one on a node loads CUDA libraries from cold storage
+DEADLINE_S = (
+    300.0  # of one start; the first one on a node loads CUDA libraries from cold storage
+)
 KILL_STEP = 5
 SEQ_LEN = 8
 

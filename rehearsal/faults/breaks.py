@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 
 def is_rank(rank: int | None) -> bool:
@@ -146,8 +147,7 @@ def signal_at_the_vote(signal_: signal.Signals, rank: int, step: int, when: str)
     Before: the peers wait for its vote. After: they wait for it in the next collective, which
     is where the host reads the step's records.
     """
-    import trainer_core.launch as launch
-
+    launch = importlib.import_module("trainer_core.launch")
     ask, calls = launch.any_rank, count(1)
 
     def signalling(*claims: bool) -> Callable[[], list[bool]]:
@@ -157,7 +157,7 @@ def signal_at_the_vote(signal_: signal.Signals, rank: int, step: int, when: str)
         answers = ask(*claims)
 
         def fetch() -> list[bool]:
-            found = answers()
+            found: list[bool] = answers()
             if is_now and when == "after":
                 os.kill(os.getpid(), signal_)
             return found
@@ -169,12 +169,11 @@ def signal_at_the_vote(signal_: signal.Signals, rank: int, step: int, when: str)
 
 def start_the_scaler_at(scale: float) -> None:
     """Begin fp16 training with a loss scale so large that gradients overflow."""
-    import trainer_core.launch as launch
-
+    launch = importlib.import_module("trainer_core.launch")
     build = launch.build_scaler
 
     def scaled(cfg: Any, device: torch.device) -> torch.amp.GradScaler | None:
-        scaler = build(cfg, device)
+        scaler: torch.amp.GradScaler | None = build(cfg, device)
         return scaler and torch.amp.GradScaler(device.type, init_scale=scale)
 
     launch.build_scaler = scaled
@@ -182,10 +181,7 @@ def start_the_scaler_at(scale: float) -> None:
 
 def print_the_backends() -> None:
     """Print which backend carries the tensors of each device, once the group is there."""
-    import torch.distributed as dist
-
-    import trainer_core.launch as launch
-
+    launch = importlib.import_module("trainer_core.launch")
     join = launch.maybe_init_dist
 
     def joining(cfg: Any) -> Any:
@@ -194,7 +190,8 @@ def print_the_backends() -> None:
         group = dist.group.WORLD
         assert group is not None
         names = [f"{d}={group._get_backend(torch.device(d)).name()}" for d in devices]
-        print("backends: " + " ".join(names), flush=True)
+        # One write: the ranks share a terminal, and a line must not be torn.
+        os.write(1, f"backends: {' '.join(names)}\n".encode())
         return info
 
     launch.maybe_init_dist = joining
