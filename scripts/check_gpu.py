@@ -2,7 +2,7 @@
 
     python scripts/check_gpu.py                         needs one GPU; two for all checks
     python scripts/check_gpu.py --only stop,fp16        some of the groups
-    python scripts/check_gpu.py --device cpu            the same checks with gloo, as a rehearsal
+    python scripts/check_gpu.py --device cpu            rehearses the same checks with gloo
 
 Each check starts the trainer as its user would, breaks what it names, and has the audit judge
 the run folder. A check that needs more GPUs than there are is skipped, and says so.
@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -281,7 +282,7 @@ def decoder_repeats(node: Node) -> str:
 
 
 def fp16_overflows(node: Node) -> str:
-    """A loss scale that overflows: steps are skipped, counted and proved, and the scale falls."""
+    """A loss scale that overflows: steps are skipped, counted, proved, and the scale falls."""
     run_dir = node.run_dir("fp16")
     done = node.start(run_dir, "--amp", "fp16", breaks_=["huge-loss-scale"])
     expect(done.code == 0, f"exited with {done.code}", done)
@@ -358,7 +359,7 @@ def peer_fails(node: Node, what: str, *flags: str) -> str:
         for event in read_jsonl(run_dir / "logs" / "rank-0.jsonl")
         if event["event"] in ("run_start", "train_progress")
     ]
-    gap_s = max(later - before for before, later in zip(starts, starts[1:], strict=False))
+    gap_s = max(later - before for before, later in pairwise(starts))
     return f"restarted to the same weights; {gap_s:.1f} s without a step"
 
 

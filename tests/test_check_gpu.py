@@ -39,7 +39,7 @@ class TestWithoutAGpu:
         assert "fp61" in capsys.readouterr().out
 
     def test_a_check_for_two_gpus_is_skipped_on_one(self, tmp_path: Path) -> None:
-        """Two NCCL ranks on one GPU fail for a reason that has nothing to do with the trainer."""
+        """Two NCCL ranks on one GPU fail whatever the trainer does."""
         (check,) = [c for c in check_gpu.all_checks() if c.group == "tail"]
         (result,) = check_gpu.run_checks(check_gpu.Node("cuda", tmp_path, 1), [check])
         assert (result.outcome, result.detail) == ("skipped", "needs 2 GPUs, found 1")

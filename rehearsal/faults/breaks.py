@@ -147,7 +147,7 @@ def signal_at_the_vote(signal_: signal.Signals, rank: int, step: int, when: str)
     Before: the peers wait for its vote. After: they wait for it in the next collective, which
     is where the host reads the step's records.
     """
-    launch = importlib.import_module("trainer_core.launch")
+    launch: Any = importlib.import_module("trainer_core.launch")
     ask, calls = launch.any_rank, count(1)
 
     def signalling(*claims: bool) -> Callable[[], list[bool]]:
@@ -169,7 +169,7 @@ def signal_at_the_vote(signal_: signal.Signals, rank: int, step: int, when: str)
 
 def start_the_scaler_at(scale: float) -> None:
     """Begin fp16 training with a loss scale so large that gradients overflow."""
-    launch = importlib.import_module("trainer_core.launch")
+    launch: Any = importlib.import_module("trainer_core.launch")
     build = launch.build_scaler
 
     def scaled(cfg: Any, device: torch.device) -> torch.amp.GradScaler | None:
@@ -181,7 +181,7 @@ def start_the_scaler_at(scale: float) -> None:
 
 def print_the_backends() -> None:
     """Print which backend carries the tensors of each device, once the group is there."""
-    launch = importlib.import_module("trainer_core.launch")
+    launch: Any = importlib.import_module("trainer_core.launch")
     join = launch.maybe_init_dist
 
     def joining(cfg: Any) -> Any:
