@@ -1,25 +1,21 @@
-"""A run that is stopped and goes on: its samples by step, and what one process would reach."""
+"""Samples by step and rank, and the weights that one process would reach on them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import OddNet, marked_samples, weights_of
-from rehearsal.engine.rank import RankContext
+from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 
 Shares = Callable[[int], Iterator[tuple[Tensor, Tensor]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """``steps`` steps of SGD with momentum, ``share`` samples of each on each rank."""
+class SampleStream:
+    """``steps`` steps of SGD with momentum; each rank has ``share`` samples in each."""
 
     steps: int
     share: int = 2
@@ -53,21 +49,3 @@ class Plan:
                     momentum.mul_(0.9).add_(grad)
                     parameter.sub_(self.lr * momentum)
         return weights_of(model)
-
-    def steps_trained(self, reports: Sequence[RankReport], rank: int = 0) -> list[int]:
-        """The steps of a rank's forward passes, told by the samples in them."""
-        return [
-            event["samples"][0] // (self.share * len(reports))
-            for event in reports[rank].of("forward")
-        ]
-
-
-def record_after(context: RankContext, step: int, kind: str) -> None:
-    """Record an event after that optimizer step of this rank: a fault may wait for it."""
-    steps = count(1)
-
-    def record(*_: object) -> None:
-        if next(steps) == step:
-            context.record(kind)
-
-    register_optimizer_step_post_hook(record)

@@ -1,11 +1,10 @@
-"""What bodies share where the learner makes the model: each step is written down.
+"""Records each step of a run whose model and optimizer the learner makes.
 
-Runs in the ranks; ``harness_lineage.start_in`` reads what it writes down.
+Runs in the ranks; ``kit.judge.recorded_run.start_in`` reads what is recorded.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,7 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from rehearsal.engine.rank import RankContext
+from rehearsal.kit.observe.random_state import random_state_digest
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[N
     def enter(module: torch.nn.Module, _: Any) -> None:
         nonlocal noise
         if not inside:
-            noise = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()[:16]
+            noise = random_state_digest()
         inside.append(module)
 
     def leave(module: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> None:

@@ -1,16 +1,14 @@
-"""What bodies of drills about resuming share: they write down each step, and strike in a save.
+"""Records each step of a start, and ends a rank in the middle of a save.
 
-Runs in the ranks; what it writes down is read by ``harness_lineage.py``.
+Runs in the ranks; ``kit.judge.recorded_run`` reads what is recorded.
 """
 
 from __future__ import annotations
 
-import hashlib
 import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,13 +18,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from rehearsal.kit.harness import OddNet, ids_of, weights_of
 from rehearsal.engine.rank import LIMITS, RankContext
+from rehearsal.kit.observe.random_state import random_state_digest
+from rehearsal.kit.observe.samples import OddNet, ids_of, weights_of
 
 TORN_BYTES = 700  # a file longer than this is cut here
-
-
-# ---------------------------------------------------------------- in the ranks
 
 
 class DropoutNet(OddNet):
@@ -44,8 +40,7 @@ def watched(context: RankContext, model: nn.Module, folder: str) -> Iterator[Non
 
     def forward(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if torch.is_grad_enabled():
-            state = hashlib.sha256(torch.get_rng_state().numpy().tobytes()).hexdigest()[:16]
-            context.record("forward", samples=ids_of(inputs[0]), rng=state)
+            context.record("forward", samples=ids_of(inputs[0]), rng=random_state_digest())
 
     def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         lr = float(optimizer.param_groups[0]["lr"])
@@ -115,12 +110,3 @@ def copy_folder(context: RankContext, source: str, target: str) -> None:
         shutil.copytree(context.folder / source, context.folder / target)
     dist.barrier()
     context.is_armed = True
-
-
-def run_folder(context: RankContext, name: str) -> Path:
-    """The folder of a run, made if need be."""
-    context.is_armed = False
-    path = context.folder / name
-    path.mkdir(exist_ok=True)
-    context.is_armed = True
-    return path
