@@ -7,13 +7,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def seed_of(seed, step, rank):
-    """A seed that no other step and no other rank has."""
+    """A seed that no other step or rank has."""
     digest = hashlib.sha256(f"noise {seed} {step} {rank}".encode()).digest()
     return int.from_bytes(digest[:7], "big")
 
 
 def train(model, inputs, targets, *, folder, epochs, batch_size, checkpoint_every, seed, lr):
-    """No random state to save: the noise of a step is a function of seed, step and rank."""
+    """Saves no random state: a step's noise is a function of seed, step and rank."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)

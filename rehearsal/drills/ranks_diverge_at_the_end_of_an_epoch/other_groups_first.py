@@ -3,7 +3,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, epochs, *, lr, grad_accum_steps):
-    """Groups first, and DDP's own switch for whether a backward talks."""
+    """Cuts the epoch into groups first; DDP syncs in the last backward of a group."""
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=lr, momentum=0.9)
     for micro_batches in epochs:

@@ -26,7 +26,7 @@ def train_step(model, optimizer, inputs, targets):
 
 
 def save(path, **state):
-    """Rank 0 writes; the random state of every rank goes into the file."""
+    """Rank 0 writes the file, which holds every rank's random state."""
     states = [None] * dist.get_world_size()
     dist.all_gather_object(states, torch.get_rng_state())
     if dist.get_rank() == 0:
@@ -36,7 +36,7 @@ def save(path, **state):
 
 def train(model, inputs, targets, *, folder, epochs, batch_size, checkpoint_every, seed, lr):
     rank, path = dist.get_rank(), folder / "checkpoint.pt"
-    # Ranks draw different noise.
+    # Each rank draws its own noise.
     torch.manual_seed(seed + rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     for tensor in model.state_dict().values():
@@ -51,7 +51,7 @@ def train(model, inputs, targets, *, folder, epochs, batch_size, checkpoint_ever
     for epoch in range(first_epoch, epochs):
         for batch_inputs, batch_targets in loader_of(epoch, batch, inputs, targets, batch_size):
             if noise is not None:
-                # The loader has drawn its seed; what it draws in later epochs is drawn again.
+                # Restore only now that the loader has drawn its base seed.
                 torch.set_rng_state(noise)
                 noise = None
             train_step(model, optimizer, batch_inputs, batch_targets)
@@ -60,7 +60,7 @@ def train(model, inputs, targets, *, folder, epochs, batch_size, checkpoint_ever
             if step % checkpoint_every == 0:
                 save(path, model=model.state_dict(), optimizer=optimizer.state_dict(),
                      epoch=epoch, batch=batch, step=step)
-        if noise is not None:  # nothing was left of the epoch
+        if noise is not None:  # the epoch had no batches left
             torch.set_rng_state(noise)
             noise = None
         batch = 0

@@ -7,23 +7,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Preemption:
-    """Every rank says whether it was told; all hear all."""
+    """Every rank shares whether it got the signal, so all ranks know."""
 
-    told = False
+    requested = False
 
     def __enter__(self):
-        self.before = signal.signal(signal.SIGTERM, self.hear)
+        self.before = signal.signal(signal.SIGTERM, self.on_signal)
         return self
 
     def __exit__(self, *_):
         signal.signal(signal.SIGTERM, self.before)
 
-    def hear(self, number, frame):
-        self.told = True
+    def on_signal(self, number, frame):
+        self.requested = True
 
-    def ends_here(self):
+    def on_any_rank(self):
         everyone = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, self.told)
+        dist.all_gather_object(everyone, self.requested)
         return any(everyone)
 
 
@@ -32,16 +32,16 @@ def train(model, shares, folder, *, lr):
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     done = 0
     if file.exists():
-        done, weights, momenta = torch.load(file)
+        done, weights, moments = torch.load(file)
         model.load_state_dict(weights)
-        optimizer.load_state_dict(momenta)
+        optimizer.load_state_dict(moments)
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     with Preemption() as preemption:
         for done, (inputs, targets) in enumerate(shares(done), start=done + 1):
             optimizer.zero_grad()
             torch.mean((ddp(inputs) - targets).square().sum(1)).backward()
             optimizer.step()
-            if preemption.ends_here():
+            if preemption.on_any_rank():
                 break
         else:
             return True

@@ -6,7 +6,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoint_every, lr):
-    """Every rank shows the state that it has, and all go on from the one that is furthest."""
+    """Every rank shares the state it has, and all resume from the newest."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     path, step = folder / "latest.pt", 0
@@ -18,10 +18,11 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoi
         step = best["step"]
         model.load_state_dict(best["model"])
         optimizer.load_state_dict(best["optimizer"])
-    # Its constructor broadcasts rank 0's weights, so it comes after all ranks have restored.
+    # DDP broadcasts rank 0's weights, which is what a new run needs. It's no substitute for
+    # the exchange above: optimizer state and step would still differ.
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     while True:
-        epoch, first = divmod(step * global_batch_size, steps_times(global_batch_size, inputs))
+        epoch, first = divmod(step * global_batch_size, padded_size(global_batch_size, inputs))
         if epoch == epochs:
             break
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
@@ -38,6 +39,6 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoi
             os.replace(folder / "new.pt", path)
 
 
-def steps_times(global_batch_size, inputs):
-    """The samples of an epoch if its last step were full."""
+def padded_size(global_batch_size, inputs):
+    """Samples in an epoch if its last step were full."""
     return -(-len(inputs) // global_batch_size) * global_batch_size

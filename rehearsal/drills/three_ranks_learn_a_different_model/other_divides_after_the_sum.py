@@ -3,7 +3,7 @@ import torch.distributed as dist
 
 
 def train(model, micro_batches, *, lr, grad_accum_steps):
-    """No wrapper: sums of gradients and the token count travel together, divided at the end."""
+    """No DDP: gradient sums and token count share an all-reduce; the division comes last."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     tokens = torch.zeros(1)
     for number, (ids, targets, mask) in enumerate(micro_batches, start=1):

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 
 def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoint_every, lr):
-    """Counts per rank stay; the file says for how many ranks they were."""
+    """Keeps per-rank counts; the file says for how many ranks they were made."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     run = {"epoch": 0, "per_rank": 0, "step": 0, "world_size": world_size}

@@ -6,16 +6,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, shares, folder, *, lr, keep):
-    """A file's age is what is written in it, not its name; rank 0 looks, for all."""
+    """The step comes from a file's content, not from its name; rank 0 reads for all ranks."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     known = {}
     if dist.get_rank() == 0:
         known = {torch.load(path)["step"]: path for path in folder.glob("step-*.pt")}
-    told = [known.get(max(known, default=None))]
-    dist.broadcast_object_list(told, src=0)
+    shared = [known.get(max(known, default=None))]
+    dist.broadcast_object_list(shared, src=0)
     step = 0
-    if told[0]:
-        state = torch.load(told[0])
+    if shared[0]:
+        state = torch.load(shared[0])
         step = state["step"]
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
