@@ -187,7 +187,7 @@ class TestCounts:
         assert "sample 1 was trained on ranks 0 and 1" in finding.found
         (finding,) = coverage_findings([rank(0, [0]), rank(1, [1])], 3, 1, "look")
         assert finding.code == "never-trained"
-        assert "1 of 3 samples" in finding.found
+        assert "1 of 3 samples was never trained in 1 epoch: 2" in finding.found
 
 
 class TestWeights:
@@ -213,7 +213,7 @@ class TestRestarts:
         """The step after the checkpoint was trained by the dead attempt, and is gone."""
         assert self.codes([2, 3]) == []
         assert self.codes([0, 2]) == ["never-trained"]
-        assert self.codes([2, 3], [1]) == ["trained-twice"]
+        assert self.codes([2, 3, 1]) == ["trained-twice"]
 
     def test_a_fault_after_a_step_kills_one_rank_or_all(self) -> None:
         """Written out in a dozen scenarios."""

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from rehearsal.engine.reports import RankReport, killed
-from rehearsal.grading.verdict import Finding, Judge
-from rehearsal.kit.judge.coverage import miscounted, most_steps, samples_by_step
-from rehearsal.kit.judge.findings import some
+from rehearsal.grading.verdict import Finding, Judge, counted
+from rehearsal.kit.judge.coverage import how_often, miscounted, most_steps, samples_by_step
 from rehearsal.kit.judge.weights import Weights, ranks_differ, weights_differ, weights_of_ranks
 
 # What the findings below may say. A grader's CODES are these and its own.
@@ -47,7 +46,7 @@ def judge_whole(plan: Plan, look: str) -> Judge:
 
     def judge(reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
         taken = most_steps(reports)
-        where = f"{len(reports)} rank(s), without a restart: "
+        where = f"{counted(len(reports), 'rank')}, without a restart: "
         if taken != plan.steps:
             found = f"{where}{taken} optimizer steps; {plan.epochs} epochs of "
             found += f"{plan.steps_per_epoch} steps are {plan.steps}"
@@ -84,7 +83,9 @@ def judge_restart(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterator[Finding]:
         start, taken = sum(attempts.values()), most_steps(reports)
-        where = f"{len(reports)} rank(s), restarted with a checkpoint of step {start}: "
+        where = (
+            f"{counted(len(reports), 'rank')}, restarted from the checkpoint of step {start}: "
+        )
         began = first_weights(reports)
         fresh = first_weights(earlier[next(iter(attempts))])[: len(began)]
         if start and taken == plan.steps and began == fresh:
@@ -138,9 +139,8 @@ def lineage_findings(
 ) -> Iterator[Finding]:
     """A finding if a run's steps did not train each sample once per epoch."""
     extra, missing = miscounted(chain(*steps), plan.num_samples, plan.epochs)
-    samples, how = (missing, "fewer") if missing else (extra, "more")
-    if samples:
-        found = f"{where}{len(samples)} of {plan.num_samples} samples were trained {how} than "
-        found += f"{plan.epochs} times in {plan.epochs} epochs: {some(samples)}"
+    if missing or extra:
+        too_often = [] if missing else extra
+        found = where + how_often(too_often, missing, plan.num_samples, plan.epochs)
         rule = "each epoch trains each sample exactly once, over all ranks and all restarts"
         yield Finding("never-trained" if missing else "trained-twice", found, rule, look)
