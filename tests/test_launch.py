@@ -256,7 +256,7 @@ class TestFlags:
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """A checkpoint of a newer version is good; this version just cannot read it."""
-        from trainer_core.publish import manifest_sha256
+        from trainer_core.checkpoint_format import manifest_sha256
 
         run_dir = tmp_path / "run"
         assert launch.main(["--run-dir", str(run_dir), *FLAGS.split()]) == 0
@@ -286,7 +286,7 @@ class TestFlags:
         self, tmp_path: Path
     ) -> None:
         """Rank 0 may come back on another node, because its own has died."""
-        from trainer_core.runfolder import choose_run_dir
+        from trainer_core.run_folder import choose_run_dir
 
         cfg = TrainConfig(run_dir=tmp_path / "run", start_over=True)
         record = {"run_id": "r", "config": {}, "identity": {"data": "toy"}}

@@ -146,14 +146,14 @@ if __name__ == "__main__":
     import torch._dynamo  # the first optimizer imports it, for two seconds
     from torch.nn.parallel import DistributedDataParallel  # noqa: F401
 
-    # What torch.save and the graders import late. Not trainer_core: that an attempt uses one of
-    # its modules is told by its being there.
+    # What torch.save and the graders import late. Not trainer_core: this server outlives an
+    # edit of it, and its ranks would go on with the old code.
     import torch.utils.serialization.config
 
     import rehearsal.engine.rank  # noqa: F401
 
-    for path in sorted((Path(__file__).parents[1] / "kit").glob("[!_]*.py")):
-        importlib.import_module(f"rehearsal.kit.{path.stem}")
+    for path in sorted((Path(__file__).parents[1] / "kit").glob("*/[!_]*.py")):
+        importlib.import_module(f"rehearsal.kit.{path.parent.name}.{path.stem}")
     for name in sys.argv[2:]:  # what the ranks to come have asked for
         importlib.import_module(name)
 

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 from rehearsal.faults.matrix import Bench
-from trainer_core.publish import published_steps
+from trainer_core.checkpoint_format import published_steps
+from trainer_core.local_launcher import LocalRanks
 from trainer_core.settings import flag_name
-from trainer_core.workers import Workers
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
 DEADLINE_S = 60.0
@@ -100,7 +100,7 @@ class Job:
         self.output = folder / f"start-{number}"
         self.output.mkdir(parents=True)
         words = arguments(self.run_dir, settings)
-        self.workers = Workers(partial(run_script, self.output, words, prepare), world_size)
+        self.workers = LocalRanks(partial(run_script, self.output, words, prepare), world_size)
 
     def __enter__(self) -> Job:
         return self

@@ -30,7 +30,8 @@ from rehearsal.engine.ranks import (
     run_ranks,
     stand_at_the_meeting,
 )
-from rehearsal.grading.verdict import Finding, Verdict, failure_verdict
+from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, Verdict
+from rehearsal.grading.verdict import cheat_findings, failure_verdict
 
 if TYPE_CHECKING:
     from rehearsal.engine.rank import RankContext  # with torch, which only a check needs
@@ -38,11 +39,8 @@ if TYPE_CHECKING:
 ATTEMPT = "attempt"  # the module in which a text is executed
 
 
-SERVER_KILLED = Finding(
-    "server-killed",
-    "the process that starts the ranks ended while this code ran",
-    "code of a rank ends no other process",
-    "at what it kills; and at memory, for the system ends what takes too much of it",
+SERVER_KILLED = ENGINE_FINDINGS(
+    "server-killed", "the process that starts the ranks ended while this code ran"
 )
 
 
@@ -147,9 +145,13 @@ def run_scenario(
     context: RankContext, grader: Path, needs: Mapping[str, str], name: str, attempt: Attempt
 ) -> Any:
     """Load the learner's names and hand them to the scenario's body. Runs in each rank."""
-    scenario = next(s for s in module_at(grader).SCENARIOS if s.name == name)
-    # Who formats a stack in here (torch.manual_seed does) reads the grader's lines: no peek.
-    linecache.getlines(str(grader))
+    module = module_at(grader)
+    scenario = next(s for s in module.SCENARIOS if s.name == name)
+    # Formatting a stack (torch.manual_seed does it) reads the lines of the grader and of the
+    # modules beside it: read now, they do not count as a peek.
+    for loaded, beside in list(sys.modules.items()):
+        if loaded.partition(".")[0] == module.__name__:
+            linecache.getlines(str(beside.__file__))
     context.arm()
     context.record("begin")
     if attempt.source is None:
@@ -158,12 +160,12 @@ def run_scenario(
         names = cloudpickle.loads(attempt.objects)
         stand_in_for_main(names)
     else:
-        module = types.ModuleType(ATTEMPT)
-        sys.modules[ATTEMPT] = module  # classes in it pickle by this name
+        typed = types.ModuleType(ATTEMPT)
+        sys.modules[ATTEMPT] = typed  # classes in it pickle by this name
         # As a cell runs: without the __future__ imports of this file.
         code = compile(attempt.source, attempt.file, "exec", dont_inherit=True)
-        exec(code, vars(module))
-        names = vars(module)
+        exec(code, vars(typed))
+        names = vars(typed)
     wrong = [(n, "is missing") for n in needs if n not in names]
     wrong += [
         (n, what)
@@ -209,8 +211,7 @@ def grade(
     the_drill = load(drill)
     if not any(name in namespace for name in the_drill.needs):
         text = f"none of {', '.join(the_drill.needs)} is defined"
-        rule = "a check judges what has been typed"
-        nothing = Finding("not-attempted", text, rule, "at the brief")
+        nothing = ENGINE_FINDINGS("not-attempted", text)
         return Verdict(
             drill=the_drill.id,
             status="not_attempted",
@@ -220,12 +221,7 @@ def grade(
     try:
         attempt = attempt_of_namespace(the_drill, namespace)
     except Exception as error:
-        finding = Finding(
-            "cannot-travel",
-            f"{type(error).__name__}: {error}",
-            "what you define is sent to the ranks; locks, files and generators cannot be sent",
-            "at the module-level names that your functions use",
-        )
+        finding = ENGINE_FINDINGS("cannot-travel", f"{type(error).__name__}: {error}")
         return Verdict(
             drill=the_drill.id, status="wrong", findings=[finding], after=_after(the_drill)
         )
@@ -328,11 +324,8 @@ def judge(
     earlier: Mapping[str, Sequence[RankReport]],
 ) -> Outcome:
     """Status, findings and detail of one scenario."""
-    peeks = [event["path"] for report in reports for event in report.of("peek")]
-    if peeks:
-        rule = "a rehearsal is of what you can write; solution() shows it when you ask"
-        found = f"the code opened {peeks[0]} of the drills while it was checked"
-        return "wrong", [Finding("read-the-solution", found, rule, "at what it opens")], ""
+    if cheats := cheat_findings(reports):
+        return "wrong", cheats, ""
     # A rank that the scenario's own fault has ended did not crash, nor did those that lost it.
     expected = any(was_struck(report, scenario.fault) for report in reports)
     failure = None if expected else failure_verdict(reports, scenario.deadline_s)
@@ -355,9 +348,7 @@ def grader_failed(drill: Drill, scenario: Scenario, error: Exception) -> Outcome
     place = traceback.extract_tb(error.__traceback__)[-1]
     found = f"the grader of {drill.id} failed in its scenario {scenario.name!r}: "
     found += f"{type(error).__name__}: {error} (line {place.lineno} in {place.name})"
-    rule = "a grader judges every attempt; this one is a defect of the suite, not of your code"
-    look = "at the project's issues: report it with the attempt, which status() keeps"
-    return "crashed", [Finding("grader-failed", found, rule, look)], ""
+    return "crashed", [ENGINE_FINDINGS("grader-failed", found)], ""
 
 
 def was_struck(report: RankReport, fault: Fault | None) -> bool:
