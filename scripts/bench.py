@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rehearsal.audit import read_jsonl
-from trainer_core import launch
+from trainer_core import job, launch
 from trainer_core.checkpoint import save_checkpoint
 from trainer_core.checkpoint_writer import CheckpointWriter
 from trainer_core.config import TrainConfig
@@ -167,7 +167,7 @@ def take_turns(
             seconds["trainer"].append(clock() - start)
 
     progress = (cfg.run_dir.parent / "progress.txt").open("w")
-    with patch.object(launch, "build_dataloader", wrapped_loader), redirect_stderr(progress):
+    with patch.object(job, "build_dataloader", wrapped_loader), redirect_stderr(progress):
         launch.run(cfg)
     # The last step of all saves a checkpoint, and the trainer's does not come back from it.
     counted = slice(WARM_UP, len(seconds["trainer"]))

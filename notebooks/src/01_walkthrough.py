@@ -537,8 +537,8 @@ trainer = Trainer(tiny, torch.device("cpu"), net, build_optimizer(tiny, net), No
 poisoned = view.__getitems__([SampleKey(0, sample) for sample in range(8)])
 poisoned.inputs[3, 0] = float("nan")
 before = weights_sha256(net)
-withheld = train_step(trainer, [poisoned], 8, lr=1e-3)
-assert withheld == 1 and weights_sha256(net) == before
+skipped = train_step(trainer, [poisoned], 8, lr=1e-3)
+assert skipped == 1 and weights_sha256(net) == before
 try:
     read_records(trainer, 1)
 except UserError as error:
@@ -752,9 +752,21 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 
 # %% include="run_folder" collapsed=true
 
+# %% include="resume" collapsed=true
+
+# %% include="resume_check" collapsed=true
+
+# %% include="run_log" collapsed=true
+
+# %% include="ledger" collapsed=true
+
+# %% include="progress" collapsed=true
+
+# %% include="hang_report" collapsed=true
+
 # %% include="watchdog" collapsed=true
 
-# %% include="journal" collapsed=true
+# %% include="job" collapsed=true
 
 # %% include="launch"
 
