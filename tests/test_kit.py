@@ -276,7 +276,7 @@ def ours_loaded(context: RankContext) -> list[str]:
 @pytest.mark.ranks
 class TestInRanks:
     def test_a_rank_begins_with_the_kit_and_without_the_trainer(self) -> None:
-        """The kit costs each rank nothing; a trainer loaded early would outlive its next edit."""
+        """The kit costs a rank nothing; a trainer loaded early would outlive its next edit."""
         loaded = set(run_ranks(ours_loaded, world_size=1)[0].answer)
         files = list(KIT.glob("*/[!_]*.py"))
         assert {f"rehearsal.kit.{file.parent.name}.{file.stem}" for file in files} <= loaded
