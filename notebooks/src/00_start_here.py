@@ -110,8 +110,8 @@ if "google.colab" in sys.modules:
 #
 # **If you have a GPU node.** The same trainer runs under torchrun, and uses NCCL on CUDA.
 # Install a torch build that matches the node's CUDA, then run `make gpu`, which checks what
-# can only be checked there. After that, start a run, kill a rank mid-run, and audit it once
-# it's done:
+# can only be checked there. After that, start a run of your own, kill a rank mid-run, and
+# audit the run when it's done:
 #
 # ```
 # torchrun --nproc-per-node 8 --max-restarts 3 scripts/launch.py --run-dir runs/gpu --amp bf16
