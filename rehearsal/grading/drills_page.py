@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rehearsal.grading import selftest
 from rehearsal.grading.drill import Drill
-from rehearsal.grading.verdict import ENGINE_FINDINGS
+from rehearsal.grading.verdict import ENGINE_FINDINGS, counted
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "drills.md"
 SCORES = "<!-- scores: "
@@ -95,11 +95,6 @@ def table_of(codes: Mapping[str, str]) -> list[str]:
     """Codes and their meanings, as Markdown."""
     rows = [f"| `{code}` | {meaning} |" for code, meaning in codes.items()]
     return ["| code | meaning |", "|---|---|", *rows]
-
-
-def counted(count: int, noun: str) -> str:
-    """ "1 drill", "2 drills"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def write(drills: Iterable[Drill], say: Callable[[str], None], path: Path = PATH) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import some
 
 
@@ -81,12 +81,12 @@ def coverage_findings(
     wrong, how = (extra, "more") if extra else (missing, "fewer")
     if not wrong:
         return
-    found = (
-        f"{len(wrong)} of {num_samples} samples were trained {how} than {epochs} time(s) in "
-    )
-    found += f"{epochs} epoch(s) on {len(reports)} rank(s): {some(wrong)}"
+    found = f"{len(wrong)} of {num_samples} samples were trained {how} than "
+    found += f"{counted(epochs, 'time')} in {counted(epochs, 'epoch')} on "
+    found += f"{counted(len(reports), 'rank')}: {some(wrong)}"
     if extra:
         ranks = [rank for rank, samples in enumerate(by_rank) if extra[0] in samples]
-        found += f"; sample {extra[0]} was trained on rank(s) {some(ranks)}"
-    rule = "an epoch trains each sample exactly once, over all ranks"
+        found += f"; sample {extra[0]} was trained on rank{'s' * (len(ranks) > 1)} "
+        found += some(ranks)
+    rule = "an epoch trains each sample exactly once, across all ranks"
     yield Finding("trained-twice" if extra else "never-trained", found, rule, look)

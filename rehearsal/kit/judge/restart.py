@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from rehearsal.engine.reports import RankReport, killed
-from rehearsal.grading.verdict import Finding, Judge
+from rehearsal.grading.verdict import Finding, Judge, counted
 from rehearsal.kit.judge.coverage import miscounted, most_steps, samples_by_step
 from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.weights import Weights, ranks_differ, weights_differ, weights_of_ranks
@@ -23,7 +23,7 @@ CODES = {
     "starts-over": "a restart trains from the initial weights although there is a checkpoint",
     "never-trained": "a sample is left out",
     "trained-twice": "a sample is trained more than once per epoch",
-    "not-the-same-run": "a restarted run ends with other weights than an uninterrupted one",
+    "not-the-same-run": "a restarted run ends with different weights than an uninterrupted one",
 }
 EACH_EPOCH_ONCE = "each epoch is trained once, from its first step to its last"
 
@@ -47,10 +47,10 @@ def judge_whole(plan: Plan, look: str) -> Judge:
 
     def judge(reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
         taken = most_steps(reports)
-        where = f"{len(reports)} rank(s), without a restart: "
+        where = f"on {counted(len(reports), 'rank')}, without a restart, "
         if taken != plan.steps:
-            found = f"{where}{taken} optimizer steps; {plan.epochs} epochs of "
-            found += f"{plan.steps_per_epoch} steps are {plan.steps}"
+            found = f"{where}the run took {counted(taken, 'optimizer step')}; {plan.epochs} "
+            found += f"epochs of {plan.steps_per_epoch} steps are {plan.steps}"
             yield Finding("not-all-steps", found, EACH_EPOCH_ONCE, look)
             return
         yield from lineage_findings(plan, samples_by_step(reports), where, look)
@@ -62,10 +62,8 @@ def judge_whole(plan: Plan, look: str) -> Judge:
 def judge_killed(reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
     """A finding if the kill of this job never came: the run did not get that far."""
     if not any(killed(report) for report in reports):
-        found = (
-            f"a run that was about to be killed had already ended, after {most_steps(reports)} "
-        )
-        found += "optimizer steps"
+        found = f"after {counted(most_steps(reports), 'optimizer step')}, the run had already "
+        found += "ended when it was to be killed"
         yield Finding("not-all-steps", found, EACH_EPOCH_ONCE, "at what ends the loops")
 
 
@@ -84,12 +82,13 @@ def judge_restart(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterator[Finding]:
         start, taken = sum(attempts.values()), most_steps(reports)
-        where = f"{len(reports)} rank(s), restarted with a checkpoint of step {start}: "
+        newest = f"the checkpoint of step {start}" if start else "no checkpoint yet"
+        where = f"on {counted(len(reports), 'rank')}, restarted with {newest}, "
         began = first_weights(reports)
         fresh = first_weights(earlier[next(iter(attempts))])[: len(began)]
         if start and taken == plan.steps and began == fresh:
-            found = f"{where}the restart took all {taken} optimizer steps, beginning with the "
-            found += "initial weights"
+            found = f"{where}the run took all {taken} optimizer steps again, from the initial "
+            found += "weights on"
             rule = "a restart resumes from the newest intact checkpoint"
             yield Finding("starts-over", found, rule, look)
             return
@@ -142,5 +141,5 @@ def lineage_findings(
     if samples:
         found = f"{where}{len(samples)} of {plan.num_samples} samples were trained {how} than "
         found += f"{plan.epochs} times in {plan.epochs} epochs: {some(samples)}"
-        rule = "each epoch trains each sample exactly once, over all ranks and all restarts"
+        rule = "each epoch trains each sample exactly once, across all ranks and restarts"
         yield Finding("never-trained" if missing else "trained-twice", found, rule, look)
