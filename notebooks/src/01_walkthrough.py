@@ -7,8 +7,8 @@
 #
 # Eight cells make up a data-parallel trainer. At the end you run it on two processes, kill
 # one of them and start the job again. The final weights match those of an uninterrupted
-# run, bit for bit, and the run's own records prove that no sample was lost and none was
-# trained twice.
+# run, bit for bit, and the run's own records prove that those weights saw every sample
+# exactly once per epoch.
 #
 # **The one idea.** The order of the data is a pure function of (number of samples, seed,
 # epoch). The position in that order is one integer: the number of optimizer steps
@@ -16,38 +16,39 @@
 #
 # **What it's for.** This is the hardened trainer: the one you study, run, break and defend.
 # Nobody types all of it in a 45-minute interview. If you explain while you type, you manage
-# about 120 characters a minute, so the function bodies below add up to {{typing}}. Type one
-# cell at a time; the minutes next to each say how long.
+# about 120 characters a minute. At that pace, the function bodies in the second column take
+# {{typing}} in total, so type one cell at a time.
 #
 # | cell | you type | time | you only explain |
 # |---|---|---|---|
 # | 1 config | `global_batch_size`, `digest`, the checks across fields | {{typing config}} | the fields, each field's own bounds |
-# | 2 data | `StepSchedule` and the sampler | {{typing data}} | the bijection, the datasets |
+# | 2 data | `StepSchedule` and the sampler | {{typing data}} | how the order is computed, the datasets |
 # | 3 model | `TinyNet`, the two groups, `learning_rate_at` | {{typing model}} | the decoder, the weights' hash |
-# | 4 distributed | `maybe_init_dist`, `wrap_model`, `cleanup_dist` | {{typing distributed}} | raising together, the store |
+# | 4 distributed | `maybe_init_dist`, `wrap_model`, `cleanup_dist` | {{typing distributed}} | raising on all ranks, the store where ranks meet |
 # | 5 train | `train_step`, `summed_loss`, `update_weights` | {{typing train}} | reading the records |
-# | 6 checkpoint | building, saving, choosing and restoring | {{typing checkpoint}} | publishing, retention |
+# | 6 checkpoint | building, saving, choosing and restoring a checkpoint | {{typing checkpoint}} | publishing it, deleting old ones |
 # | 7 metrics | `StepTimers`, `phase`, `summarize_timers`, `log_rank_event` | {{typing metrics}} | the trace file |
 # | 8 launch | `train_run`, `train_loop` and what they call | {{typing launch}} | SIGTERM, the run folder |
 #
-# The times count the characters of the function bodies you type, without comments,
-# docstrings and whitespace.
+# The character counts leave out comments, docstrings and whitespace.
 #
 # **How to use it.** First read it and run it from top to bottom; that takes an evening.
 # Then open `01_walkthrough_hidden.ipynb`: the bodies you type are empty, and each answer is
-# folded below its cell. Finish with `01_walkthrough_blank.ipynb`, which has no answers.
-# Whatever you'd only explain is filled in everywhere.
+# in a collapsed cell below. Finish with `01_walkthrough_blank.ipynb`, which has no answers.
+# Both include the code that you only explain.
 #
 # The text above each cell gives you lines to say: why you chose this, what it costs, and
 # which metric would tell you it was wrong. Practice that last one most.
 #
-# **Words.** A *rank* is one process of the job, and the *world size* is how many there
-# are. A *collective* is an operation that every rank must join, or the others wait. An
-# *attempt* is one start of the job in a run folder; a restart begins the next one. The
-# *ledger* is the run's record of which samples each rank trained in which step.
+# **Terms.** A *rank* is one process of the job, and the *world size* is how many there are.
+# A *collective* is an operation that every rank must join; if one doesn't, the others wait.
+# The *run folder* has a run's checkpoints and logs. An *attempt* is one start of the job in
+# that folder; a restart is the next attempt. The *ledger* is the record of which samples each
+# rank trained on in each step. The *digest* is a hash of every setting that defines the
+# training.
 #
 # The source is at [{{repository}}]({{repository}}). This notebook doesn't import it: every
-# definition is in a cell. Collapsed cells hold the supporting code that nobody types in an
+# definition is in a cell. Collapsed cells contain supporting code that nobody types in an
 # interview.
 
 # %% [markdown]
@@ -96,8 +97,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-FAST = os.environ.get("FAST") == "1"  # smaller runs, for a quick pass over the notebook
-torch.set_num_threads(1)  # the runs below use two processes, perhaps on two cores
+FAST = os.environ.get("FAST") == "1"  # shorter runs, to check the notebook quickly
+torch.set_num_threads(1)  # the runs below use up to three processes, often on two cores
 print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores")
 
 # %% [markdown]
@@ -106,27 +107,27 @@ print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_c
 # **What it's for.** One place for everything that affects training, validated before
 # anything starts. Each field says what a resume may do with it. Changing an *identity* field
 # makes the resume fail. Changing a *training* field takes effect and is logged. An
-# *operation* field doesn't affect training at all. How the global batch is split may change,
-# as long as its size stays the same.
+# *operation* field doesn't affect training at all. The *batch_cut* fields say how the global
+# batch is split. They may change, as long as its size stays the same.
 #
 # **What to say**
 # - Why: "The config is frozen and validated on construction. A bad value fails right here,
 #   with a message that says what to set instead, not forty minutes later on one rank."
 # - Why: "The global batch is derived, so there's one source of truth. If the world size may
-#   change and the batch mustn't, I pin it, and the ranks split it differently."
+#   change but the batch mustn't, I pin the batch, and the ranks split it differently."
 # - Cost: "Every new field needs a decision: is it identity, training or operation?"
-# - How I'd notice it's wrong: "Two runs share a digest, but their loss curves differ. Then
-#   a setting that affects training is missing from the digest. Or I see a `config_changed`
-#   event nobody expected."
+# - How I'd notice it's wrong: "Two runs have the same digest and world size, but their loss
+#   curves differ. Then the digest is missing a setting that affects training. Or I see a
+#   `config_changed` event nobody expected."
 #
 # **To type**, {{typing config}}: `__post_init__`, `data_kind`, `global_batch_size`,
 # `digest`. **Explain only:** the fields and their bounds, and that the command-line flags
 # are generated from the fields.
 #
-# **A weak answer** computes the digest, the config's fingerprint, with `hash()` and includes
-# the rank. It then differs in every process, and you can't compare it with anything. It puts
-# `grad_accum_steps` into the batch formula while the loop ignores it. And it silently
-# overwrites the configured learning rate with the saved one.
+# **A weak answer** computes the digest with `hash()` and includes the rank. Every process then
+# gets a different digest, and you can't compare it with anything. It puts `grad_accum_steps`
+# into the batch formula, but the loop ignores it. And on resume, it silently overwrites the
+# configured learning rate with the saved one.
 #
 # *Collapsed: how a single setting is declared and validated.*
 
@@ -158,8 +159,8 @@ except UserError as error:
 # ## 2. Dataset and sampler
 #
 # **What it's for.** Which samples does a rank train on in a given step? One integer answers
-# that, at any world size. This is where distributed training goes wrong without anybody
-# noticing: a loss curve over the wrong samples looks perfectly healthy.
+# that, at any world size. Bugs here go unnoticed: a loss curve over the wrong samples looks
+# perfectly healthy.
 #
 # **What to say**
 # - Why: "I cut the epoch into global batches first, then deal each batch out to the ranks.
@@ -170,21 +171,22 @@ except UserError as error:
 # - Cost: "The order is computed, not stored, and reads are scattered across the whole
 #   dataset. On storage that needs sequential reads, I'd shuffle shards and keep the same
 #   integer."
-# - How I'd notice it's wrong: "Sample ids travel with the batch into a ledger. Duplicates
-#   and misses per epoch must both be zero. If random reads make us input-bound, `data_wait`
-#   p95 climbs first."
+# - How I'd notice it's wrong: "Sample ids travel with the batch into a ledger. An audit counts
+#   duplicates and misses per epoch, and both must be zero. If random reads make us
+#   input-bound, `data_wait` p95 climbs first."
 #
 # **To type**, {{typing data}}: `StepSchedule` and `ResumeAwareDistributedSampler`.
-# **Explain only:** the bijection behind the order, the dataset classes, and that loader
-# workers die with their rank and ignore SIGTERM.
+# **Explain only:** how the order is computed, the dataset classes, and that loader workers
+# die with their rank and ignore SIGTERM.
 #
 # **A weak answer** counts what the loader has fetched, so a resume skips whatever was still
 # in the queue. It never resets that count, so every epoch after the first is empty, or it
-# resets it in the wrong place, so the last epoch is trained twice. It pads the last batch
+# resets it in the wrong place, so a resume trains the last epoch twice. It pads the last batch
 # with repeated samples, or drops it. And it keeps one counter per rank, which means nothing
 # once the world size changes.
 #
-# *Collapsed: the order, which is a keyed bijection; and where samples come from.*
+# *Collapsed: the epoch's order, a one-to-one map from position to sample that the seed and the
+# epoch select; the datasets; and signal handling in loader workers.*
 
 # %% include="order" collapsed=true
 
@@ -195,8 +197,8 @@ except UserError as error:
 # %% include="data" typed="StepSchedule ResumeAwareDistributedSampler"
 
 # %% [markdown]
-# The same step on one, two and three ranks: different shares, same samples. Over the epoch,
-# each sample appears once, even though 42 is not divisible by 8.
+# Here is the same step on one, two and three ranks: different shares, same samples. Over the
+# epoch, each sample appears once, even though 42 isn't divisible by the batch size of 8.
 
 # %%
 tiny = TrainConfig(
@@ -216,28 +218,28 @@ def shares(world_size, position):
 
 
 for world_size in (1, 2, 3):
-    print(f"{world_size} rank(s), second step:", shares(world_size, position=1))
+    print(f"step 2, samples of each of {world_size} rank(s):", shares(world_size, position=1))
     epoch = [share for step in range(6) for share in shares(world_size, step)]
     assert sorted(sum(epoch, [])) == list(range(42))
-assert shares(1, 0) != shares(1, 6)  # the first step of the next epoch has other samples
+assert shares(1, 0) != shares(1, 6)  # the next epoch starts with different samples
 
 # %% [markdown]
-# The order is a function, not a list. Out of a trillion samples, the five in the middle are
-# as cheap to compute as the first five.
+# The order is a function, not a list. With a trillion samples, five from the middle of the
+# epoch are as cheap to compute as the first five.
 
 # %%
 order = EpochOrder(10**12, seed=17, epoch=3)
-print(order.samples(0, 5).tolist())
-print(order.samples(5 * 10**11, 5 * 10**11 + 5).tolist())
+print("first five: ", order.samples(0, 5).tolist())
+print("middle five:", order.samples(5 * 10**11, 5 * 10**11 + 5).tolist())
 
 # %% [markdown]
-# A loader asks its sampler for more than has been trained. A sampler that counts what it
-# hands out has already counted samples that nobody has trained. The committed position
+# A loader prefetches: it asks its sampler for batches long before they're trained on. Any
+# sampler that counts what it hands out is ahead of the training. The committed position
 # hasn't moved.
 
 # %%
 class CountsWhatWasFetched(ResumeAwareDistributedSampler):
-    """The weak answer: it counts progress when the loader asks."""
+    """The weak answer: it counts a batch as soon as the loader asks for it."""
 
     fetched = 0
 
@@ -247,18 +249,19 @@ class CountsWhatWasFetched(ResumeAwareDistributedSampler):
             yield batch
 
 
-# Loader workers need fork here, so on anything but Linux the loader runs in this process.
+# This loader's workers need fork, so anywhere but on Linux it loads in this process.
 peek = replace(tiny, micro_batch_size=2, num_workers=2 if sys.platform == "linux" else 0)
 sampler = CountsWhatWasFetched(schedule, peek, rank=0, world_size=1)
 view = TrainingView(build_dataset(peek), seed=peek.seed, input_noise=0.0)
 first = next(iter(build_dataloader(view, sampler, peek, torch.device("cpu"))))
-print("got", len(first.samples), "| fetched", sampler.fetched, "| position", sampler.position)
+print(f"samples received: {len(first.samples)} | counted as fetched: {sampler.fetched} | "
+      f"committed position: {sampler.position}")
 assert sampler.fetched > 0 == sampler.position
 
 # %% [markdown]
-# Two torch defaults that this cell avoids. `DistributedSampler` repeats samples so that every
-# rank gets the same number. And a `DataLoader` draws from the global random stream each time
-# you iterate over it, unless you give it a generator.
+# This cell avoids two torch defaults. `DistributedSampler` repeats samples so that every rank
+# gets the same number. And a `DataLoader` draws from the global random stream each time you
+# iterate over it, unless you give it a generator.
 
 # %%
 parts = [list(DistributedSampler(range(10), num_replicas=4, rank=rank)) for rank in range(4)]
@@ -275,51 +278,54 @@ assert not torch.equal(before, torch.get_rng_state())
 # %% [markdown]
 # ## 3. Model and optimizer
 #
-# **What it's for.** Whatever must exist before the first step, and nothing else: the
-# network, the optimizer with its two parameter groups, a loss scaler for fp16 only, and the
-# learning rate as a function of the step.
+# **What it's for.** It builds what must exist before the first step: the network, the
+# optimizer with its two parameter groups, a loss scaler for fp16 only, and the learning rate
+# as a function of the step.
 #
 # **What to say**
 # - Why: "The learning rate is a pure function of the step. A function has no state, so
 #   there's no scheduler to save and none to forget."
-# - Why: "I decay matrices only; by convention biases and norm gains are left alone, because
-#   decaying them regularizes nothing useful. The scaler exists only for fp16, since bf16 has
-#   the range of fp32."
+# - Why: "I decay matrices only. By convention, biases and norm gains aren't decayed, because
+#   that regularizes nothing useful. The scaler exists only for fp16, since bf16 has the range
+#   of fp32."
 # - Cost: "A schedule that reacts to the loss doesn't fit. It'd be one more piece of state in
-#   the checkpoint, and one more decision on which all ranks must agree."
+#   the checkpoint, and one more decision that all ranks must agree on."
 # - How I'd notice it's wrong: "The learning rate is in every progress event, so a jump after
-#   a resume means the schedule got lost. Recurring skipped steps point to fp16 range."
+#   a resume means we lost the schedule. If steps keep getting skipped, I suspect fp16's
+#   range."
 #
 # **To type**, {{typing model}}: `TinyNet`, `build_optimizer`, `learning_rate_at`. **Explain
 # only:** the decoder, the weights' hash.
 #
-# **A weak answer** decays everything. It builds a disabled scaler and then tests whether a
-# scaler exists, which is always true, so autocast is always on. And it keeps a scheduler
-# object out of the checkpoint, so every resume repeats the warm-up.
+# **A weak answer** decays everything. It builds a disabled scaler and turns on autocast
+# `if scaler:`, which is always true. And it uses a scheduler object but leaves it out of the
+# checkpoint, so every resume repeats the warm-up.
 #
-# *Collapsed: the decoder that `tokens:PATH` trains.*
+# *Collapsed: the decoder that trains on `data="tokens:PATH"`.*
 
 # %% include="decoder" collapsed=true
 
 # %% include="model" typed="TinyNet build_optimizer learning_rate_at"
 
 # %% [markdown]
-# The schedule needs nothing but the step. The groups: two matrices with decay, two biases
-# without.
+# The schedule needs nothing but the step. The optimizer has two groups: two matrices with
+# decay, and two biases without.
 
 # %%
 plan = TrainConfig(warmup_steps=10, decay_steps=100, learning_rate=1.0, min_lr_fraction=0.1)
-print({step: round(learning_rate_at(plan, step), 3) for step in (1, 5, 10, 55, 100, 200)})
+rates = {step: round(learning_rate_at(plan, step), 3) for step in (1, 5, 10, 55, 100, 200)}
+print("learning rate by step:", rates)
 
 net = TinyNet(8, 16, 4, 1, 0.0)
 optimizer = build_optimizer(plan, net)
-print([(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups])
+for group in optimizer.param_groups:
+    print(len(group["params"]), "parameters with weight decay", group["weight_decay"])
 assert build_scaler(plan, torch.device("cpu")) is None
 
 # %% [markdown]
-# A disabled scaler is still an object, so `if scaler:` is true. Autocast changes the type
-# that the forward pass computes in, not the type of the weights or of their gradients. fp16
-# loses small gradients that bf16 keeps; that's what the scaler is for.
+# A disabled scaler is still an object, so `if scaler:` is true. Autocast changes the dtype
+# that the forward pass computes in, not the dtype of the weights or their gradients. Small
+# gradients underflow to zero in fp16 but not in bf16; that's what the scaler is for.
 
 # %%
 assert torch.amp.GradScaler("cpu", enabled=False)
@@ -338,36 +344,39 @@ assert small.half() == 0 != small.bfloat16()
 # ## 4. Rank wiring
 #
 # **What it's for.** A rank learns who it is from its environment, selects its device and
-# joins the group, in that order. If a step can fail on just one rank, all ranks agree on the
-# outcome before anyone acts.
+# joins the group, in that order. Wherever something can fail on just one rank, all ranks
+# agree on the outcome before any of them acts.
 #
 # **What to say**
 # - Why: "Identity comes from the environment, where the launcher puts it; that's the control
-#   plane's job. The device depends on what this process can see. I select it before the first
-#   allocation or collective, so nothing lands on the wrong GPU."
-# - Why: "DDP is my baseline: every rank holds the whole model, gradients are averaged once a
-#   step, and I can read its failures. I'd shard only when the replicated state doesn't fit."
+#   plane's job. The device depends on which GPUs this process sees: under torchrun that's all
+#   of the node's, so I pick one by local rank."
+# - Why: "I select the device before the first allocation or collective, so nothing lands on
+#   the wrong GPU."
+# - Why: "DDP is my baseline: every rank has the whole model, gradients are averaged once a
+#   step, and its failures are easy to read. I'd shard only when the replicated state doesn't
+#   fit."
 # - Why: "An error on one rank becomes an error on all. If one rank bails out alone, the
-#   others hang in their next collective, and the blast radius is the whole job."
+#   others hang in their next collective."
 # - Cost: "A small gather wherever a single rank can fail: at startup and at saves. And two
-#   bytes per step, overlapped with the backward pass. Both go over gloo, so the control plane
+#   bytes per step, overlapped with the backward pass. Both go over gloo, so control traffic
 #   stays off the data plane."
-# - How I'd notice it's wrong: "Ranks are alive but no steps complete. Or recovery is slow: I'd
-#   measure from the kill to the first new step, because restarted ranks may be trying to
-#   reach dead peers."
+# - How I'd notice it's wrong: "Ranks are alive but no steps complete. Or recovery is slow. I'd
+#   measure from the kill to the first new step; if that's long, restarted ranks may be trying
+#   to reach dead peers."
 #
 # **To type**, {{typing distributed}}: `maybe_init_dist`, `wrap_model`, `cleanup_dist`,
-# `unwrap`. **Explain only:** the store that keeps attempts apart, the checks on the number
-# of GPUs, and `raise_on_all_ranks`, which is shown above the cell because everything after it
-# uses it.
+# `unwrap`. **Explain only:** the store, which keeps one attempt's ranks from meeting another's;
+# the checks on the number of GPUs; and `raise_on_all_ranks`, which comes first because
+# everything after it uses it.
 #
 # **A weak answer** asks for NCCL on a machine without a GPU. It runs its first collective
 # before it selects a device, so every rank ends up on `cuda:0`. It uses one seed for
-# everything on every rank, so they all draw the same dropout. It lets each rank find its own
-# latest checkpoint, and raises only on the rank whose file was missing.
+# everything on every rank, so all ranks draw the same dropout masks. And it lets each rank
+# look for the latest checkpoint, and raises only on the rank whose file is missing.
 #
-# *Collapsed: where the ranks of one attempt meet; a rank's random streams; and `LocalRanks`, a
-# stand-in for torchrun that starts gloo ranks as processes on this machine.*
+# *Collapsed: the store where the ranks of one attempt meet; a rank's random streams; and
+# `LocalRanks`, a stand-in for torchrun that starts gloo ranks as processes on this machine.*
 
 # %% include="rendezvous" collapsed=true
 
@@ -380,12 +389,12 @@ assert small.half() == 0 != small.bfloat16()
 # %% include="distributed" typed="maybe_init_dist wrap_model cleanup_dist unwrap"
 
 # %% [markdown]
-# DDP averages over ranks. The first call also starts the server that ranks are forked from,
-# so it takes longer than the later ones.
+# DDP averages gradients over ranks. The first call also starts the server process that forks
+# the ranks, so it takes longer than later calls.
 
 # %%
 def on_ranks(job, world_size):
-    """What ``job`` returns on each rank."""
+    """Run ``job`` on every rank; returns what each rank's call returned."""
     results = LocalRanks(job, world_size).wait(120)
     for rank, result in enumerate(results):
         assert result.exitcode == 0, f"[rank {rank}/{world_size}] {result.traceback}"
@@ -404,9 +413,9 @@ print("local gradients 1 and 2; after DDP on each rank:", gradients)
 assert gradients == [1.5, 1.5]
 
 # %% [markdown]
-# Rank 1 fails alone, yet both ranks stop, and both know why. Without that, rank 0 waits for a
-# peer that has carried on without it, until its timeout expires: half a second here, 10 minutes
-# by default under NCCL.
+# First, only rank 1 fails, yet both ranks stop and both report why. Then one rank skips a
+# collective without telling anyone. Rank 0 waits for it until the timeout: half a second here,
+# 10 minutes by default under NCCL.
 
 # %%
 def one_rank_fails():
@@ -433,7 +442,7 @@ for rank, result in enumerate(LocalRanks(one_rank_fails, 2).wait(60)):
 print(on_ranks(one_rank_skips_the_collective, 2))
 
 # %% [markdown]
-# Weights use the same seed on every rank; all later randomness differs per rank.
+# All ranks initialize the weights from the same seed; all later randomness differs per rank.
 
 # %%
 def draws(*parts):
@@ -452,27 +461,27 @@ assert draws("rank", 0, 0) != draws("rank", 1, 0)
 #
 # **What to say**
 # - Why: "I sum the loss over samples and scale it by W over S, world size over samples in the
-#   step. DDP averages over ranks, so I get the mean over the step's samples, however they're
-#   dealt. A mean of means is wrong once shares differ."
-# - Why: "Every micro-batch but the last runs under `no_sync`, so we pay for one all-reduce. I
+#   step. DDP averages over ranks, so I get the mean over the step's samples, no matter how
+#   they're dealt. A mean of means is wrong as soon as the shares differ."
+# - Why: "Every micro-batch but the last runs under `no_sync`, so gradients sync once a step. I
 #   clip after the sync, on the true gradient, which is identical on all ranks."
-# - Why: "The decision to skip an update is also made after the sync, on the device. All ranks
-#   decide the same way, with no extra collective and no wait on the host."
-# - Cost: "On a GPU I only read the loss when I log it, so a bad step is reported late. But the
-#   bad update is never applied."
-# - How I'd notice it's wrong: "The gradient norm changes with the number of ranks at the same
+# - Why: "I also decide whether to skip an update after the sync, on the device. All ranks
+#   decide the same way, with no extra collective, and the host doesn't wait."
+# - Cost: "On a GPU I read the loss only when I log or save, so a bad step is reported late. But
+#   the bad update is never applied."
+# - How I'd notice it's wrong: "The gradient norm changes with the number of ranks, at the same
 #   global batch. Or `grad_sync` grows with `grad_accum_steps`: we're synchronization-bound
 #   because `no_sync` is missing."
 #
 # **To type**, {{typing train}}: `train_step`, `summed_loss`, `update_weights`. **Explain
 # only:** the records that the host reads when it logs.
 #
-# **A weak answer** averages within each micro-batch and again over ranks. It steps after
+# **A weak answer** averages within each micro-batch and then over ranks. It steps after
 # every micro-batch and calls that accumulation. It clips each rank's local gradient. It calls
 # `.item()` on the loss in every step. And it saves NaN weights as its newest checkpoint.
 #
-# The step calls `phase`, which comes in cell 7. Until then two lines stand in for it, just as
-# they would in an interview.
+# The step times its parts with `phase`, which comes in cell 7. Until then a stub stands in for
+# it, as it would in an interview.
 
 # %%
 @contextmanager
@@ -483,8 +492,8 @@ def phase(timers, name):  # a stub; cell 7 replaces it
 # %% include="train" typed="train_step summed_loss update_weights"
 
 # %% [markdown]
-# Eight samples as one batch, in uneven micro-batches, and split five and three over two
-# ranks: the gradient is the same. Averaging the two ranks' own means gives a different one.
+# Take eight samples as one batch, then as uneven micro-batches, then split five and three over
+# two ranks: the gradient is the same. Averaging each rank's own mean gives a different one.
 
 # %%
 def gradient(cuts_of_ranks):
@@ -508,12 +517,13 @@ two_ranks = on_ranks(partial(gradient, [[range(2), range(2, 5)], [range(5, 8)]])
 mean_of_means = (gradient([[range(5)]]) + gradient([[range(5, 8)]])) / 2
 compared = {"uneven": uneven, "two ranks": two_ranks[0], "mean of means": mean_of_means}
 for name, other in compared.items():
-    print(f"{name}: largest difference from the single batch {abs(single - other).max():.1e}")
+    print(f"{name}: largest difference from the single batch: {abs(single - other).max():.1e}")
 assert np.allclose(single, uneven, atol=1e-6) and np.allclose(single, two_ranks[0], atol=1e-6)
 assert np.array_equal(*two_ranks) and not np.allclose(single, mean_of_means, atol=1e-3)
 
 # %% [markdown]
-# What `no_sync` saves: the number of all-reduces in a step of four micro-batches.
+# What `no_sync` saves: all-reduces in a step of four micro-batches. The model is so small that
+# one bucket, and so one all-reduce, holds all its gradients.
 
 # %%
 def count_all_reduces(uses_no_sync):
@@ -538,17 +548,16 @@ print(f"{counts[0]} all-reduce with no_sync, {counts[1]} without")
 assert counts == [1, 4]
 
 # %% [markdown]
-# How the update clips. In an interview, write `clip_grad_norm_` and then `optimizer.step()`:
-# everybody can read it. Clipping that way makes two passes over the gradients, one for the
-# norm and one to scale them. `update_weights` saves the second pass, not the first: the fused
-# optimizer divides while it reads the gradients. It does that through `grad_scale` and
-# `found_inf`, the attributes that `GradScaler` sets on a fused optimizer. They aren't a
-# public interface, so call this an optimization and say what it depends on. The result is the
-# same:
+# Now the clipping. In an interview, write `clip_grad_norm_` and then `optimizer.step()`:
+# everybody can read that. It makes two passes over the gradients, one for the norm and one to
+# scale them. `update_weights` saves the second pass: the fused optimizer divides by
+# `grad_scale` as it reads the gradients, and skips the update if `found_inf` is set. Those are
+# the attributes that `GradScaler` sets on a fused optimizer. They aren't a public interface,
+# so call this an optimization and say what it depends on. The result is the same:
 
 # %%
 def one_update(clips_first):
-    """The gradient norm, and the gradients that the optimizer has averaged."""
+    """The gradient norm, and the gradients that the optimizer used."""
     setup_seed(17, "weights")
     net = TinyNet(8, 16, 8, 1, 0.0)
     optimizer = build_optimizer(tiny, net)
@@ -559,19 +568,20 @@ def one_update(clips_first):
     else:
         trainer = Trainer(tiny, torch.device("cpu"), net, optimizer, None, None)
         norm, _ = update_weights(trainer)
-    # After one step AdamW's first moment is a tenth of what it took for the gradient.
+    # AdamW's first moment starts at 0 and beta1 is 0.9, so now it's a tenth of the gradient.
     moments = [optimizer.state[p]["exp_avg"].flatten() for p in net.parameters()]
     return norm.item(), 10 * torch.cat(moments)
 
 
 for clips_first, how in ((True, "clip_grad_norm_"), (False, "update_weights")):
     norm, used = one_update(clips_first)
-    print(f"{how}: gradient norm {norm:.0f}, the optimizer used {used.norm():.4f}")
+    print(f"{how}: norm before clipping {norm:.0f}, as the optimizer used it {used.norm():.4f}")
 assert torch.allclose(one_update(True)[1], one_update(False)[1], atol=1e-6)
 assert abs(used.norm() - tiny.max_grad_norm) < 1e-3 < norm
 
 # %% [markdown]
-# One NaN sample: the update is skipped and the weights are unchanged.
+# One sample is NaN: the update is skipped and the weights are unchanged. When the host reads
+# the record, the run stops with an error.
 
 # %%
 net = TinyNet(8, 16, 8, 1, 0.0)
@@ -579,8 +589,8 @@ trainer = Trainer(tiny, torch.device("cpu"), net, build_optimizer(tiny, net), No
 poisoned = view.__getitems__([SampleKey(0, sample) for sample in range(8)])
 poisoned.inputs[3, 0] = float("nan")
 before = weights_sha256(net)
-withheld = train_step(trainer, [poisoned], 8, lr=1e-3)
-assert withheld == 1 and weights_sha256(net) == before
+skipped = train_step(trainer, [poisoned], 8, lr=1e-3)
+assert skipped == 1 and weights_sha256(net) == before
 try:
     read_records(trainer, 1)
 except UserError as error:
@@ -594,28 +604,30 @@ except UserError as error:
 # whether the run is correct.
 #
 # **What to say**
-# - Why: "What must survive: model, optimizer, scaler, the sampler's integer, each rank's random
-#   streams, step and epoch, and the run's identity. Weights alone aren't a checkpoint."
+# - Why: "A checkpoint needs the model, optimizer, scaler, the sampler's integer, each rank's
+#   random streams, step and epoch, and the run's identity. Weights alone aren't a checkpoint."
 # - Why: "Files first, then a manifest with their hashes, then one rename. The rename publishes
 #   the checkpoint; until then a restart can't see it."
-# - Why: "Every rank flushes its ledger before the save, so there's evidence for whatever a
-#   checkpoint claims."
-# - Cost: "We hash and fsync every file. If we save asynchronously, the step pays for just one
-#   copy in memory. The tradeoff is a second copy of the state and errors that surface a step
-#   later."
-# - How I'd notice it's wrong: "The age of the newest checkpoint, which is our RPO; the
-#   `checkpoint` phase's max; and any `checkpoint_rejected` event. After a resume, loss, learning
-#   rate and position must carry on without a jump, logged as one event."
+# - Why: "Every rank flushes its ledger before the save. So whatever a checkpoint claims, the
+#   ledger can back it up."
+# - Cost: "We hash and fsync every file. If we save asynchronously, the step waits only for a
+#   copy in memory. The tradeoff is a second copy of the state, and errors that surface a few
+#   steps later."
+# - How I'd notice it's wrong: "I alert on the age of the newest checkpoint, which has to stay
+#   within our RPO, the most work we accept losing. I watch the `checkpoint` phase's max and any
+#   `checkpoint_rejected` event."
+# - How I'd notice a bad resume: "Loss, learning rate and position must carry on without a jump.
+#   One `resume_validated` event reports all three."
 #
 # **To type**, {{typing checkpoint}}: `build_checkpoint`, `save_checkpoint`,
-# `latest_checkpoint_path`, `restore_if_present`. **Explain only:** publishing, retention and
-# the asynchronous writer, which are in the collapsed cells. (The drill on this cell has you
-# type the publishing too, so it takes longer.)
+# `latest_checkpoint_path`, `restore_if_present`. **Explain only:** publishing, deleting old
+# checkpoints and the asynchronous writer, which are in the collapsed cells. (The drill on this
+# cell has you type the publishing too, so it takes longer.)
 #
 # **A weak answer** writes straight to the final name and loads the newest file, so one kill
 # during a save breaks every restart. It compares names instead of numbers. It stores numpy's
-# random state, which `torch.load` refuses by default. It restores rank 0's random state on
-# all ranks. And it deletes the old checkpoint before it has read the new one back.
+# random state as it is, which `torch.load` refuses by default. It restores rank 0's random
+# state on all ranks. And it deletes the old checkpoint before it has verified the new one.
 #
 # *Collapsed: how a folder of files is published, verified and set aside.*
 
@@ -626,9 +638,9 @@ except UserError as error:
 # %% include="checkpoint" typed="build_checkpoint save_checkpoint latest_checkpoint_path restore_if_present"
 
 # %% [markdown]
-# Why hash the files at all? A checkpoint is a zip archive, and each record in it has a
-# checksum. `zipfile` verifies it and names the damaged record. `torch.load` doesn't look at
-# it. Below, one flipped bit in an optimizer moment turns 0.0 into 2.0, and `torch.load`
+# Why hash the files at all? `torch.save` writes a zip archive, and each record in it has a
+# checksum. `zipfile` verifies the checksums and names the damaged record. `torch.load` doesn't
+# check them. Below, one flipped bit in an optimizer moment turns 0.0 into 2.0, and `torch.load`
 # returns it without complaint.
 
 # %%
@@ -651,8 +663,8 @@ with zipfile.ZipFile(path) as archive:
     assert loaded[0] == 2.0 and loaded[1:].sum() == 0 and archive.testzip() == record.filename
 
 # %% [markdown]
-# `torch.load` does refuse numpy's random state: by default it loads nothing that could run
-# code. It accepts the format used here for a rank's random streams.
+# `torch.load` does refuse numpy's random state: by default it loads only types that can't run
+# code. The format used here for a rank's random streams has only such types.
 
 # %%
 torch.save(np.random.get_state(), path)
@@ -664,8 +676,9 @@ torch.save(rng_state(), path)
 set_rng_state(torch.load(path))
 
 # %% [markdown]
-# Two published checkpoints, and the newer one is torn afterwards. The restore falls back to
-# the older one and says why. The alphabetically last name is not the latest step.
+# Here are two published checkpoints. Sorted by name, the last one isn't the latest step, which
+# is why the code compares numbers. Then the newer one gets truncated, and the search falls back
+# to the older one and reports why.
 
 # %%
 checkpoints = root / "checkpoints"
@@ -682,13 +695,14 @@ assert newest.name == "step-100000000"
 with (newest / "state.pt").open("ab") as file:
     file.truncate(100)
 fallback, manifest, damaged = latest_checkpoint_path(checkpoints)
-print("after the tear:", fallback.name, "because", damaged[newest][:60], "...")
+print("truncated, so back to:", fallback.name)
+print("reason:", damaged[newest])
 assert fallback.name == "step-99999999" and manifest["step"] == 99_999_999
 
 # %% [markdown]
-# Two more torch behaviors to know. An optimizer's `load_state_dict` overwrites the configured
+# Know two more torch behaviors. An optimizer's `load_state_dict` overwrites the configured
 # learning rate with the saved one, so `restore_if_present` keeps the configured groups. And a
-# state dict holds the live tensors, which the next step changes, so an asynchronous save
+# state dict refers to the live tensors, which the next step changes, so an asynchronous save
 # copies them first.
 
 # %%
@@ -709,26 +723,26 @@ assert not torch.equal(copied["layers.0.weight"], net.layers[0].weight)
 # **What it's for.** It tells you which phase of the step is slow, and what each rank did last.
 #
 # **What to say**
-# - Why: "The phases add up to the step's wall time, and whatever's left has its own name. A
+# - Why: "The phases add up to the step's wall time, and whatever's left is called `other`. A
 #   breakdown that hides the loader is worse than none."
-# - Why: "Percentiles, per rank, plus the max. A mean hides spikes, p95 misses anything rarer
-#   than one step in twenty, and a synchronous step is as slow as its straggler."
-# - Why: "Every rank writes JSON lines straight through to the operating system. The last line
+# - Why: "I report percentiles per rank, plus the max. A mean hides spikes, p95 misses anything
+#   rarer than one step in twenty, and a synchronous step is as slow as its straggler."
+# - Why: "Every rank hands each JSON line to the operating system right away. The last line
 #   before a kill is the one I need."
 # - Cost: "Two clock reads per phase and one write per event. On CUDA the timestamps are stream
-#   events, read once they complete."
-# - How I'd notice it's wrong: "`other` grows, which is time that no phase claims. Then a phase
-#   is missing from the list."
+#   events, and I read them once they complete."
+# - How I'd notice it's wrong: "`other` grows, which is time that no phase accounts for. Then a
+#   phase is missing from my list."
 #
 # **To type**, {{typing metrics}}: `StepTimers`, `phase`, `summarize_timers`,
 # `log_rank_event`. **Explain only:** CUDA events, the gradient hooks that separate
 # `grad_sync` from `backward`, the trace file.
 #
-# **A weak answer** times forward and backward, but neither the wait for data nor the save. It
+# **A weak answer** times forward and backward, but not the wait for data or the save. It
 # reports the mean of an epoch. It logs on rank 0 only, with rank 0's own loss. And it prints
 # to a buffered stream, so the log ends long before the kill.
 #
-# *Collapsed: JSON lines and a trace that survive a kill.*
+# *Collapsed: a JSON-lines log and a trace file, both of which survive a kill.*
 
 # %% include="json_lines" collapsed=true
 
@@ -737,8 +751,8 @@ assert not torch.equal(copied["layers.0.weight"], net.layers[0].weight)
 # %% include="metrics" typed="StepTimers phase summarize_timers log_rank_event"
 
 # %% [markdown]
-# Twenty steps, one of them with a slow save. The phases add up to the wall time. The max shows
-# the save; the mean, the p50 and the p95 hide it.
+# Here are twenty steps, one of them with a slow save of 50 ms. The phases add up to the wall
+# time. The max shows the save. The p50 and the p95 miss it, and the mean smears it out.
 
 # %%
 timers = StepTimers(torch.device("cpu"))
@@ -750,25 +764,25 @@ for step in range(1, 21):
     timers.end_step(step)
 steps = [spent for _, spent, _ in timers.read()]
 summary = summarize_timers(steps)["checkpoint"]
-print(f"checkpoint: mean {np.mean([s['checkpoint'] for s in steps]):.1f} ms,", summary)
+print(f"checkpoint, ms: mean {np.mean([s['checkpoint'] for s in steps]):.1f},", summary)
 wall_ms = timers.between_ms(timers.origin, timers.step_start)
 assert abs(sum(sum(spent.values()) for spent in steps) - wall_ms) < 0.01 * wall_ms
 
 # %% [markdown]
-# The number of steps doesn't matter. Saves are rare, so percentiles over *all* steps never see
-# them: with one save of 2000 ms in 200 steps, p50 and p95 are both 0. Use the max, or the p50
-# of the steps that saved.
+# More steps don't help. Saves are rare, so percentiles over *all* steps don't see them: with
+# one save of 2000 ms in 200 steps, p50 and p95 are both 0. Use the max, or the p50 of the steps
+# that saved.
 
 # %%
 steps = [{**dict.fromkeys(PHASES, 0.0), "checkpoint": 2000.0 * (s == 77)} for s in range(200)]
 saved = [spent for spent in steps if spent["checkpoint"]]
-print("all 200 steps:  ", summarize_timers(steps)["checkpoint"])
-print("steps that saved:", summarize_timers(saved)["checkpoint"])
+print("checkpoint, ms, all 200 steps:   ", summarize_timers(steps)["checkpoint"])
+print("checkpoint, ms, steps that saved:", summarize_timers(saved)["checkpoint"])
 assert summarize_timers(steps)["checkpoint"] == {"p50": 0.0, "p95": 0.0, "max": 2000.0}
 assert summarize_timers(saved)["checkpoint"]["p50"] == 2000.0
 
 # %% [markdown]
-# A rank writes five lines to its log and five to an ordinary file, then gets killed.
+# A rank writes five lines to its log and five to an ordinary buffered file, then gets killed.
 
 # %%
 def write_and_die(folder):
@@ -787,36 +801,36 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # %% [markdown]
 # ## 8. Launch and resume
 #
-# **What it's for.** The same command runs again after a crash. This cell decides what happens
-# then, on every rank, and in which order.
+# **What it's for.** After a crash, the same command runs again. This cell decides what every
+# rank does then, and in which order.
 #
 # **What to say**
-# - Why: "There's no resume flag. On start, the trainer resumes from the newest checkpoint in the
-#   run folder that passes verification, or starts fresh. It makes no difference whether a
+# - Why: "There's no resume flag. On start, the trainer resumes from the newest checkpoint in
+#   the run folder that passes verification, or starts fresh. It makes no difference whether a
 #   scheduler, torchrun or a person restarts it."
 # - Why: "Rank 0 reads and decides. The others check that they see the same folder, and follow."
 # - Why: "Build order is a choice with constraints. The optimizer must own the parameters it
-#   updates; under FSDP2 those exist only after `fully_shard`. Random streams come last, because
-#   everything before draws from them."
+#   updates; under FSDP2 those exist only after `fully_shard`. I restore random streams last,
+#   because building the rest draws from them."
 # - Why: "With plain process groups, the whole job is one failure domain: if one rank dies, we
-#   restart them all. We lose at most the steps since the last checkpoint."
+#   restart them all."
 # - Cost: "We retrain the steps since the last checkpoint. The save interval trades that against
 #   the time spent saving."
-# - How I'd notice it's wrong: "Goodput: useful step time over wall time, across all attempts. And
-#   the audit, which must say that every sample was trained exactly once."
+# - How I'd notice it's wrong: "Goodput drops: that's useful step time over wall time, across
+#   all attempts. Or the audit finds a sample that wasn't trained on exactly once."
 #
 # **To type**, {{typing launch}}: `run`, `train_run`, `train_loop`, `next_step`, `save`. In an
 # interview, reduce it to build, restore, step, commit, save. **Explain only:** SIGTERM, the
 # run folder, and that a finished run changes no file.
 #
-# **A weak answer** lets every rank decide for itself. It relies on DDP to repair a bad restore.
-# It saves at the end of an epoch under that epoch's number, so a restart trains the epoch
-# again. And it exits immediately on SIGTERM.
+# **A weak answer** lets every rank decide for itself where to resume. It relies on DDP to
+# repair a bad restore. It saves at the end of an epoch under that epoch's number, so a restart
+# trains the epoch again. And it exits immediately on SIGTERM, without a save.
 #
-# **"Would you keep going without the dead rank?"** A plain process group can't, and neither can
-# DDP. Others can: torchft keeps replica groups training and lets a restarted one rejoin, and
-# NCCL can shrink a communicator (`shrink_group` in recent versions of torch). I'd take on that
-# complexity once restarts cost real goodput: many ranks, slow startup, large state.
+# **If they ask whether you'd keep going without the dead rank:** "A plain process group can't,
+# and neither can DDP. torchft can: it keeps the other replica groups training and lets the
+# restarted one rejoin. NCCL can also shrink a communicator; torch calls that `shrink_group`.
+# I'd take on that complexity once restarts cost real goodput."
 #
 # *Collapsed: the run folder and its identity, the hang watchdog, and what a rank writes down
 # while it trains.*
@@ -830,9 +844,9 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # %% include="launch" typed="run train_run train_loop next_step save"
 
 # %% [markdown]
-# **Build order, part one: a choice.** Restore and then wrap in DDP, or wrap and then restore:
-# one step later, both ranks have the same weights either way. This trainer restores first,
-# so nothing is broadcast that the restore would overwrite.
+# **Build order, part one: a choice.** You can restore and then wrap in DDP, or wrap and then
+# restore. One step later, both ranks have the same weights either way. This trainer restores
+# first, so DDP doesn't broadcast weights that the restore then overwrites.
 
 # %%
 def train_one_step(restores_first):
@@ -858,19 +872,19 @@ print("wrap, then restore:", orders[False])
 assert len({*orders[True], *orders[False]}) == 1
 
 # %% [markdown]
-# **Part two: what DDP hides.** When DDP is constructed, it broadcasts rank 0's weights. If rank
-# 1 restored a different checkpoint, its weights are now silently right. Its optimizer moments
-# aren't, and one step later the replicas differ again. So all ranks must agree on the checkpoint
-# before they load it; DDP isn't a substitute.
+# **Part two: what DDP hides.** On construction, DDP broadcasts rank 0's weights. If rank 1
+# restored a different checkpoint, DDP silently overwrites its weights with the right ones. Its
+# optimizer moments stay wrong, and one step later the replicas differ again. DDP doesn't repair
+# a bad restore, so all ranks must agree on the checkpoint before they load it.
 
 # %%
 def rank_1_restores_something_else():
     info = maybe_init_dist(tiny)
-    setup_seed(17, "weights", info.rank)  # each rank's "checkpoint" has weights of its own
+    setup_seed(17, "weights", info.rank)  # each rank "restores" different weights
     net = TinyNet(8, 16, 8, 1, 0.0)
     optimizer = build_optimizer(tiny, net)
     net(torch.ones(4, 8)).square().sum().backward()
-    optimizer.step()  # ... and optimizer moments of its own
+    optimizer.step()  # ... and different optimizer moments
     optimizer.zero_grad()
     hashes = [weights_sha256(net)[:8]]
     model = DistributedDataParallel(net)
@@ -889,10 +903,10 @@ for when, *hashes in zip(
 assert same == [False, True, False]
 
 # %% [markdown]
-# **Part three: FSDP2 turns the order around.** `fully_shard` replaces the parameters. An
-# optimizer created before it still owns the old ones, which never get a gradient, so it updates
-# nothing and says nothing. With DDP the order model, optimizer, wrap works. With FSDP2 it's the
-# bug.
+# **Part three: FSDP2 takes the choice away.** `fully_shard` replaces the parameters. An
+# optimizer created before it still owns the old ones, which never get a gradient, so it
+# silently updates nothing. With DDP, you can create the optimizer before you wrap. With FSDP2,
+# that's a bug.
 
 # %%
 def parameters_updated(optimizer_first):
@@ -915,18 +929,19 @@ def parameters_updated(optimizer_first):
 
 for first in (True, False):
     (updated, total), _ = on_ranks(partial(parameters_updated, first), 2)
-    print(f"optimizer {'before' if first else 'after'} fully_shard: {updated} of {total} updated")
+    when = "before" if first else "after"
+    print(f"optimizer created {when} fully_shard: {updated} of {total} parameters updated")
     assert updated == (0 if first else total)
 
 # %% [markdown]
 # ## Run it
 #
-# First in this process, to the end. The toy data has labels that can be learned; dropout and
-# input noise are on, so that every random stream matters.
+# The first run is on a single rank, in this process, from start to finish. The toy data has
+# learnable labels. Dropout and input noise are on, so every random stream matters.
 
 # %%
 base = TrainConfig(
-    run_dir=root / "one",
+    run_dir=root / "one_rank",
     data="toy",
     dataset_size=1000,
     max_epochs=3 if FAST else 5,
@@ -954,13 +969,13 @@ before = files(base.run_dir)
 assert run(base) == alone and files(base.run_dir) == before
 
 # %% [markdown]
-# Now on two ranks, each a separate process, uninterrupted. Both end with the same weights. They
-# differ from the single-process run, because each rank draws its own dropout. The samples of
-# each step are the same, as the audit below confirms.
+# The second run is on two ranks, each a separate process, uninterrupted. Both ranks end with
+# the same weights. Those differ from the single-rank run's, because each rank draws its own
+# dropout masks. Each step's samples are the same, as the audit below confirms.
 
 # %%
-straight = replace(base, run_dir=root / "straight")
-reference = on_ranks(partial(run, straight), 2)
+uninterrupted = replace(base, run_dir=root / "uninterrupted")
+reference = on_ranks(partial(run, uninterrupted), 2)
 hashes = [result["weights_sha256"] for result in reference]
 assert hashes[0] == hashes[1] != alone["weights_sha256"]
 print(reference[0])
@@ -968,10 +983,10 @@ print(reference[0])
 # %% [markdown]
 # ## Kill a rank
 #
-# The same run again. As soon as rank 1's ledger shows a step between two checkpoints, rank 1
-# gets a SIGKILL: no handler runs, nothing is flushed. Gloo notices the closed connection, so
-# rank 0 fails at once. This time saves are asynchronous, which must not change the weights
-# either.
+# The third run is the same again, but once rank 1's ledger has 50 lines, one for each step, we
+# send rank 1 a SIGKILL: no handler runs, nothing is flushed. Step 50 lies between two
+# checkpoints, so some work is lost. Gloo notices the closed connection, so rank 0 fails right
+# away. This run also saves asynchronously, which must not change the weights either.
 
 # %%
 killed = replace(base, run_dir=root / "killed", async_checkpoint=True)
@@ -985,44 +1000,47 @@ while workers.processes[1].is_alive():
 ends = workers.wait(60)
 print("exit codes", [end.exitcode for end in ends])
 print("rank 0:", ends[0].traceback.splitlines()[-1][:110])
-print("published:", list(published_steps(killed.run_dir / "checkpoints")))
+print("checkpoints, by step:", list(published_steps(killed.run_dir / "checkpoints")))
 assert ends[1].exitcode == -9
-copy = shutil.copytree(killed.run_dir, root / "three")  # for three ranks, below
+copy = shutil.copytree(killed.run_dir, root / "three_ranks")  # resumed further below
 
 # %% [markdown]
-# Start the same command again. The final weights match those of the uninterrupted run.
+# Now run the same thing again. It resumes, and the final weights match those of the
+# uninterrupted run.
 
 # %%
 resumed = on_ranks(partial(run, killed), 2)
-print("straight", reference[0]["weights_sha256"])
-print("resumed ", resumed[0]["weights_sha256"])
+print("uninterrupted", reference[0]["weights_sha256"])
+print("resumed      ", resumed[0]["weights_sha256"])
 assert resumed[0]["weights_sha256"] == reference[0]["weights_sha256"]
 
 # %% [markdown]
-# **With NCCL, a dead peer looks different.** A collective is a kernel on the GPU. When a peer
+# **With NCCL, a dead peer looks different.** An NCCL collective is a CUDA kernel. When a peer
 # dies, that kernel usually keeps waiting, and the host hangs at its next sync. NCCL sometimes
-# reports a network error sooner, but don't count on it. What ends the wait:
+# reports a network error sooner, but don't count on it. Three things can end the wait:
 #
-# - **torchrun's agent** on the dead rank's node sees the exit, ends that node's other ranks and
-#   starts a new rendezvous, the round in which agents agree on who takes part. The other nodes'
-#   agents see it and restart their ranks. A rank that hangs without dying triggers none of this.
-# - **The process group's watchdog**, a thread in every rank. It ends the process when a
+# - **torchrun's agent.** The agent on the dead rank's node sees the exit, stops that node's
+#   other ranks and starts a new rendezvous, in which the agents agree on who takes part. The
+#   other nodes' agents notice and restart their ranks. A rank that hangs without dying triggers
+#   none of this.
+# - **The process group's watchdog.** This is a thread in every rank. It ends the process when a
 #   collective exceeds the group's timeout: 10 minutes by default, `dist_timeout_s` here.
-# - **This trainer's own watchdog**, `hang_timeout_s`, which fires when no step completes and
-#   names the rank that the others seem to be waiting for.
+# - **This trainer's own watchdog.** It fires when no step completes within `hang_timeout_s`,
+#   and names the rank that the others seem to be waiting for.
 #
 # The settings to know:
 #
 # | variable | what it controls |
 # |---|---|
-# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | what the watchdog does at a timeout or an error. 3, the default: end the process. 1: abort the communicators first. 0: nothing |
+# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | what the watchdog does on a timeout or an error. 3 (default): end the process. 1: abort the communicators, then end the process. 2: only abort them. 0: nothing |
 # | `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC` | how long the watchdog itself may be stuck before a monitor thread ends the process |
-# | `TORCH_FR_BUFFER_SIZE` | events kept by the flight recorder, each rank's record of its last collectives. Older name: `TORCH_NCCL_TRACE_BUFFER_SIZE` |
-# | `TORCH_NCCL_DUMP_ON_TIMEOUT` | whether the flight recorder is written out at a timeout (it needs a buffer above 0). Compare the ranks' dumps: the one that never entered the collective is your suspect |
+# | `TORCH_FR_BUFFER_SIZE` | how many events the flight recorder keeps. It records each rank's latest collectives; 0 turns it off. Older name: `TORCH_NCCL_TRACE_BUFFER_SIZE` |
+# | `TORCH_NCCL_DUMP_ON_TIMEOUT` | whether each rank writes its flight recorder to a file on a timeout. Compare the files: the rank that never entered the collective is your suspect |
 #
-# Say: "On gloo a death is an error; on NCCL it's a hang until something times out. So detection
-# time goes into my recovery budget, and I keep the flight recorder on." Without a GPU we can't
-# show the hang, but the names and timeouts below come from the torch you have installed:
+# What to say: "On gloo, a dead peer is an error. On NCCL, it's a hang until something times
+# out. So detection time goes into my recovery budget, and I keep the flight recorder on."
+# Without a GPU we can't show the hang, but the names and timeouts below come from your torch
+# installation:
 
 # %%
 headers = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d"
@@ -1034,8 +1052,9 @@ for name in (
     "TORCH_NCCL_TRACE_BUFFER_SIZE",
     "TORCH_NCCL_DUMP_ON_TIMEOUT",
 ):
-    print(f"{name:34}", "in torch" if f'"{name}"' in text else "not in this version")
-print(f"{'shrink_group':34}", "in torch" if hasattr(dist, "shrink_group") else "not here")
+    print(f"{name:34}", "found" if f'"{name}"' in text else "not found in this torch")
+shrinks = hasattr(dist, "shrink_group")
+print(f"{'shrink_group':34}", "found" if shrinks else "not found in this torch")
 found = re.search(r"NCCLDefaultTimeout =\s*std::chrono::milliseconds\(([\d *]+)\)", text)
 print("default timeout, gloo:", dist.constants.default_pg_timeout)
 assert dist.constants.default_pg_timeout == timedelta(minutes=30)
@@ -1047,30 +1066,30 @@ if found:  # some builds come without these headers
 # %% [markdown]
 # ## The proof
 #
-# Matching weights are strong evidence; differing weights don't tell you why. The audit reads
-# the ledger. For each step it takes the attempt whose work survived and compares it with the
-# order from cell 2. *Replayed* steps are the ones a later attempt had to train again. *Goodput*
-# is useful step time over wall time, across all attempts.
+# Matching weights are strong evidence, but if they differ, they don't tell you why. So the
+# audit reads the ledger. For each step it takes the attempt whose work survived, and checks
+# that attempt's samples against the order from cell 2. *Replayed* steps are the ones a later
+# attempt had to train again. *Goodput* is useful step time over wall time, across all attempts.
 #
-# *Collapsed: the audit, which only reads files, and the pictures.*
+# *Collapsed: the audit, which only reads files, and the code for the pictures.*
 
 # %% include="rehearsal.evidence.audit" collapsed=true
 
 # %% include="rehearsal.evidence.pictures" collapsed=true
 
 # %%
-for folder in (base.run_dir, straight.run_dir, killed.run_dir):
+for folder in (base.run_dir, uninterrupted.run_dir, killed.run_dir):
     report = audit_run(folder)
     assert report.status == "proved", report.findings
-    print(f"{folder.name:9} {report.status}: {report.verdict}; attempts: {report.attempts}, "
+    print(f"{folder.name:13} {report.status}: {report.verdict}; attempts: {report.attempts}, "
           f"steps replayed: {report.replayed_steps}, goodput: {report.goodput:.2f}")
 for line in (killed.run_dir / "logs/rank-0.jsonl").read_text().splitlines():
     if (event := json.loads(line))["event"] == "resume_validated":
         print("resume validated:", event["checks"])
 
 # %% [markdown]
-# The checkpoint doesn't care about the number of ranks. The copy we made after the kill resumes
-# on three. The global batch is pinned, so only the shares change, and again every sample is
+# A checkpoint doesn't depend on the number of ranks: the copy we made after the kill resumes on
+# three. The global batch is pinned, so only the shares change, and again every sample is
 # trained exactly once.
 
 # %%
@@ -1082,47 +1101,53 @@ print(f"{report.status}: {report.verdict}")
 # %% [markdown]
 # ## Four pictures
 #
-# **Loss, straight against resumed.** The steps that were trained twice lie on the same curve.
+# **Loss.** The uninterrupted run is the wide line; both attempts of the killed run lie on top
+# of it. The restart is marked at the first loss that attempt 1 logged, up to `log_every` steps
+# after the checkpoint it resumed from.
 
 # %%
-loss_curves({"straight": straight.run_dir, "killed and resumed": killed.run_dir})
+loss_curves({"uninterrupted": uninterrupted.run_dir, "killed and resumed": killed.run_dir})
 
 # %% [markdown]
 # **The sample map.** Each column is a step, and each cell is a sample in the color of its rank.
-# The dashed frame shows the work lost to the kill and redone by attempt 1.
+# The short column at the end of an epoch is the last, smaller batch. The dashed frame shows the
+# work lost to the kill and redone by attempt 1.
 
 # %%
 sample_map(killed.run_dir)
 
 # %% [markdown]
-# **Phases per rank.** The ranks move in lockstep, so a delay shows up on the rank that was
-# early: its `grad_sync` is long because the other one was the straggler. The numbers say
+# **Phases per rank.** The ranks move in lockstep. If one is a straggler, the others show it:
+# their `grad_sync` grows while they wait. The bars cover only the steps since the previous log
+# line, and one of those few steps saved, so here even the p95 shows the save. The numbers say
 # nothing about the speed of a GPU or a network.
 
 # %%
-phase_bars(straight.run_dir)
+phase_bars(uninterrupted.run_dir)
 
 # %% [markdown]
-# **A timeline.** A few steps of both ranks on one clock; the first one ends with a save. You can
-# see who waits for whom, and when. The files are Chrome traces, in `traces/` in the run folder.
+# **A timeline.** These are a few steps of both ranks on one clock; the first step ends with a
+# save. You can see who waits for whom, and when. The gaps are `other`. It's drawn from the
+# Chrome traces in the run folder, under `traces/`.
 
 # %%
-rank_timeline(straight.run_dir, first_step=40, num_steps=4)
+rank_timeline(uninterrupted.run_dir, first_step=40, num_steps=4)
 
 # %% [markdown]
 # ## What can stay an interface
 #
-# Four things you don't build in an interview. You name each one, state its contract in one
-# sentence, and a local stand-in keeps the boundary honest. You already have the fourth: an
-# exporter is one more `Sink`.
+# You don't build these four in an interview: multi-node bootstrap, an object store, a scheduler
+# and a metrics exporter. Name each one, state its contract in a sentence, and show where it
+# plugs in. A local stand-in proves that the interface is enough. You've seen the fourth
+# interface already: it's `Sink`, from cell 7.
 
 # %% include="integrations.interfaces"
 
 # %% [markdown]
-# **Multi-node bootstrap.** If they ask how this gets to eight nodes: "Nothing in the trainer
-# knows how it was started. The control plane gives each process a rank, the world size and an
-# address: torchrun here, a cluster's launcher there. I'd check that every rank showed up;
-# `agree_on_start` already checks that all nodes see one run folder."
+# **Multi-node bootstrap.** If they ask how you'd run this on eight nodes: "Nothing in the
+# trainer knows how it was started. The control plane gives each process a rank, the world size
+# and an address, whether that's torchrun or a cluster's launcher. I'd check that every rank
+# showed up. `agree_on_start` already checks that all nodes see the same run folder."
 
 # %%
 worlds = [
@@ -1134,14 +1159,15 @@ assert [world.rank for world in worlds] == [0, 1, 2, 3]
 print(worlds[3].environment())
 
 # %% [markdown]
-# **Object store.** If they ask about a bucket instead of a disk: "A general-purpose S3 bucket has
-# no rename, so I publish with the last small object I write: a pointer, written only if it
-# doesn't exist yet. A killed upload leaves unreachable objects, which are cleaned up by age."
-# (S3 directory buckets do have a rename, `RenameObject`. The pointer works on both.)
+# **Object store.** If they ask about a bucket instead of a disk: "A general-purpose S3 bucket
+# has no rename. So I publish with one small object that I write last: a pointer, written only
+# if it doesn't exist yet. A killed upload leaves objects that no pointer names, and a periodic
+# sweep deletes those once they're old enough." (S3 directory buckets do have a rename,
+# `RenameObject`. The pointer works on both.)
 
 # %%
 store = FolderStore(root / "bucket")
-newest = latest_checkpoint_path(straight.run_dir / "checkpoints")[0]
+newest = latest_checkpoint_path(uninterrupted.run_dir / "checkpoints")[0]
 store.put_if_absent(f"uploads/{newest.name}-cut/state.pt", b"half of it")  # a killed upload
 assert download_newest(store, root / "fetched") is None
 assert upload_checkpoint(store, newest) and not upload_checkpoint(store, newest)
@@ -1149,24 +1175,28 @@ fetched = download_newest(store, root / "fetched")
 print("fetched", fetched.name, "and verified its", len(verify(fetched)["files"]), "files")
 
 # %% [markdown]
-# **Scheduler.** If they ask who restarts the job: "Whoever owns the machines, under our policy. A
-# killed job restarts. Exit code 2 goes to a person, because a restart would only fail again. The
-# number of restarts is capped: if no step completes between two restarts, restarting won't help."
+# **Scheduler.** If they ask who restarts the job: "Whoever owns the machines, under our policy.
+# A killed job restarts. Exit code 2 goes to whoever is on call, because a restart would only
+# fail again. And I cap the restarts: if no step completes between two of them, one more won't
+# help."
 
 # %%
 scheduler = LocalScheduler()
 outcomes = iter([-9, 1, 0])
 jobs = [scheduler.submit(lambda: next(outcomes)), scheduler.submit(lambda: 2)]
-print("restarts:", [restart_while_useful(scheduler, job, max_restarts=5) for job in jobs])
+for reason, job in zip(("killed, then failed", "exit code 2"), jobs):
+    restarts = restart_while_useful(scheduler, job, max_restarts=5)
+    print(f"{reason}: {restarts} restarts, last exit code {scheduler.exit_code(job)}")
 assert [scheduler.exit_code(job) for job in jobs] == [0, 2]
 
 # %% [markdown]
-# **Vendor exporters.** If they ask about a metrics vendor: "An exporter gets the same events as
-# the file, through two methods. I pass it to `run`, and the trainer never learns its name."
+# **Metrics exporter.** If they ask about a metrics vendor: "An exporter gets the same events as
+# the log file, through two methods, `emit` and `close`. I pass it to `run`, and the trainer
+# knows nothing about the vendor."
 
 # %%
 class MemorySink:
-    """A vendor that keeps everything in a list."""
+    """A stand-in for a vendor's exporter: it keeps all events in a list."""
 
     def __init__(self):
         self.records = []
@@ -1186,18 +1216,18 @@ assert sink.records[-1]["event"] == "run_end"
 # %% [markdown]
 # ## The last minute
 #
-# Five sentences to close with:
+# Five points to close with:
 #
 # 1. "The order of the data is a pure function of size, seed and epoch. The position is one
 #    integer, and it moves only after the optimizer has stepped."
-# 2. "A gradient is a sum weighted by samples, so neither the number of ranks nor the split into
-#    micro-batches changes what we train."
-# 3. "A checkpoint is published by one rename, verified when it's read, and loaded by all ranks or
-#    by none."
-# 4. "If something can fail on one rank, all ranks agree before anyone acts. And whatever is slow
-#    has a phase with a name."
-# 5. "You don't have to take my word for it: the ledger says which sample was trained in which
-#    step, and the audit checks that each was trained exactly once."
+# 2. "Every gradient is the mean over the step's samples. Neither the number of ranks nor the
+#    split into micro-batches changes that."
+# 3. "One rename publishes a checkpoint. We verify it before we load it, and either all ranks
+#    load it or none does."
+# 4. "If something can fail on one rank, all ranks agree before any of them acts. And if
+#    something's slow, a named phase shows it."
+# 5. "You don't have to take my word for it. The ledger says which sample was trained in which
+#    step, and the audit checks that each was trained exactly once per epoch."
 #
 # ## Where to find each answer
 #
@@ -1205,27 +1235,28 @@ assert sink.records[-1]["event"] == "run_end"
 # |---|---|
 # | How do you know a resume is correct? | Kill a rank; The proof; `validate_resume`, collapsed, in 8 |
 # | What's the most dangerous silent failure? | 2: samples lost or repeated while the loss looks healthy |
-# | The world size changes on resume: what breaks? | 2: only the shares, if the batch is pinned; the run on three ranks |
-# | Why DDP and not sharding? | 4, second line to say |
-# | Does the order of building matter? | 8: build order, parts one to three |
-# | What must survive a restart? | 6, first line to say |
-# | A checkpoint is half written: what now? | 6: the torn one |
+# | The world size changes on resume: what breaks? | 2: nothing, if the batch is pinned; only the shares change. The proof: the run on three ranks |
+# | Why DDP and not sharding? | 4: "DDP is my baseline" |
+# | Does the build order matter? | 8: build order, parts one to three |
+# | What must survive a restart? | 6: "A checkpoint needs ..." |
+# | A checkpoint is half written: what now? | 6: the truncated one |
 # | It's slow every twenty minutes: where do you look? | 7: the `checkpoint` phase's max, or the p50 of the steps that saved, against the save interval |
-# | One rank hangs: how do you find it? | 4: raise together; 8, collapsed: the watchdog's report; Kill a rank: the flight recorder |
+# | One rank hangs: how do you find it? | 8, collapsed: the watchdog's report; Kill a rank: the flight recorder |
+# | One rank fails alone: what do the others do? | 4: the shard that's missing on rank 1 |
 # | A peer dies under NCCL: what do the others see? | Kill a rank: the watchdog and its timeouts |
-# | Loss falls but throughput is poor? | 7: phase bars, then the phase that dominates |
+# | Loss falls but throughput is poor? | Four pictures: phases per rank; start with the phase that dominates |
 # | Is the gradient right with uneven batches? | 5: the mean of means |
 # | A NaN appears: what do all ranks do? | 5: the NaN sample |
-# | The replicas drift apart: how would you see it? | Run it: the weights' hash on both ranks |
+# | The replicas drift apart: how would you see it? | Run it: the hash of the weights on both ranks |
 # | What wouldn't you build? | What can stay an interface |
 #
 # ## What to practice next
 #
-# - `01_walkthrough_hidden.ipynb`, then `01_walkthrough_blank.ipynb`, one cell at a time, against
-#   the minutes printed next to it. The small cells after each one tell you whether it does what
-#   it claims.
-# - Then break one thing in this notebook, and predict which cell fails first before you run it.
-#   Divide the loss by the micro-batch's own size. Let `__iter__` move the position. Leave out
-#   `no_sync`. Sort checkpoints by name. Leave the hashes out of `verify`. Give the loader no
-#   generator. Don't restore the random streams. Don't restore the optimizer state.
-# - Say the last line of each "What to say" from memory: which metric would tell you it was wrong?
+# - Type `01_walkthrough_hidden.ipynb`, then `01_walkthrough_blank.ipynb`, one cell at a time,
+#   against the minutes printed above it. The demo cells below it tell you whether your code
+#   works.
+# - Then break one thing in this notebook, and before you run it, predict which cell fails
+#   first. Divide the loss by the micro-batch's own size. Let `__iter__` move the position.
+#   Leave out `no_sync`. Sort checkpoints by name. Leave the hashes out of `verify`. Give the
+#   loader no generator. Don't restore the random streams. Don't restore the optimizer state.
+# - Say each "How I'd notice it's wrong" from memory: which metric would tell you?

@@ -28,11 +28,6 @@ class Finding(NamedTuple):
     look: str
 
 
-def counted(count: int, noun: str) -> str:
-    """ "1 rank", "2 ranks"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 # Judges one job: its reports, by rank, and those of the scenarios before it, by name.
 Judge = Callable[[Sequence[RankReport], Mapping[str, Sequence[RankReport]]], Iterable[Finding]]
 
@@ -238,11 +233,12 @@ def failure_verdict(
         verb = "raises" if len(blank) == 1 else "raise"
         found = f"{', '.join(blank)} still {verb} NotImplementedError"
         return "not_attempted", [ENGINE_FINDINGS("not-attempted", found)], ""
-    late = [report for report in reports if report.exitcode is None]
+    late = [report.rank for report in reports if report.exitcode is None]
     if late:
         stacks = "\n".join(where_it_stood(report) for report in reports)
         was = "was" if len(late) == 1 else "were"
-        found = f"{ranks(late)} of {len(reports)} {was} still running after {deadline_s:g} s"
+        found = f"{named_ranks(late)} of {len(reports)} {was} still running after "
+        found += f"{deadline_s:g} s"
         return "hung", [ENGINE_FINDINGS("hung", found)], stacks
     failed = [report for report in reports if report.failure]
     causes = [report for report in failed if not is_echo(report)]
@@ -252,9 +248,11 @@ def failure_verdict(
         found = f"rank {report.rank} exited with code {report.exitcode} before it returned"
         return "crashed", [ENGINE_FINDINGS("left", found)], report.output
     if not causes and failed:
-        waiting, done = failed[0], [report for report in reports if report.has_answer]
+        waiting, done = failed[0], [report.rank for report in reports if report.has_answer]
         where = waiting.failure.where if waiting.failure else ""
-        found = f"{ranks(done)} of {len(reports)} had returned while rank {waiting.rank} was "
+        found = (
+            f"{named_ranks(done)} of {len(reports)} had returned while rank {waiting.rank} was "
+        )
         found += "still waiting in a collective"
         look = f"at {where}: which ranks reach it, and how often?" if where else ""
         return "crashed", [ENGINE_FINDINGS("peer-returned", found, look)], ""
@@ -267,11 +265,15 @@ def failure_verdict(
     return None
 
 
-def ranks(reports: Sequence[RankReport]) -> str:
+def counted(count: int, noun: str) -> str:
+    """ "1 rank", "2 ranks"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def named_ranks(ranks: Sequence[int]) -> str:
     """ "rank 2", "ranks 0 and 2", "ranks 0, 1 and 2"."""
-    numbers = [str(report.rank) for report in reports]
-    first, last = ", ".join(numbers[:-1]), numbers[-1:]
-    return f"ranks {first} and {last[0]}" if first else f"rank {''.join(last)}"
+    *first, last = map(str, ranks)
+    return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
 
 def where_it_stood(report: RankReport) -> str:

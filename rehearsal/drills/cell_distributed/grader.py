@@ -48,9 +48,10 @@ TABLE = FindingTable(
             "at what chooses the backend",
         ),
         "group-before-device": (
-            "the group is joined before the rank has its device",
-            "a communicator that is made before the device is chosen sits on the first GPU",
-            "at the order of the two",
+            "a collective can run before the rank has selected its GPU",
+            "NCCL creates a communicator at the first collective, on the GPU that is current "
+            "then: GPU 0, until the rank selects its own",
+            "at when the GPU is selected, and at what can run before that",
         ),
         "timeout-ignored": (
             "the group does not have cfg.dist_timeout_s",
@@ -314,27 +315,41 @@ def starts(context: RankContext, learner: SimpleNamespace) -> Any:
         arrivals[context.rank].touch()
         wait_until(lambda: all(arrival.exists() for arrival in arrivals), PATIENCE_S)
 
+    def meets(*_: Any, **__: Any) -> None:
+        notes.append(["collective"])
+
     def sets(device: Any) -> None:
         notes.append(["device", device if isinstance(device, int) else device.index])
 
     infos: list[Any] = []
     torch.cuda.set_device = sets
     dist.init_process_group = joins
+    dist.barrier = dist.all_reduce = meets
     other = 1 - context.rank  # so that rank and local rank are told apart
     cuda = start({"device": "auto", "dist_timeout_s": 77.0}, 2, LOCAL_RANK=other)
     devices = [str(info.device) for info in infos]
+    seen = list(notes)
+    refused = {
+        "device=cuda, without a GPU": start({"device": "cuda"}, 0),
+        "world_size=5, 2 started": start({"device": "cpu", "world_size": 5}, 0),
+        "4 ranks on a node of 2 GPUs": start(
+            {"device": "auto"}, 2, LOCAL_RANK=context.rank * 3, LOCAL_WORLD_SIZE=4
+        ),
+    }
+    infos.clear()
+    own = {"LOCAL_RANK": other, "LOCAL_WORLD_SIZE": 2, "CUDA_VISIBLE_DEVICES": other}
+    only = start({"device": "auto"}, 1, **own)
     return {
         **answer,
         "cuda": cuda,
-        "notes": list(notes),
+        "notes": seen,
         "devices": devices,
         "local_rank": other,
-        "refused": {
-            "device=cuda, without a GPU": start({"device": "cuda"}, 0),
-            "world_size=5, 2 started": start({"device": "cpu", "world_size": 5}, 0),
-            "4 ranks on a node of 2 GPUs": start(
-                {"device": "auto"}, 2, LOCAL_RANK=context.rank * 3, LOCAL_WORLD_SIZE=4
-            ),
+        "refused": refused,
+        "only_gpu": {
+            "error": only,
+            "devices": [str(info.device) for info in infos],
+            "selected": [note[1] for note in notes if note[0] == "device"],
         },
     }
 
@@ -398,12 +413,37 @@ def judge_starts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
         if bound != expected and taken and taken[0] != local_rank:
             found = f"two GPUs, rank {rank} with local rank {local_rank} takes GPU {taken[0]}"
             yield TABLE("wrong-identity", found)
-        if ["device", local_rank] not in notes[: notes.index(joins[0])] and bound != expected:
-            found = f"two GPUs, rank {rank} with local rank {local_rank}: {notes}"
+        kinds = [note[0] for note in notes]
+        at = kinds.index("collective") if "collective" in kinds else len(notes)
+        if ["device", local_rank] not in notes[:at] and bound != expected:
+            when = "before its first collective" if at < len(notes) else "before it returned"
+            found = f"two GPUs, rank {rank} with local rank {local_rank}: maybe_init_dist "
+            found += f"joined and did not select GPU {local_rank} {when}"
             yield TABLE("group-before-device", found)
         if timeout != 77.0:
             found = f"dist_timeout_s is 77, and the group is told {timeout}"
             yield TABLE("timeout-ignored", found)
+    yield from only_gpu_findings([report.answer for report in reports])
+
+
+def only_gpu_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+    """One visible GPU per process: its number is 0, whatever the local rank is.
+
+    By their number alone, a GPU of one's own can't be told from one that is shared, so an
+    answer may also refuse, on every rank.
+    """
+    errors = [answer["only_gpu"]["error"] for answer in answers]
+    if all(error and error[1] for error in errors):
+        return
+    for rank, answer in enumerate(answers):
+        only, local_rank = answer["only_gpu"], answer["local_rank"]
+        found = f"rank {rank}, with local rank {local_rank}, sees one GPU: "
+        if only["error"]:
+            code = "raises-alone" if only["error"][1] else "wrong-identity"
+            yield TABLE(code, f"{found}it raises {only['error'][0]}: {only['error'][2][:100]}")
+        elif not {*only["devices"]} <= {"cuda", "cuda:0"} or any(only["selected"]):
+            found += f"its device is {only['devices'][0]}, and it selects {only['selected']}"
+            yield TABLE("wrong-identity", found)
 
 
 def judge_attempts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:

@@ -115,7 +115,7 @@ def next_run(context: RankContext, learner: SimpleNamespace) -> Any:
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def judge_whole(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
     """The findings of three whole runs; the first is told."""
     answer = reports[0].answer
     runs = [start_in(reports[0], folder) for folder in "abc"]
@@ -266,7 +266,7 @@ SCENARIOS = [
     Scenario(
         name="a whole run",
         body=whole_run,
-        judge=only_first(judge_whole),
+        judge=only_first(judge_whole_runs),
         world_size=1,
         deadline_s=6,
     ),

@@ -33,6 +33,8 @@ CODES = {
     "no-summary": "train does not return p50 and p95 of each phase and of the wall time",
     "not-the-p50": "the median is not that of the call's lines",
     "not-the-p95": "the 95th percentile is not that of the call's lines",
+    "no-max": "train does not return the max of each phase and of the wall time",
+    "not-the-max": "the max is not that of the call's slowest step",
 }
 PHASES = ["data_wait", "forward", "backward", "grad_sync", "optimizer", "checkpoint", "other"]
 # Of each call: steps, save_every, and seconds by (phase, rank, step).
@@ -201,7 +203,7 @@ def added_up(call: Mapping[str, Any], rank: int) -> Iterator[Finding]:
 
 
 def summarized(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding]:
-    """The percentiles, beside the lines of the same call."""
+    """The percentiles and the max, against the lines of the same call."""
     rows = {name: sorted(line["phases_s"][name] for line in call["lines"]) for name in PHASES}
     rows["wall"] = sorted(line["wall_s"] for line in call["lines"])
     look = "at which steps go into it, and at how it is taken"
@@ -227,6 +229,19 @@ def summarized(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Find
                 rule = f"{share:.0%} of a call's steps take no longer than its {key}"
                 yield Finding(f"not-the-{key}", found, rule, look)
                 return
+        where = f"rank {rank}, call {number + 1}: "
+        told_max = call["summary"][name].get("max_s")
+        if not isinstance(told_max, int | float):
+            found = f"{where}{name} has no max_s in what train returned"
+            rule = "p50 and p95 miss a rare stall: only the max shows one slow save in 41 steps"
+            yield Finding("no-max", found, rule, "at what train returns")
+            return
+        if not abs(told_max - row[-1]) <= 1e-4:
+            found = f"{where}max_s of {name} is {told_max * 1000:.2f} ms; the slowest of this "
+            found += f"call's {len(row)} steps took {row[-1] * 1000:.2f} ms"
+            rule = "max_s is the time of the slowest step of this call"
+            yield Finding("not-the-max", found, rule, look)
+            return
 
 
 SCENARIOS = [

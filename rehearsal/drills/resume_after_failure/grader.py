@@ -121,7 +121,7 @@ def run_of(earlier: Earlier) -> UninterruptedRun:
     return UninterruptedRun([start.steps for start in starts if start], STEPS_PER_EPOCH)
 
 
-def judge_whole(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
+def judge_uninterrupted(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
     """The uninterrupted run is a training run, and saves."""
     yield from coverage_findings(reports, NUM_SAMPLES, EPOCHS, "at the samples of each step")
     first, second = [start.steps for r in reports if (start := start_in(r, "whole"))]
@@ -156,7 +156,7 @@ def judge_whole(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Fin
         yield Finding("saves-nothing", found, "only files outlive a kill", "at the loop's end")
 
 
-def judge_killed(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
+def judge_fresh_start(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
     """A fresh start takes the same steps again."""
     for rank, (report, whole) in enumerate(zip(reports, run_of(earlier).ranks, strict=True)):
         begun = start_in(report, "killed")
@@ -230,11 +230,13 @@ FAULTS = [Fault(rank=None, at="write", count=1)]
 FAULTS += [Fault(rank=0, at="late_file", count=count) for count in (2, 3, 4)]
 FAULTS += [Fault(rank=1, at="late_file", count=1)]
 SCENARIOS = [
-    Scenario(name="nobody kills it", body=run_in("whole"), judge=judge_whole, deadline_s=5),
+    Scenario(
+        name="nobody kills it", body=run_in("whole"), judge=judge_uninterrupted, deadline_s=5
+    ),
     Scenario(
         name="killed in the middle of an epoch",
         body=run_in("killed"),
-        judge=judge_killed,
+        judge=judge_fresh_start,
         fault=Fault(rank=1, at="optimizer_step", count=5),
         deadline_s=5,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.grading.verdict import Finding, counted, is_echo
+from rehearsal.grading.verdict import Finding, counted, is_echo, named_ranks
 
 
 def mismatched_collectives(
@@ -41,16 +41,13 @@ def mismatched_collectives(
         if not report.has_answer
         for entry in report.collectives[-1:]
     ]
-    returned = [str(report.rank) for report in reports if report.has_answer]
+    returned = [report.rank for report in reports if report.has_answer]
     if returned:
-        last.append(
-            f"rank {returned[0]} has returned"
-            if len(returned) == 1
-            else f"ranks {', '.join(returned)} have returned"
-        )
+        has = "has" if len(returned) == 1 else "have"
+        last.append(f"{named_ranks(returned)} {has} returned")
     yield Finding(
         code,
-        f"the run hangs: ranks {', '.join(str(report.rank) for report in reports)} issued "
+        f"the run hangs: {named_ranks([report.rank for report in reports])} issued "
         + ("; and ".join(differing) or "equally many collectives, but not the same ones")
         + f". {'; '.join(last)}",
         "a collective completes only when every rank of its group has issued it",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.grading.verdict import Finding, counted
+from rehearsal.grading.verdict import Finding, counted, named_ranks
 from rehearsal.kit.judge.findings import some
 
 
@@ -69,6 +69,19 @@ def miscounted(samples: Iterable[int], num_samples: int, times: int = 1) -> Misc
     )
 
 
+def how_often(
+    extra: Sequence[int], missing: Sequence[int], num_samples: int, epochs: int
+) -> str:
+    """ "2 of 23 samples were trained more than twice in 2 epochs: 4, 7"; extra ones first."""
+    wrong, times = extra or missing, {1: "once", 2: "twice"}.get(epochs, f"{epochs} times")
+    how = f"trained {'more' if extra else 'less'} than {times}"
+    if not extra and epochs == 1:
+        how = "never trained"
+    was = "was" if len(wrong) == 1 else "were"
+    found = f"{len(wrong)} of {num_samples} samples {was} {how} in {counted(epochs, 'epoch')}"
+    return f"{found}: {some(wrong)}"
+
+
 def coverage_findings(
     reports: Sequence[RankReport], num_samples: int, epochs: int, look: str
 ) -> Iterator[Finding]:
@@ -78,15 +91,12 @@ def coverage_findings(
         for report in reports
     ]
     extra, missing = miscounted([s for own in by_rank for s in own], num_samples, epochs)
-    wrong, how = (extra, "more") if extra else (missing, "fewer")
-    if not wrong:
+    if not extra and not missing:
         return
-    found = f"{len(wrong)} of {num_samples} samples were trained {how} than "
-    found += f"{counted(epochs, 'time')} in {counted(epochs, 'epoch')} on "
-    found += f"{counted(len(reports), 'rank')}: {some(wrong)}"
+    found = f"on {counted(len(reports), 'rank')}, "
+    found += how_often(extra, missing, num_samples, epochs)
     if extra:
         ranks = [rank for rank, samples in enumerate(by_rank) if extra[0] in samples]
-        found += f"; sample {extra[0]} was trained on rank{'s' * (len(ranks) > 1)} "
-        found += some(ranks)
+        found += f"; sample {extra[0]} was trained on {named_ranks(ranks)}"
     rule = "an epoch trains each sample exactly once, across all ranks"
     yield Finding("trained-twice" if extra else "never-trained", found, rule, look)

@@ -61,11 +61,11 @@ def _resume_findings(
     firsts = [start.steps[0].before if start.steps else start.end for start in starts]
     at = [run.position(rank, weights) for rank, weights in enumerate(firsts)]
     samples = joined(start.steps[0] for start in starts if start.steps)
-    yield from position_findings(run, at, samples, kill, saved, done)
+    yield from _position_findings(run, at, samples, kill, saved, done)
     if len(set(at)) > 1 or at[0] is None:
         return
-    yield from order_findings(run, taken, at[0], kill)
-    yield from step_findings(run, taken, at[0], kill)
+    yield from _order_findings(run, taken, at[0], kill)
+    yield from _step_findings(run, taken, at[0], kill)
     last = at[0] + len(taken[0])
     if all(start.end for start in starts) and last != run.total:
         yield Finding(
@@ -77,7 +77,7 @@ def _resume_findings(
         )
 
 
-def position_findings(
+def _position_findings(
     run: UninterruptedRun,
     at: Sequence[int | None],
     samples: Sequence[int],
@@ -135,7 +135,7 @@ def position_findings(
         )
 
 
-def order_findings(
+def _order_findings(
     run: UninterruptedRun, taken: Sequence[Sequence[Step]], at: int, kill: str
 ) -> Iterator[Finding]:
     """Whether the steps behind the restored weights, and those after, make whole epochs."""
@@ -172,7 +172,7 @@ def order_findings(
         )
 
 
-def step_findings(
+def _step_findings(
     run: UninterruptedRun, taken: Sequence[Sequence[Step]], at: int, kill: str
 ) -> Iterator[Finding]:
     """The first step that ends with other weights than in the uninterrupted run, and why."""
@@ -182,7 +182,7 @@ def step_findings(
         pairs = [(step, rank[number]) for step, rank in zip(steps, run.ranks, strict=True)]
         if all(ours.after == whole.after for ours, whole in pairs):
             continue
-        finding = cause(
+        finding = _cause(
             pairs, f"{kill}, the next start resumed after step {at}. Step {number + 1}"
         )
         assert finding is not None
@@ -190,7 +190,7 @@ def step_findings(
         return
 
 
-def cause(pairs: Sequence[tuple[Step, Step]], step: str) -> Finding | None:
+def _cause(pairs: Sequence[tuple[Step, Step]], step: str) -> Finding | None:
     """Why a step of the ranks, compared with the uninterrupted one, ended elsewhere.
 
     Args:

@@ -12,8 +12,7 @@ from itertools import chain
 
 from rehearsal.engine.reports import RankReport, killed
 from rehearsal.grading.verdict import Finding, Judge, counted
-from rehearsal.kit.judge.coverage import miscounted, most_steps, samples_by_step
-from rehearsal.kit.judge.findings import some
+from rehearsal.kit.judge.coverage import how_often, miscounted, most_steps, samples_by_step
 from rehearsal.kit.judge.weights import Weights, ranks_differ, weights_differ, weights_of_ranks
 
 # What the findings below may say. A grader's CODES are these and its own.
@@ -137,9 +136,8 @@ def lineage_findings(
 ) -> Iterator[Finding]:
     """A finding if a run's steps did not train each sample once per epoch."""
     extra, missing = miscounted(chain(*steps), plan.num_samples, plan.epochs)
-    samples, how = (missing, "fewer") if missing else (extra, "more")
-    if samples:
-        found = f"{where}{len(samples)} of {plan.num_samples} samples were trained {how} than "
-        found += f"{plan.epochs} times in {plan.epochs} epochs: {some(samples)}"
+    if missing or extra:
+        too_often = [] if missing else extra
+        found = where + how_often(too_often, missing, plan.num_samples, plan.epochs)
         rule = "each epoch trains each sample exactly once, across all ranks and restarts"
         yield Finding("never-trained" if missing else "trained-twice", found, rule, look)
