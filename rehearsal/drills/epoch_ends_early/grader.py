@@ -67,7 +67,7 @@ def judge_loading(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """An uninterrupted run, and which process loaded its samples."""
-    yield from judge_whole(PLAN, "at where an epoch begins and ends")(reports, earlier)
+    yield from judge_whole(PLAN)(reports, earlier)
     for report in reports:
         fetched = len(report.of("fetched"))
         if fetched >= NUM_SAMPLES // 2:

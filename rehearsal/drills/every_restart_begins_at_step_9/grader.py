@@ -77,10 +77,8 @@ def judge(
     if not any(steps) and not reports[0].has_answer:
         return
     starts = [own[0] if own else STREAM.steps for own in steps]
-    text = (
-        f"the folder held the checkpoints of steps {newest - 1} and {newest}; the ranks began "
-    )
-    text += f"at steps {some(starts)}"
+    text = f"the folder held the checkpoints of steps {newest - 1} and {newest}; the ranks "
+    text += f"began at steps {some(starts)}"
     rule = "all ranks resume from the newest checkpoint"
     look = "at how the newest is found: what would it be among steps 2, 9, 10 and 100?"
     if len(set(starts)) > 1:

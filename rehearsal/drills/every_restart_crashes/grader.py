@@ -48,7 +48,7 @@ def judge_saves(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """An uninterrupted run, and how many files it wrote."""
-    yield from judge_whole(PLAN, "at the weights with which each rank begins")(reports, earlier)
+    yield from judge_whole(PLAN)(reports, earlier)
     files = [event for report in reports for event in report.of("file")]
     writes = [event for event in files if event["op"] in WRITES and event["path"]]
     if len(writes) < PLAN.steps // EVERY:
@@ -76,9 +76,9 @@ def restarted(name: str) -> Judge:
             last = writer.of("file")[-1]
             yield Finding(
                 "crash-loop",
-                f"rank 0 was killed in {last['op']} of {last['path']} while it saved step "
-                f"{in_step}; then the restart failed with {failures[0].kind}: "
-                f"{failures[0].message[:120]}",
+                f"rank 0 was killed in {last['op']} of {last['path'].partition('/')[2]} while it "
+                f"saved step {in_step}; then the restart failed with {failures[0].kind}: "
+                f"{failures[0].message.split('. ')[0][:120]}",
                 "a kill costs at most the steps since the last checkpoint; each restart finds "
                 "an intact checkpoint, or none",
                 LOOK,

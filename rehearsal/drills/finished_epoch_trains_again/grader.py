@@ -27,7 +27,7 @@ CODES = {
 PLAN = Plan(num_samples=23, epochs=3, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 4
 LOOK = "at which position the newest checkpoint gives, and at when it is written"
-WHOLE = judge_whole(PLAN, "at where an epoch begins and ends")
+WHOLE = judge_whole(PLAN)
 OF_ALL_SAMPLES = {"never-trained": "epoch-skipped", "trained-twice": "epoch-trained-again"}
 
 

@@ -79,10 +79,8 @@ def shape_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
     for report in reports:
         steps = report.answer["steps"]
         if len(steps) != STEPS:
-            found = (
-                f"rank {report.rank} of {len(reports)} took {len(steps)} optimizer steps in "
-            )
-            found += f"{EPOCHS} epochs of {STEPS // EPOCHS} global batches"
+            found = f"rank {report.rank} of {len(reports)} took {len(steps)} optimizer steps "
+            found += f"in {EPOCHS} epochs of {STEPS // EPOCHS} global batches"
             rule = "all micro-batches of a global batch, on all ranks, are one optimizer step"
             yield Finding("other-steps", found, rule, "at when the optimizer steps")
             return
@@ -144,10 +142,8 @@ def log_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
         pairs = list(zip(log, right, strict=False))
         wrong = [n for n, (a, b) in enumerate(pairs) if not math.isclose(a, b, rel_tol=1e-3)]
         if len(log) != STEPS or wrong:
-            found = (
-                f"rank {report.rank} of {len(reports)} returned {counted(len(log), 'norm')} "
-            )
-            found += f"for {STEPS} steps"
+            found = f"rank {report.rank} of {len(reports)} returned "
+            found += f"{counted(len(log), 'norm')} for {STEPS} steps"
             if wrong:
                 found += f"; for step {wrong[0] + 1} it is {log[wrong[0]]:.4g}, while the mean "
                 found += f"gradient's norm was {right[wrong[0]]:.4g}"

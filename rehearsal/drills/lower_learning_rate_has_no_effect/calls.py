@@ -1,6 +1,6 @@
 """A run's calls, which may differ in learning rate and weight decay: what should each step use?
 
-Where the run stands carries over from one call to the next; its settings do not.
+The run's position carries over from one call to the next; its settings do not.
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ def setting_findings(
         code = codes[close[0]] if close else "wrong-rate"
         found = f"{about}a {what} of {settings[at]:.4g}; this call asks for {right[at]:.4g}"
         if at == 0:
-            found += (
-                f", which is factor(s)={factor(step):.4g} times {right[at] / factor(step):.4g}"
-            )
+            base = right[at] / factor(step)
+            found += f", which is factor(s)={factor(step):.4g} times {base:.4g}"
         look = "at everything that a state dict brings back, and at what sets it again later"
         yield Finding(code, found, RULE, look)
         return

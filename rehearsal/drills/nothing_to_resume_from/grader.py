@@ -23,7 +23,7 @@ CODES = {
     "unreadable-checkpoint": "after a kill, the next start cannot load what it finds",
     "lost-progress": "after a kill, a complete checkpoint is gone",
     "ranks-resume-apart": "the ranks of a job resume from different steps",
-    "skips-a-step": "no job trains a certain step",
+    "skips-a-step": "a step is never trained",
     "keeps-too-many": "more than keep checkpoints remain",
     "keeps-too-few": "fewer than keep checkpoints remain, or not the newest",
     "not-the-same-run": "killed and resumed, the run ends with different weights",
@@ -66,9 +66,7 @@ def judge_start(
         if chain and report.failure and not is_echo(report) and not steps[report.rank]:
             failure = f"{report.failure.kind}: {report.failure.message[:80]}"
             rule = "whatever a kill leaves behind, the next start finds a complete checkpoint"
-            look = (
-                "at the names under which files are written, and those that a start looks for"
-            )
+            look = "at the names under which files are written, and looked for"
             yield Finding("unreadable-checkpoint", f"{where}raised {failure}", rule, look)
             return
     if not steps[0] and not reports[0].has_answer:
@@ -117,10 +115,8 @@ def judge_end(reports: Sequence[RankReport], keep: int) -> Iterable[Finding]:
     """Which checkpoints remain, and the final weights."""
     answer, wanted = reports[0].answer, STREAM.steps + 1 - keep
     left = sorted(int(name.split("-")[1].split(".")[0]) for name in answer["files"])
-    text = (
-        f"with keep={keep}, the checkpoints of steps {some(left) or 'none'} remain after step "
-    )
-    text += str(STREAM.steps)
+    text = f"with keep={keep}, the checkpoints that remain are those of steps "
+    text += some(left) or "(none)"
     rule = "a finished run leaves exactly the newest keep checkpoints"
     look = "at which files are deleted, and when"
     if len(left) > keep:

@@ -90,7 +90,7 @@ def judge_stop(
         yield from (f._replace(found=f"{who}; {f.found}", look=look) for f in findings)
         return
     steps = [steps_taken(report) for report in reports]
-    facts = f"{who}; of {STREAM.steps} steps, the ranks took {some(steps)} before they left"
+    facts = f"{who}; the ranks left after steps {some(steps)} of {STREAM.steps}"
     if max(steps) == STREAM.steps:
         yield Finding("ignores-the-signal", facts, "a signal on any rank stops all ranks", look)
     elif max(steps) > min(signaled.values(), default=0) + 1:
@@ -110,10 +110,8 @@ def judge_resume(
     trained = steps_in_stream(reports[0], len(reports), STREAM.share)
     step = min(trained, default=STREAM.steps)
     if step != left:
-        text = (
-            f"the stopped job took {counted(left, 'step')}; the next one began at step {step}, "
-        )
-        text += "counted from 0"
+        text = f"the stopped job took {counted(left, 'step')}; the next one began at step "
+        text += f"{step}, counted from 0"
         rule = "the next job continues after the last step of the stopped one"
         code = "starts-over" if step == 0 else "wrong-position"
         yield Finding(code, text, rule, "at what is saved, when, and by which rank")

@@ -27,7 +27,7 @@ CODES = {
 PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 2
 LOOK = "at who decides from which step the job resumes, and how the others learn of it"
-WHOLE = judge_whole(PLAN, "at the weights with which each rank begins")
+WHOLE = judge_whole(PLAN)
 
 
 def train_in(run: str, lost: Sequence[int] = ()) -> Body:
@@ -80,12 +80,12 @@ def apart(reports: Sequence[RankReport]) -> Iterable[Finding]:
             continue
         difference, name = largest_difference(began[0][0]["weights"], events[0]["weights"])
         if difference != 0:
-            steps = ", ".join(str(len(report.of("optimizer_step"))) for report in reports)
+            *some, last = (str(len(report.of("optimizer_step"))) for report in reports)
             yield Finding(
                 "ranks-resume-apart",
                 f"after the restart, ranks 0 and {rank} of {len(reports)} began with weights "
-                f"that differ by up to {difference:.2g}, in {name}; by rank, the steps taken "
-                f"then were {steps}",
+                f"that differ by up to {difference:.2g}, in {name}; the ranks then took "
+                f"{', '.join(some)} and {last} steps",
                 "ranks that average their gradients have the same weights and are at the same "
                 "step",
                 LOOK,

@@ -21,7 +21,7 @@ CODES = {
 PLAN = Plan(num_samples=20, epochs=3, steps_per_epoch=4)
 GLOBAL_BATCH_SIZE, EVERY = 6, 2
 LOOK = "at what the saved position counts, and whether more or fewer ranks count the same"
-WHOLE = judge_whole(PLAN, "at the weights with which each rank begins")
+WHOLE = judge_whole(PLAN)
 
 
 def train_in(run: str) -> Body:

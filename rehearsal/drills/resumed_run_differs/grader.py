@@ -48,7 +48,7 @@ def judge_noise(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """An uninterrupted run, and whether its noise is noise."""
-    yield from judge_whole(PLAN, "at the weights with which each rank begins")(reports, earlier)
+    yield from judge_whole(PLAN)(reports, earlier)
     yield from same_noise(reports)
 
 

@@ -25,10 +25,9 @@ def deal_findings(
     for epoch, steps in enumerate(epochs):
         twice, missing = miscounted(chain(*steps), num_samples)
         if twice or missing:
-            text = (
-                f"in epoch {epoch}, of {num_samples} samples, {len(twice)} were trained more "
-            )
-            text += f"than once ({some(twice)}), and {len(missing)} never ({some(missing)})"
+            text = f"in epoch {epoch}, {len(twice)} of {num_samples} samples were trained more "
+            text += f"than once ({some(twice) or '-'}), and {len(missing)} never "
+            text += f"({some(missing) or '-'})"
             rule = "an epoch trains each sample exactly once, on one of the ranks"
             look = "at what the order of an epoch depends on, on each rank"
             yield Finding("trained-twice", text, rule, look)

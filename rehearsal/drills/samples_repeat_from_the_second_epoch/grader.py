@@ -68,14 +68,11 @@ def evaluation_findings(reports: Sequence[RankReport], eval_every: int) -> Itera
     due = [step for step in range(1, last + 1) if step % eval_every == 0]
     found = [report.answer["evaluated"] for report in reports]
     if found != [due] + [[]] * (len(reports) - 1):
-        text = (
-            f"with eval_every={eval_every}, the ranks returned evaluations after steps {found} "
-        )
-        text += f"of {last}"
+        text = f"with eval_every={eval_every}, the ranks returned evaluations after steps "
+        text += f"{some(found)} of {last}"
         rule = "rank 0 reports every evaluation that is due, and no other rank reports one"
-        yield Finding(
-            "wrong-evaluations", text, rule, "at when, and on which rank, one is added"
-        )
+        look = "at when an evaluation is added to the list, and on which rank"
+        yield Finding("wrong-evaluations", text, rule, look)
     drawn = [event["samples"] for event in reports[0].of("evaluated")]
     for number, samples in enumerate(drawn):
         if samples in drawn[:number]:

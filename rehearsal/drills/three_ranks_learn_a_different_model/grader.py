@@ -102,10 +102,8 @@ def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[F
         if abs(weight - second) > 1e-4 / total:
             code = "micro-batches" if a[0] == b[0] else "ranks"
             found = f"in step {step}, a token of rank {a[0]}'s micro-batch {a[1]} "
-            found += (
-                f"({counted(some, 'token')}) weighs {weight:.4f}, and one of rank {b[0]}'s "
-            )
-            found += f"micro-batch {b[1]} ({counted(others, 'token')}) {second:.4f}"
+            found += f"({counted(some, 'token')}) weighs {weight:.4f}, and one of rank "
+            found += f"{b[0]}'s micro-batch {b[1]} ({counted(others, 'token')}) {second:.4f}"
             look = "at each division, and at what is averaged after it"
             yield Finding(f"{code}-weigh-differently", found, rule, look)
             return

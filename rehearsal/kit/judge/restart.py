@@ -25,6 +25,7 @@ CODES = {
     "not-the-same-run": "a restarted run ends with different weights than an uninterrupted one",
 }
 EACH_EPOCH_ONCE = "each epoch is trained once, from its first step to its last"
+EPOCH_BOUNDS = "at where an epoch begins and ends"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +42,7 @@ class Plan:
         return self.epochs * self.steps_per_epoch
 
 
-def judge_whole(plan: Plan, look: str) -> Judge:
+def judge_whole(plan: Plan) -> Judge:
     """The judge of an uninterrupted run."""
 
     def judge(reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
@@ -50,9 +51,10 @@ def judge_whole(plan: Plan, look: str) -> Judge:
         if taken != plan.steps:
             found = f"{where}the run took {counted(taken, 'optimizer step')}; {plan.epochs} "
             found += f"epochs of {plan.steps_per_epoch} steps are {plan.steps}"
-            yield Finding("not-all-steps", found, EACH_EPOCH_ONCE, look)
+            yield Finding("not-all-steps", found, EACH_EPOCH_ONCE, EPOCH_BOUNDS)
             return
-        yield from lineage_findings(plan, samples_by_step(reports), where, look)
+        yield from lineage_findings(plan, samples_by_step(reports), where, EPOCH_BOUNDS)
+        look = "at the weights with which each rank begins"
         yield from ranks_differ(weights_of_ranks(reports), look, most=0.0, where=where)
 
     return judge
@@ -81,8 +83,8 @@ def judge_restart(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterator[Finding]:
         start, taken = sum(attempts.values()), most_steps(reports)
-        newest = f"the checkpoint of step {start}" if start else "no checkpoint yet"
-        where = f"on {counted(len(reports), 'rank')}, restarted with {newest}, "
+        when = f"after the save of step {start}" if start else "before the first save"
+        where = f"on {counted(len(reports), 'rank')}, restarted {when}, "
         began = first_weights(reports)
         fresh = first_weights(earlier[next(iter(attempts))])[: len(began)]
         if start and taken == plan.steps and began == fresh:
@@ -106,7 +108,7 @@ def judge_restart(
                     weights,
                     tolerance,
                     "a restart restores everything that later steps depend on, on every rank",
-                    look,
+                    "at everything that is saved, and at which ranks restore it",
                 )
             )
             yield from findings
