@@ -76,8 +76,8 @@ def restarted(name: str) -> Judge:
             last = writer.of("file")[-1]
             yield Finding(
                 "crash-loop",
-                f"rank 0 was killed in {last['op']} of {last['path'].partition('/')[2]} while it "
-                f"saved step {in_step}; then the restart failed with {failures[0].kind}: "
+                f"rank 0 was killed in {last['op']} of {name_of(last)} while it saved step "
+                f"{in_step}; then the restart failed with {failures[0].kind}: "
                 f"{failures[0].message.split('. ')[0][:120]}",
                 "a kill costs at most the steps since the last checkpoint; each restart finds "
                 "an intact checkpoint, or none",
@@ -91,6 +91,11 @@ def restarted(name: str) -> Judge:
             yield from judge_restart(PLAN, whole, LOOK, {name: start})(reports, earlier)
 
     return judge
+
+
+def name_of(file: Mapping[str, str]) -> str:
+    """A file's path within the folder that ``train`` was given."""
+    return file["path"].partition("/")[2]
 
 
 def pair(run: str, count: int, data: bytes | None, world_size: int = 2) -> list[Scenario]:
