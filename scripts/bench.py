@@ -40,15 +40,23 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rehearsal.engine.processes import stat_of
 from rehearsal.evidence.audit import read_jsonl
 from trainer_core import launch
 from trainer_core.checkpoint import save_checkpoint
+from trainer_core.checkpoint_writer import CheckpointWriter
 from trainer_core.config import TrainConfig
-from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler, StepSchedule
-from trainer_core.data import TrainingView, build_dataloader, build_dataset, plan_steps
+from trainer_core.data import (
+    MicroBatch,
+    ResumeAwareDistributedSampler,
+    StepSchedule,
+    TrainingView,
+    build_dataloader,
+    build_dataset,
+    plan_steps,
+)
 from trainer_core.model import build_model, build_optimizer, learning_rate_at
 from trainer_core.order import EpochOrder
-from trainer_core.publish import CheckpointWriter
 
 ROOT = Path(__file__).resolve().parents[1]
 now = time.perf_counter
@@ -398,9 +406,8 @@ def kill_and_wait(run_dir: Path, victim: int) -> dict[str, float] | None:
 
 
 def process_start(pid: int) -> float:
-    """When a process started, in unix seconds, to a hundredth. Linux only."""
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    since_boot = ticks / os.sysconf("SC_CLK_TCK")
+    """When a process was started, in seconds since the epoch, to a hundredth. Linux only."""
+    since_boot = stat_of(pid).start_ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 

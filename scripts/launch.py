@@ -143,8 +143,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         cfg, exports = build_parser().parse(arguments)
         # These import torch, which takes two seconds; --help and a wrong flag don't need it.
+        from trainer_core.integrations.exporters import build_exporters
         from trainer_core.launch import run
-        from trainer_core.scale.exporters import build_exporters
 
         result = run(cfg, sinks=build_exporters(exports))
     except UserError as error:

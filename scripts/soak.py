@@ -23,7 +23,8 @@ from statistics import median
 from jupyter_client.manager import KernelManager
 
 from rehearsal import drills, grade_source
-from rehearsal.engine.ranks import ONCE_MORE
+from rehearsal.engine.processes import stat_of
+from rehearsal.engine.ranks import RUNNING_AGAIN
 
 DRILL = "lift_to_distributed"
 HOSTILE = {
@@ -81,7 +82,7 @@ def soak_verdicts(times: int) -> Iterator[str]:
             for odd in [verdict for verdict in verdicts if verdict.status != "passed"]:
                 yield f"NOT PASSED {drill.id} {name}\n{odd}"
         passed = sum(counts["passed"] for counts in seen.values())
-        repeated = sum(line.endswith(ONCE_MORE) for line in said)
+        repeated = sum(line.endswith(RUNNING_AGAIN) for line in said)
         again = f", {repeated} rerun" if repeated else ""
         checks = f"{times * len(seen)} checks of {len(seen)} solutions"
         yield f"{drill.id}: {passed} of {checks} passed{again}"
@@ -137,9 +138,9 @@ def processes_of(mark: str) -> list[str]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if f"SOAK={mark}".encode() in (path / "environ").read_bytes():
-                parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
-                found.append(f"{command_line(parent)} > {command_line(path.name)}")
-        except OSError:  # it has exited, or belongs to another user
+                parent = stat_of(int(path.name)).parent
+                found.append(f"{command_line(str(parent))} > {command_line(path.name)}")
+        except OSError:  # it has ended, or is somebody else's
             continue
     return found
 

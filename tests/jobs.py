@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_core.config import TrainConfig
-from trainer_core.workers import WorkerResult, Workers
+from trainer_core.local_launcher import LocalRanks, RankResult
 
 # 203 samples divide by nothing, so each epoch ends with a smaller step.
 SMALL = {
@@ -98,16 +98,16 @@ def break_the_loader(rank: int, at_call: int) -> None:
 
 def break_the_save(at_step: int) -> None:
     """Make the write of one checkpoint fail, as a full disk does."""
-    import trainer_core.publish as publish
+    import trainer_core.checkpoint_writer as writer
 
-    original = publish.publish
+    original = writer.publish
 
     def failing(temporary: Path, target: Path, facts: Any) -> None:
         if facts["step"] == at_step:
             raise OSError(28, "No space left on device", str(target))
         original(temporary, target, facts)
 
-    publish.publish = failing
+    writer.publish = failing
 
 
 def poison(rank: int, at_step: int) -> None:
@@ -158,15 +158,15 @@ def give_other_data(rank: int) -> None:
 
 def slow_down_saves(seconds: float) -> None:
     """Make each publication take a while, so that something can happen beside it."""
-    import trainer_core.publish as publish
+    import trainer_core.checkpoint_writer as writer
 
-    original = publish.publish
+    original = writer.publish
 
     def slow(*arguments: Any) -> None:
         time.sleep(seconds)
         original(*arguments)
 
-    publish.publish = slow
+    writer.publish = slow
 
 
 def slow_down_steps() -> None:
@@ -190,7 +190,7 @@ def both(*preparations: Callable[[], None]) -> None:
 
 def hide_checkpoints(rank: int) -> None:
     """Show ``rank`` an empty folder."""
-    import trainer_core.runfolder as runfolder
+    import trainer_core.run_folder as runfolder
 
     if this_rank() == rank:
         runfolder.published_steps = lambda _: {}  # type: ignore[assignment]
@@ -201,9 +201,9 @@ def run_ranks(
     world_size: int,
     prepare: Callable[[], None] | None = None,
     timeout_s: float = 60.0,
-) -> list[WorkerResult]:
+) -> list[RankResult]:
     """Train on ``world_size`` ranks and say how each ended."""
-    return Workers(partial(train, cfg, prepare), world_size).wait(timeout_s)
+    return LocalRanks(partial(train, cfg, prepare), world_size).wait(timeout_s)
 
 
 def finish(cfg: TrainConfig, world_size: int) -> dict[str, Any]:

@@ -19,28 +19,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trainer_core import journal, launch
-from trainer_core import publish as publish_module
+
+from trainer_core import checkpoint_writer, journal, launch
 from trainer_core.checkpoint import (
     build_checkpoint,
     latest_checkpoint_path,
     restore_if_present,
     save_checkpoint,
 )
-from trainer_core.config import TrainConfig
-from trainer_core.data import (
-    MicroBatch,
-    ResumeAwareDistributedSampler,
-    SampleKey,
-    StepSchedule,
-    TrainingView,
-)
-from trainer_core.journal import validate_resume
-from trainer_core.jsonfiles import JsonlSink
-from trainer_core.launch import run
-from trainer_core.model import build_model, build_optimizer, build_scaler, weights_sha256
-from trainer_core.publish import (
-    CheckpointWriter,
+from trainer_core.checkpoint_format import (
     DamagedCheckpoint,
     describe,
     manifest_sha256,
@@ -50,8 +37,21 @@ from trainer_core.publish import (
     set_aside,
     verify,
 )
+from trainer_core.checkpoint_writer import CheckpointWriter
+from trainer_core.config import TrainConfig
+from trainer_core.data import (
+    MicroBatch,
+    ResumeAwareDistributedSampler,
+    SampleKey,
+    StepSchedule,
+    TrainingView,
+)
+from trainer_core.journal import validate_resume
+from trainer_core.json_lines import JsonlSink
+from trainer_core.launch import run
+from trainer_core.model import build_model, build_optimizer, build_scaler, weights_sha256
 from trainer_core.rng import restore_rng, setup_seed
-from trainer_core.runfolder import Start
+from trainer_core.run_folder import Start
 from trainer_core.settings import UserError
 
 CPU = torch.device("cpu")
@@ -444,7 +444,7 @@ class TestLatest:
         manifest = json.loads((folder / "manifest.json").read_text())
         manifest["format"] = 99
         if is_signed:
-            manifest["sha256"] = publish_module.manifest_sha256(manifest)
+            manifest["sha256"] = manifest_sha256(manifest)
         (folder / "manifest.json").write_text(json.dumps(manifest))
         with pytest.raises(UserError, match=r"step-00000006: format 99, .* up to 1.*Update"):
             latest_checkpoint_path(tmp_path)
@@ -517,7 +517,7 @@ class TestRetention:
             publish(temporary, target, facts)
             real({}, target / "state.pt")
 
-        monkeypatch.setattr(publish_module, "publish", tearing_publish)
+        monkeypatch.setattr(checkpoint_writer, "publish", tearing_publish)
         with pytest.raises(DamagedCheckpoint, match=r"state\.pt"):
             writer.save(checkpoint_of(parts), [0], {"step": 2})
         assert latest_checkpoint_path(tmp_path)[0] == tmp_path / "step-00000001"

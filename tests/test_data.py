@@ -19,6 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
+
 from trainer_core.config import TrainConfig
 from trainer_core.data import (
     MicroBatch,
@@ -31,9 +32,9 @@ from trainer_core.data import (
     build_dataset,
     plan_steps,
 )
+from trainer_core.datasets import InMemoryDataset
 from trainer_core.order import EpochOrder
 from trainer_core.settings import UserError
-from trainer_core.sources import InMemoryDataset
 
 CPU = torch.device("cpu")
 Steps = list[list[list[SampleKey]]]
@@ -457,10 +458,10 @@ class TestLoaderWorkers:
         """The kernel tells of a later death only."""
         script = (
             "import multiprocessing, os, types\n"
-            "from trainer_core.sources import die_with_the_rank\n"
+            "from trainer_core.datasets import exit_with_parent\n"
             "dead = types.SimpleNamespace(pid=os.getppid() + 1)\n"
             "multiprocessing.parent_process = lambda: dead\n"
-            "die_with_the_rank(0)\n"
+            "exit_with_parent(0)\n"
         )
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         run = subprocess.run([sys.executable, "-c", script], env=environment, timeout=60)

@@ -19,8 +19,15 @@ from rehearsal.engine import ranks
 from rehearsal.engine.reports import Failure, RankReport
 from rehearsal.faults import corruption, points, registry, storage
 from rehearsal.faults.matrix import Bench, Try, leave, rows_of
-from rehearsal.faults.runs import DENIED, before, problem_of, small, start, user_errors
-from rehearsal.faults.runs import why_modes_mean_nothing
+from rehearsal.faults.runs import (
+    DENIED,
+    before,
+    problem_of,
+    small,
+    start,
+    user_errors,
+    why_modes_mean_nothing,
+)
 from rehearsal.faults.tracer import Kill, Point, read_trace, trace_this_rank, why_not
 from scripts import faults
 
@@ -70,21 +77,21 @@ def nothing() -> None:
 
 def mark_each_publication() -> None:
     """Add one system call to the trainer."""
-    import trainer_core.publish as publish
+    import trainer_core.checkpoint_writer as writer
 
-    before(publish, "publish", lambda temporary, *_: os.mkdir(temporary.parent / "new"))
-    before(publish, "retain", lambda checkpoints, *_: os.rmdir(checkpoints / "new"))
+    before(writer, "publish", lambda temporary, *_: os.mkdir(temporary.parent / "new"))
+    before(writer, "retain", lambda checkpoints, *_: os.rmdir(checkpoints / "new"))
 
 
 def sync_what_is_closed() -> None:
     """Have the trainer call fsync with a descriptor that nobody has."""
-    import trainer_core.publish as publish
+    import trainer_core.checkpoint_writer as writer
 
     def sync(*_: Any) -> None:
         with contextlib.suppress(OSError):
             os.fsync(10_000)
 
-    before(publish, "publish", sync)
+    before(writer, "publish", sync)
 
 
 @pytest.mark.usefixtures("can_trace")

@@ -14,13 +14,25 @@ from rehearsal.faults.chains import chain, draw_plan
 from rehearsal.faults.forked import SMALL, arguments
 from rehearsal.faults.kills import PLAN, Killer, killed_run, leave_all, tries_of
 from rehearsal.faults.matrix import Bench, Try
-from rehearsal.faults.processes import cases, ends_after_skipping, ends_in_failure
-from rehearsal.faults.processes import ends_refused, ends_together, meet
-from rehearsal.faults.views import GOLDEN, formats, late_decision, orphaned_worker
-from rehearsal.faults.views import other_folders, settings
+from rehearsal.faults.processes import (
+    cases,
+    ends_after_skipping,
+    ends_in_failure,
+    ends_refused,
+    ends_together,
+    meet,
+)
+from rehearsal.faults.views import (
+    GOLDEN,
+    formats,
+    late_decision,
+    orphaned_worker,
+    other_folders,
+    settings,
+)
 from scripts.launch import build_parser
+from trainer_core.checkpoint_format import FORMAT
 from trainer_core.config import TrainConfig
-from trainer_core.publish import FORMAT
 
 pytestmark = pytest.mark.ranks
 

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from torch.distributed import TCPStore
 
+from rehearsal.engine.processes import stat_of
 from rehearsal.evidence.audit import audit_run, read_jsonl
 from trainer_core.config import TrainConfig
 from trainer_core.settings import UserError
@@ -90,13 +91,10 @@ def torchrun() -> Iterator[Torchrun]:
 def wait_until_idle(pid: int) -> None:
     """Wait until the process has used no processor for half a second. Linux."""
 
-    def ticks() -> list[str]:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-
-    before, now = [""], ticks()
+    before, now = -1, stat_of(pid).cpu_ticks
     while before != now:
         time.sleep(0.5)
-        before, now = now, ticks()
+        before, now = now, stat_of(pid).cpu_ticks
 
 
 def wait_for_step(run_dir: Path, rank: int, step: int, attempt: int = 0) -> int:
@@ -256,7 +254,7 @@ class TestFlags:
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """A checkpoint of a newer version is good; this version just cannot read it."""
-        from trainer_core.publish import manifest_sha256
+        from trainer_core.checkpoint_format import manifest_sha256
 
         run_dir = tmp_path / "run"
         assert launch.main(["--run-dir", str(run_dir), *FLAGS.split()]) == 0
@@ -286,7 +284,7 @@ class TestFlags:
         self, tmp_path: Path
     ) -> None:
         """Rank 0 may come back on another node, because its own has died."""
-        from trainer_core.runfolder import choose_run_dir
+        from trainer_core.run_folder import choose_run_dir
 
         cfg = TrainConfig(run_dir=tmp_path / "run", start_over=True)
         record = {"run_id": "r", "config": {}, "identity": {"data": "toy"}}

@@ -18,9 +18,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+
+from trainer_core.chrome_trace import append_trace
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch, SampleKey, TrainingView
-from trainer_core.jsonfiles import JsonlSink, append_trace
+from trainer_core.json_lines import JsonlSink
 from trainer_core.launch import run
 from trainer_core.metrics import (
     PHASES,
@@ -282,7 +284,7 @@ class TestJsonlSink:
         path = tmp_path / "x.jsonl"
         code = (
             "import os, sys; from pathlib import Path\n"
-            "from trainer_core.jsonfiles import JsonlSink\n"
+            "from trainer_core.json_lines import JsonlSink\n"
             "sink = JsonlSink(Path(sys.argv[1]))\n"
             "for step in range(50): sink.emit({'step': step})\n"
             "os.kill(os.getpid(), 9)\n"

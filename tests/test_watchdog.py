@@ -19,8 +19,8 @@ import pytest
 from jobs import finish, run_ranks, slow_down_saves, slow_down_steps, small, this_rank, train
 from torch.distributed import HashStore
 
+from trainer_core.local_launcher import LocalRanks
 from trainer_core.watchdog import Watchdog, blame, place_of
-from trainer_core.workers import Workers
 
 TIMEOUT_S = 2.0
 # Ranks cannot import a test module; its functions travel by value, as a notebook's do.
@@ -188,7 +188,7 @@ class TestHang:
     def test_a_job_that_was_stopped_as_a_whole_goes_on(self, tmp_path: Path) -> None:
         """A laptop that was closed, a job that a scheduler has set aside: nobody hangs."""
         cfg = small(tmp_path, hang_timeout_s=TIMEOUT_S)
-        workers = Workers(partial(train, cfg, slow_down_steps), 2)
+        workers = LocalRanks(partial(train, cfg, slow_down_steps), 2)
         ledger = tmp_path / "ledger" / "rank-0.jsonl"
         while not ledger.exists() or len(ledger.read_bytes().splitlines()) < 5:
             time.sleep(0.01)

@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 
 # %% active="py"
-from trainer_core.publish import CheckpointWriter, DamagedCheckpoint, published_steps, verify
+from trainer_core.checkpoint_format import DamagedCheckpoint, published_steps, verify
+from trainer_core.checkpoint_writer import CheckpointWriter
+from trainer_core.collectives import errors_on_all_ranks, gather_objects
 from trainer_core.rng import rng_state
 from trainer_core.settings import UserError
-from trainer_core.together import all_ranks_together, gather_objects
 
 
 # %%
@@ -46,7 +47,7 @@ def save_checkpoint(
         Exception: on every rank, if this save or the one in flight has failed on rank 0.
     """
     rng_states = gather_objects(rng_state())
-    with all_ranks_together():
+    with errors_on_all_ranks():
         if not dist.is_initialized() or dist.get_rank() == 0:
             writer.save(state, rng_states, manifest)
 

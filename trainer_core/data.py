@@ -24,10 +24,16 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 # %% active="py"
 from trainer_core.config import TrainConfig
+from trainer_core.datasets import (
+    InMemoryDataset,
+    SampleSource,
+    TokenDataset,
+    already_batched,
+    load_digits_dataset,
+)
 from trainer_core.order import EpochOrder
 from trainer_core.settings import UserError
-from trainer_core.sources import InMemoryDataset, SampleSource, TokenDataset, as_it_is
-from trainer_core.sources import die_with_the_rank, load_digits_dataset
+from trainer_core.signals import exit_with_parent
 
 
 # %%
@@ -240,7 +246,7 @@ def build_dataloader(
         view,
         batch_sampler=sampler,
         num_workers=cfg.num_workers,
-        collate_fn=as_it_is,
+        collate_fn=already_batched,
         pin_memory=device.type == "cuda",
         # A loader draws a seed for its workers. Drawn from the global generator, it would make
         # a resumed run's dropout differ from the uninterrupted run's.
@@ -248,5 +254,5 @@ def build_dataloader(
         # In a rank started from a notebook the default would be forkserver, which cannot
         # unpickle a dataset defined in the notebook.
         multiprocessing_context="fork" if cfg.num_workers and sys.platform == "linux" else None,
-        worker_init_fn=die_with_the_rank,
+        worker_init_fn=exit_with_parent,
     )

@@ -45,8 +45,9 @@ def maybe_init_dist(cfg: TrainConfig) -> RankInfo:
     world_size = int(env.get("WORLD_SIZE", 1))
     if cfg.world_size not in (1, world_size):
         raise UserError(
-            f"world_size={cfg.world_size}, but {world_size} rank(s) run: the launcher starts "
-            f"them. Use torchrun --nproc-per-node {cfg.world_size}, or Workers in a notebook."
+            f"world_size={cfg.world_size}, but {world_size} rank(s) run: the launcher "
+            f"starts them. Use torchrun --nproc-per-node {cfg.world_size}, "
+            "or LocalRanks in a notebook."
         )
     num_gpus = torch.cuda.device_count() if cfg.device != "cpu" else 0
     if cfg.device == "cuda" or num_gpus:

@@ -20,13 +20,14 @@ from typing import Any
 from torch import Tensor
 
 # %% active="py"
+from trainer_core.chrome_trace import append_trace
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler, StepSchedule
 from trainer_core.distributed import RankInfo
-from trainer_core.jsonfiles import JsonlSink, append_trace
+from trainer_core.json_lines import JsonlSink
 from trainer_core.metrics import RankLog, Sink, StepTimers, log_rank_event, summarize_timers
 from trainer_core.model import learning_rate_at
-from trainer_core.runfolder import Start
+from trainer_core.run_folder import Start
 from trainer_core.settings import flag_name
 from trainer_core.train import StepRecord
 from trainer_core.watchdog import Watchdog

@@ -15,19 +15,31 @@ from typing import Any
 
 # %% active="py"
 from trainer_core.checkpoint import build_checkpoint, restore_if_present, save_checkpoint
+from trainer_core.checkpoint_writer import CheckpointWriter
+from trainer_core.collectives import any_rank, errors_on_all_ranks, raise_on_all_ranks
 from trainer_core.config import TrainConfig
-from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler, TrainingView
-from trainer_core.data import build_dataloader, build_dataset, plan_steps
+from trainer_core.data import (
+    MicroBatch,
+    ResumeAwareDistributedSampler,
+    TrainingView,
+    build_dataloader,
+    build_dataset,
+    plan_steps,
+)
 from trainer_core.distributed import RankInfo, cleanup_dist, maybe_init_dist, wrap_model
 from trainer_core.journal import Journal, say
 from trainer_core.metrics import Sink, StepTimers, phase
-from trainer_core.model import build_model, build_optimizer, build_scaler, learning_rate_at
-from trainer_core.model import weights_sha256
-from trainer_core.publish import CheckpointWriter
+from trainer_core.model import (
+    build_model,
+    build_optimizer,
+    build_scaler,
+    learning_rate_at,
+    weights_sha256,
+)
 from trainer_core.rng import restore_rng, setup_seed
-from trainer_core.runfolder import agree_on_start, confirm_run_dir, prepare_run_dir
+from trainer_core.run_folder import agree_on_start, confirm_run_dir, prepare_run_dir
 from trainer_core.settings import UserError
-from trainer_core.together import all_ranks_together, any_rank, raise_together, stop_on_sigterm
+from trainer_core.signals import stop_on_sigterm
 from trainer_core.train import Trainer, read_records, train_step
 
 
@@ -71,7 +83,7 @@ def train_run(
 
     Collective: every rank.
     """
-    with all_ranks_together():
+    with errors_on_all_ranks():
         source = build_dataset(cfg)
         schedule = plan_steps(cfg, source)
     start = agree_on_start(cfg, source, schedule)
@@ -83,7 +95,7 @@ def train_run(
     optimizer, scaler = build_optimizer(cfg, model), build_scaler(cfg, device)
     sampler = ResumeAwareDistributedSampler(schedule, cfg, info.rank, info.world_size)
     parts = {"model": model, "optimizer": optimizer, "scaler": scaler, "sampler": sampler}
-    with all_ranks_together(start.checkpoint):
+    with errors_on_all_ranks(start.checkpoint):
         state = restore_if_present(start.checkpoint, parts, device)
     status, loss = "done", state["losses"][-1] if state else None
     if sampler.position < schedule.total_steps:
@@ -92,11 +104,11 @@ def train_run(
         if info.world_size > 1:
             timers.watch_gradients(model)
         setup_seed(cfg.seed, "rank", info.rank, sampler.position)
-        with all_ranks_together(start.checkpoint):
+        with errors_on_all_ranks(start.checkpoint):
             restore_rng(start.checkpoint, info.rank)
-        with all_ranks_together():
+        with errors_on_all_ranks():
             prepare_run_dir(start, info.rank)
-        with all_ranks_together():
+        with errors_on_all_ranks():
             confirm_run_dir(start)
             journal = Journal(start, info, sampler, timers, sinks, state)
         trainer = Trainer(cfg, device, wrapped, optimizer, scaler, timers)
@@ -153,7 +165,7 @@ def train_loop(
         withheld = train_step(trainer, micro_batches, last - first, lr)
         stopping, failing = answers()
         if failing:
-            raise_together(error)
+            raise_on_all_ranks(error)
         sampler.commit()
         journal.trained(step, micro_batches, withheld, time.perf_counter() - began)
         ends = stopping or step == schedule.total_steps
@@ -168,11 +180,11 @@ def train_loop(
         timers.end_step(step)
         if logs:
             journal.progress(step, timers)
-    with all_ranks_together():
+    with errors_on_all_ranks():
         writer.wait()
     status = "done" if sampler.position == schedule.total_steps else "preempted"
     journal.event("run_end" if status == "done" else "preempted", step=step, status=status)
-    raise_together(journal.error)
+    raise_on_all_ranks(journal.error)
     return status
 
 
@@ -193,7 +205,7 @@ def next_step(
 
 def save(parts: dict[str, Any], journal: Journal, writer: CheckpointWriter) -> None:
     """Save the state after the last committed step. Collective: every rank."""
-    raise_together(journal.error)  # every line of the ledger is on disk, on every rank
+    raise_on_all_ranks(journal.error)  # every line of the ledger is on disk, on every rank
     step, record = parts["sampler"].position, journal.start.record
     when = {"step": step, "epoch": step // journal.schedule.steps_per_epoch}
     state = build_checkpoint(parts, **when, learning_rate=journal.lr, losses=journal.losses)

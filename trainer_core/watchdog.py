@@ -33,8 +33,7 @@ from torch.distributed import PrefixStore, TCPStore
 # %% active="py"
 from trainer_core.distributed import RankInfo
 from trainer_core.metrics import StepTimers
-from trainer_core.runfolder import Start
-
+from trainer_core.run_folder import Start
 
 # %%
 # Of a rank that cannot say it.

@@ -5,6 +5,7 @@ partial(die, rank=1, step=7)        a ``prepare`` of ``forked.Job``
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 import signal
@@ -15,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 
 def is_rank(rank: int | None) -> bool:
     """Whether this process is ``rank``, or a loader worker of it; None means every rank."""
-    return rank is None or os.environ["RANK"] == str(rank)
+    return rank is None or os.environ.get("RANK", "0") == str(rank)
 
 
 def at_step(step: int, act: Callable[[], None], when: str = "before the ledger") -> None:
@@ -54,9 +56,9 @@ def both(*acts: Callable[[], None]) -> None:
 
 def signal_in_the_save(signal_: signal.Signals, step: int) -> None:
     """Have rank 0 send itself a signal between the files and the rename of a checkpoint."""
-    import trainer_core.publish as publish
+    writer: Any = importlib.import_module("trainer_core.checkpoint_writer")
 
-    verify_and_rename = publish.publish
+    verify_and_rename = writer.publish
 
     def signalling(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
         if facts["step"] == step:
@@ -64,7 +66,7 @@ def signal_in_the_save(signal_: signal.Signals, step: int) -> None:
             time.sleep(0.2)  # if the save is async, the training goes on beside it
         verify_and_rename(temporary, target, facts)
 
-    publish.publish = signalling
+    writer.publish = signalling
 
 
 def fail_in(place: str, act: Callable[[], None], rank: int, call: int) -> None:
@@ -137,3 +139,59 @@ def pause(rank: int, step: int, until: Path) -> None:
 
     if is_rank(rank):
         at_step(step, wait, "after the ledger")
+
+
+def signal_at_the_vote(signal_: signal.Signals, rank: int, step: int, when: str) -> None:
+    """Have a rank send itself a signal before the ranks vote in ``step``, or right after.
+
+    Before: the peers wait for its vote. After: they wait for it in the next collective, which
+    is where the host reads the step's records.
+    """
+    launch: Any = importlib.import_module("trainer_core.launch")
+    ask, calls = launch.any_rank, count(1)
+
+    def signalling(*claims: bool) -> Callable[[], list[bool]]:
+        is_now = next(calls) == step and is_rank(rank)
+        if is_now and when == "before":
+            os.kill(os.getpid(), signal_)
+        answers = ask(*claims)
+
+        def fetch() -> list[bool]:
+            found: list[bool] = answers()
+            if is_now and when == "after":
+                os.kill(os.getpid(), signal_)
+            return found
+
+        return fetch
+
+    launch.any_rank = signalling
+
+
+def start_the_scaler_at(scale: float) -> None:
+    """Begin fp16 training with a loss scale so large that gradients overflow."""
+    launch: Any = importlib.import_module("trainer_core.launch")
+    build = launch.build_scaler
+
+    def scaled(cfg: Any, device: torch.device) -> torch.amp.GradScaler | None:
+        scaler: torch.amp.GradScaler | None = build(cfg, device)
+        return scaler and torch.amp.GradScaler(device.type, init_scale=scale)
+
+    launch.build_scaler = scaled
+
+
+def print_the_backends() -> None:
+    """Print which backend carries the tensors of each device, once the group is there."""
+    launch: Any = importlib.import_module("trainer_core.launch")
+    join = launch.maybe_init_dist
+
+    def joining(cfg: Any) -> Any:
+        info = join(cfg)
+        devices = ["cpu"] + (["cuda"] if info.device.type == "cuda" else [])
+        group = dist.group.WORLD
+        assert group is not None
+        names = [f"{d}={group._get_backend(torch.device(d)).name()}" for d in devices]
+        # One write: the ranks share a terminal, and a line must not be torn.
+        os.write(1, f"backends: {' '.join(names)}\n".encode())
+        return info
+
+    launch.maybe_init_dist = joining

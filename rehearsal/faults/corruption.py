@@ -40,9 +40,12 @@ from rehearsal.faults.runs import (
     snapshot,
     start,
     undisturbed,
+    user_errors,
+    weights_of,
+    why_modes_mean_nothing,
+    with_mode,
 )
-from rehearsal.faults.runs import user_errors, weights_of, why_modes_mean_nothing, with_mode
-from trainer_core.publish import describe, manifest_sha256
+from trainer_core.checkpoint_format import describe, manifest_sha256
 
 # Saved are the steps 2, 3 and 4; the run is killed after step 5.
 SETTINGS: dict[str, Any] = {"checkpoint_every_steps": 2, "keep_last": 9}

@@ -19,7 +19,7 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at
 from rehearsal.faults.runs import problem_of, small, start, undisturbed, weights_of
 from rehearsal.faults.tracer import Kill, Point, read_trace, trace_this_rank, why_not
-from trainer_core.publish import DamagedCheckpoint, published_steps, verify
+from trainer_core.checkpoint_format import DamagedCheckpoint, published_steps, verify
 from trainer_core.settings import UserError
 
 QUICK_KILLS = 3  # of each plan

@@ -21,16 +21,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at
-from rehearsal.faults.runs import DENIED, Prepare, become_nobody, before, problem_of, small
 from rehearsal.faults.runs import (
+    DENIED,
+    Prepare,
+    become_nobody,
+    before,
+    problem_of,
+    small,
     start,
     undisturbed,
     user_errors,
     weights_of,
     why_modes_mean_nothing,
+    with_mode,
 )
-from rehearsal.faults.runs import with_mode
-from trainer_core.publish import DamagedCheckpoint, published_steps, verify
+from trainer_core.checkpoint_format import DamagedCheckpoint, published_steps, verify
 from trainer_core.settings import UserError
 
 KEEP = {"keep_last": 9}  # steps 3, 4 and 6 are saved
@@ -77,7 +82,7 @@ def at_call(number: int, do: Callable[..., None]) -> Callable[..., None]:
 
 def fill_at_save(number: int, limit: int, rank: int) -> None:
     """The disk is full from the ``number``-th save on."""
-    from trainer_core.publish import CheckpointWriter
+    from trainer_core.checkpoint_writer import CheckpointWriter
 
     before(CheckpointWriter, "_write", at_call(number, lambda *_: limit_file_size(limit)))
 
@@ -88,7 +93,7 @@ def fill_at_line(kind: str, failing: int, step: int, passes: bool, rank: int) ->
     Args:
         passes: there is space again at the next line: what was cut must not be built upon.
     """
-    from trainer_core.jsonfiles import JsonlSink
+    from trainer_core.json_lines import JsonlSink
 
     def limit(sink: JsonlSink, record: Any) -> None:
         path = os.readlink(f"/proc/self/fd/{sink.file.fileno()}")
@@ -134,7 +139,7 @@ def fail_fsync(number: int, rank: int) -> None:
 
 def deny_at_save(number: int, mode: int, rank: int) -> None:
     """The folder of the checkpoints becomes read-only before the ``number``-th save."""
-    from trainer_core.publish import CheckpointWriter
+    from trainer_core.checkpoint_writer import CheckpointWriter
 
     become_nobody(rank)
     deny = at_call(number, lambda writer, *_: writer.checkpoints.chmod(mode))

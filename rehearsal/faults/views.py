@@ -21,13 +21,21 @@ from typing import Any
 import numpy as np
 
 from rehearsal.evidence.audit import read_jsonl
+from rehearsal.engine.processes import processes_in
 from rehearsal.faults import breaks
-from rehearsal.faults.forked import DEADLINE_S, SMALL, Hang, Job
-from rehearsal.faults.forked import new_folder, processes_in, reference, same_weights
+from rehearsal.faults.forked import (
+    DEADLINE_S,
+    SMALL,
+    Hang,
+    Job,
+    new_folder,
+    reference,
+    same_weights,
+)
 from rehearsal.faults.matrix import Bench, Try, leave
 from rehearsal.faults.processes import ends_refused
+from trainer_core.checkpoint_format import FORMAT, manifest_sha256, published_steps
 from trainer_core.config import TrainConfig
-from trainer_core.publish import FORMAT, manifest_sha256, published_steps
 from trainer_core.settings import flag_name
 
 GOLDEN = Path(__file__).resolve().parents[2] / "tests" / "golden"
@@ -178,7 +186,7 @@ def outlive_the_rank() -> None:
     """Have a loader worker stay when its rank dies, as where the kernel does not end it."""
     import trainer_core.data as data
 
-    vars(data)["die_with_the_rank"] = lambda _: None
+    vars(data)["exit_with_parent"] = lambda _: None
 
 
 def orphaned_worker(bench: Bench) -> Try:

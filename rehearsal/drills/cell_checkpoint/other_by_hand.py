@@ -5,10 +5,10 @@ import shutil
 import torch
 import torch.distributed as dist
 
-from trainer_core.publish import FORMAT, describe, fsync_path, manifest_sha256, verify
+from trainer_core.checkpoint_format import FORMAT, describe, fsync_path, manifest_sha256, verify
 from trainer_core.rng import rng_state
 from trainer_core.settings import UserError
-from trainer_core.together import gather_objects, raise_together
+from trainer_core.collectives import gather_objects, raise_on_all_ranks
 
 
 def build_checkpoint(parts, **facts):
@@ -77,4 +77,4 @@ def save_checkpoint(writer, state, manifest):
             writer.save(state, rng_states, manifest)
     except Exception as caught:
         error = caught
-    raise_together(error)
+    raise_on_all_ranks(error)

@@ -7,11 +7,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer_core.publish import FORMAT, CheckpointWriter, DamagedCheckpoint, describe
-from trainer_core.publish import fsync_path, manifest_sha256, published_steps, verify
+from trainer_core.checkpoint_format import FORMAT, DamagedCheckpoint, describe
+from trainer_core.checkpoint_writer import CheckpointWriter
+from trainer_core.checkpoint_format import fsync_path, manifest_sha256, published_steps, verify
 from trainer_core.rng import rng_state
 from trainer_core.settings import UserError
-from trainer_core.together import all_ranks_together, gather_objects
+from trainer_core.collectives import errors_on_all_ranks, gather_objects
 
 
 def build_checkpoint(parts: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def save_checkpoint(
 ) -> None:
     """Save one step; rank 0 writes for all. Collective: every rank."""
     rng_states = gather_objects(rng_state())
-    with all_ranks_together():
+    with errors_on_all_ranks():
         if not dist.is_initialized() or dist.get_rank() == 0:
             writer.save(state, rng_states, manifest)
 

@@ -17,11 +17,12 @@ from trainer_core.journal import Journal, say
 from trainer_core.metrics import Sink, StepTimers, phase
 from trainer_core.model import build_model, build_optimizer, build_scaler, learning_rate_at
 from trainer_core.model import weights_sha256
-from trainer_core.publish import CheckpointWriter
+from trainer_core.checkpoint_writer import CheckpointWriter
 from trainer_core.rng import restore_rng, setup_seed
-from trainer_core.runfolder import agree_on_start, confirm_run_dir, prepare_run_dir
+from trainer_core.run_folder import agree_on_start, confirm_run_dir, prepare_run_dir
 from trainer_core.settings import UserError
-from trainer_core.together import all_ranks_together, any_rank, raise_together, stop_on_sigterm
+from trainer_core.collectives import errors_on_all_ranks, any_rank, raise_on_all_ranks
+from trainer_core.signals import stop_on_sigterm
 from trainer_core.train import Trainer, read_records, train_step
 
 

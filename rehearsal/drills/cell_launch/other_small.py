@@ -10,9 +10,10 @@ from trainer_core.distributed import cleanup_dist, maybe_init_dist, wrap_model
 from trainer_core.metrics import StepTimers
 from trainer_core.model import build_model, build_optimizer, build_scaler, learning_rate_at
 from trainer_core.model import weights_sha256
-from trainer_core.publish import CheckpointWriter
+from trainer_core.checkpoint_writer import CheckpointWriter
 from trainer_core.rng import restore_rng, setup_seed
-from trainer_core.together import any_rank, raise_together, stop_on_sigterm
+from trainer_core.collectives import any_rank, raise_on_all_ranks
+from trainer_core.signals import stop_on_sigterm
 from trainer_core.train import Trainer, read_records, train_step
 
 
@@ -54,7 +55,7 @@ def train(cfg, info, stop):
             micro_batches = [next(batches) for _ in range(sampler.micro_steps)]
         except Exception as caught:
             error = caught
-        raise_together(error)
+        raise_on_all_ranks(error)
         (stopping,) = any_rank(stop.is_set())()
         train_step(trainer, micro_batches, last - first, learning_rate_at(cfg, step))
         losses = [*losses, *(r.loss for r in read_records(trainer, step))][-20:]

@@ -1,0 +1,342 @@
+"""What happens on one rank is known to all: they stop, skip or save in the same step."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+import tempfile
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+from jobs import (
+    both,
+    break_the_loader,
+    break_the_save,
+    finish,
+    give_other_data,
+    kill_after_commit,
+    poison,
+    run_ranks,
+    slow_down_saves,
+    slow_down_steps,
+    small,
+    this_rank,
+    train,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+from rehearsal.evidence.audit import audit_run, read_jsonl
+from trainer_core.config import TrainConfig
+from trainer_core.local_launcher import LocalRanks
+
+# Ranks cannot import a test module; its functions travel by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+pytestmark = pytest.mark.ranks
+
+
+def lines(run_dir: Path, kind: str, rank: int) -> list[dict[str, Any]]:
+    return list(read_jsonl(run_dir / kind / f"rank-{rank}.jsonl"))
+
+
+class TestOneRankFails:
+    def test_a_loader_error_on_one_rank_is_raised_on_all(self, tmp_path: Path) -> None:
+        """A rank that raises alone leaves the others in the all-reduce, until the timeout."""
+        began = time.monotonic()
+        # Two reads a step and one for the empty batch: the sixth is in step 3.
+        results = run_ranks(small(tmp_path), 3, partial(break_the_loader, 1, 6))
+        assert time.monotonic() - began < 30
+        assert [result.exitcode for result in results] == [1, 1, 1]
+        assert all("bad sector" in result.traceback for result in results)
+        assert "[rank 1/3]" in results[0].traceback
+        trained = [line["step"] for line in lines(tmp_path, "ledger", 0)]
+        assert trained == [1, 2], "the step of the error must not count as trained"
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_a_save_that_fails_is_raised_on_all(self, tmp_path: Path, is_async: bool) -> None:
+        """A save that fails in silence is found out at the next crash."""
+        cfg = small(tmp_path, async_checkpoint=is_async)
+        results = run_ranks(cfg, 2, partial(break_the_save, 6))
+        assert [result.exitcode for result in results] == [2, 2]
+        assert all("No space left" in result.traceback for result in results)
+        # What was published before is whole, and the run goes on from it.
+        assert finish(cfg, 2)["step"] == 26
+        assert audit_run(tmp_path).status == "proved"
+
+    def test_a_save_beside_the_training_that_fails_stops_it_before_the_next(
+        self, tmp_path: Path
+    ) -> None:
+        """Until then nothing is kept, however far away the next save is."""
+        cfg = small(tmp_path, async_checkpoint=True, checkpoint_every_steps=10)
+        prepare = partial(both, partial(break_the_save, 10), slow_down_steps)
+        results = run_ranks(cfg, 2, prepare)
+        assert [result.exitcode for result in results] == [2, 2]
+        trained = [line["step"] for line in lines(tmp_path, "ledger", 0)]
+        assert 10 <= trained[-1] < 13, "the next save is after step 13, at the epoch's end"
+
+    def test_no_checkpoint_of_a_step_that_a_ledger_lacks(self, tmp_path: Path) -> None:
+        """Killed then, the run would go on from a step of which nobody knows the samples."""
+        results = run_ranks(small(tmp_path), 2, partial(lose_a_line, 1, 3))
+        assert [result.exitcode for result in results] == [2, 2]
+        assert list((tmp_path / "checkpoints").iterdir()) == []
+
+    def test_the_last_save_fails_and_the_job_says_so(self, tmp_path: Path) -> None:
+        """An exit that does not wait for the save reports a checkpoint that is not there."""
+        cfg = small(tmp_path, async_checkpoint=True)
+        results = run_ranks(cfg, 2, partial(break_the_save, 26))
+        assert [result.exitcode for result in results] == [2, 2]
+
+    def test_a_save_in_flight_is_finished_before_an_error_ends_the_rank(
+        self, tmp_path: Path
+    ) -> None:
+        """A snapshot that was taken is work that was kept; to drop it trains it again."""
+        prepare = partial(both, partial(slow_down_saves, 1.0), partial(poison, 0, 4))
+        results = run_ranks(small(tmp_path, async_checkpoint=True), 1, prepare)
+        assert results[0].exitcode == 2
+        assert (tmp_path / "checkpoints" / "step-00000003").is_dir()
+        assert not list((tmp_path / "checkpoints").glob("tmp-*"))
+
+    def test_ranks_with_different_data_all_refuse(self, tmp_path: Path) -> None:
+        """A gradient over two datasets is the gradient of neither."""
+        results = run_ranks(small(tmp_path), 2, partial(give_other_data, 1))
+        assert [result.exitcode for result in results] == [2, 2]
+        assert not tmp_path.joinpath("logs").exists()
+
+    def test_a_second_job_in_the_folder_is_refused(self, tmp_path: Path) -> None:
+        """Two jobs delete each other's unfinished checkpoints."""
+        # Without a save, since a start that meets one is refused for it alone.
+        long = {"dataset_size": 20_000, "checkpoint_every_steps": 10_000}
+        cfg = small(tmp_path, num_workers=1, **long)
+        first = LocalRanks(partial(train, cfg, slow_down_steps), 2)
+        ledger = tmp_path / "ledger" / "rank-0.jsonl"
+        while not ledger.exists() or len(list(read_jsonl(ledger))) < 5:
+            time.sleep(0.01)
+        second = run_ranks(cfg, 2)
+        assert [result.exitcode for result in second] == [2, 2]
+        assert all("another job trains here" in result.traceback for result in second)
+        # A kill sets the folder free, loader workers or not.
+        first.kill(0)
+        first.wait(60)
+        third = run_ranks(cfg, 2, partial(kill_after_commit, 0, 60))
+        assert third[0].exitcode == -9
+        assert max(x["attempt"] for x in lines(tmp_path, "ledger", 0)) == 1
+
+
+def lose_a_line(rank: int, step: int) -> None:
+    """Have the disk of one rank take no ledger line of a step."""
+    import trainer_core.json_lines as jsonfiles
+
+    original = jsonfiles.JsonlSink.emit
+
+    def losing(sink: Any, record: Any) -> None:
+        if this_rank() == rank and "samples" in record and record["step"] == step:
+            raise OSError(28, "No space left on device")
+        original(sink, record)
+
+    jsonfiles.JsonlSink.emit = losing  # type: ignore[method-assign]
+
+
+def count_syncs(folder: Path) -> None:
+    """Have each rank append a byte to a file whenever DDP reduces a bucket of gradients."""
+    import trainer_core.launch as launch
+
+    original = launch.wrap_model
+
+    def counted(*arguments: Any) -> Any:
+        wrapped = original(*arguments)
+
+        def hook(_, bucket):  # type: ignore[no-untyped-def] # torch takes no annotation as text
+            with (folder / str(this_rank())).open("ab") as file:
+                file.write(b".")
+            return allreduce_hook(None, bucket)
+
+        wrapped.register_comm_hook(None, hook)
+        return wrapped
+
+    launch.wrap_model = counted
+
+
+class TestSync:
+    def test_gradients_are_reduced_once_a_step(self, tmp_path: Path) -> None:
+        """With accumulation the others add up locally; each more is traffic for nothing."""
+        cfg = small(tmp_path / "run", grad_accum_steps=3, dataset_size=50, max_epochs=1)
+        results = run_ranks(cfg, 2, partial(count_syncs, tmp_path))
+        assert [result.exitcode for result in results] == [0, 0]
+        steps = results[0].value["step"]
+        assert steps > 1
+        for rank in (0, 1):
+            assert len((tmp_path / str(rank)).read_bytes()) == steps
+
+
+def swap_the_samples() -> None:
+    """Have the loader deliver other samples than the order says, as a broken cache does."""
+    import trainer_core.launch as launch
+
+    original = launch.next_step
+
+    def swapped(*arguments: Any) -> Any:
+        batches, error = original(*arguments)
+        return [batch._replace(samples=batch.samples + 1000) for batch in batches], error
+
+    launch.next_step = swapped
+
+
+class TestLedger:
+    def test_it_says_what_was_trained_and_not_what_was_planned(self, tmp_path: Path) -> None:
+        """A ledger of the plan proves every run, whatever it has trained."""
+        cfg = small(tmp_path, dataset_size=50, max_epochs=1)
+        assert run_ranks(cfg, 1, swap_the_samples)[0].exitcode == 0
+        trained = [
+            sample for line in lines(tmp_path, "ledger", 0) for sample in line["samples"]
+        ]
+        assert sorted(trained) == list(range(1000, 1050))
+        assert audit_run(tmp_path).status == "refuted"
+
+
+class TestRandomStreams:
+    def test_each_rank_draws_dropout_of_its_own(self, tmp_path: Path) -> None:
+        """Alike on all ranks, the samples of a step share their masks (D13)."""
+        finish(small(tmp_path, dropout=0.2, dataset_size=50, max_epochs=1), 2)
+        newest = max((tmp_path / "checkpoints").iterdir())
+        first, second = (torch.load(newest / f"rng-rank-{rank}.pt") for rank in (0, 1))
+        assert not torch.equal(first["torch"], second["torch"])
+
+
+class TestNonFinite:
+    def test_a_nan_on_one_rank_stops_all_and_reaches_no_checkpoint(
+        self, tmp_path: Path
+    ) -> None:
+        """NaN weights saved as the newest checkpoint make every restart worthless (D16)."""
+        results = run_ranks(small(tmp_path, log_every=100), 2, partial(poison, 1, 5))
+        assert [result.exitcode for result in results] == [2, 2]
+        assert all("step 5: loss nan" in result.traceback for result in results)
+        (newest, *_) = sorted((tmp_path / "checkpoints").glob("step-*"), reverse=True)
+        assert newest.name == "step-00000003"
+        model = torch.load(newest / "state.pt", weights_only=True)["model"]
+        assert all(tensor.isfinite().all() for tensor in model.values())
+
+    def test_skip_withholds_the_update_on_all_ranks_and_goes_on(self, tmp_path: Path) -> None:
+        """Ranks that skip different updates hold different weights from then on."""
+        results = run_ranks(small(tmp_path, on_nonfinite="skip"), 2, partial(poison, 1, 5))
+        assert [result.exitcode for result in results] == [0, 0]
+        assert len({result.value["weights_sha256"] for result in results}) == 1
+        for rank in (0, 1):
+            skipped = [x["step"] for x in lines(tmp_path, "ledger", rank) if x.get("skipped")]
+            assert skipped == [5]
+        assert audit_run(tmp_path).status == "proved"
+
+    def test_a_run_with_a_skipped_nan_resumes(self, tmp_path: Path) -> None:
+        """A resume check that cannot read a NaN loss turns a skipped step into a crash loop."""
+        cfg = small(tmp_path, on_nonfinite="skip")
+        run_ranks(
+            cfg, 1, partial(both, partial(poison, 0, 5), partial(kill_after_commit, 0, 8))
+        )
+        assert finish(cfg, 1)["step"] == 52
+
+    @pytest.mark.parametrize("amp", ["bf16", "fp16"])
+    def test_reduced_precision_runs_and_resumes(self, tmp_path: Path, amp: str) -> None:
+        """A scaler that starts anew after a resume trains other steps than it would have."""
+        straight = finish(small(tmp_path / "straight", amp=amp), 2)
+        cfg = small(tmp_path / "killed", amp=amp)
+        run_ranks(cfg, 2, partial(kill_after_commit, 0, 8))
+        assert finish(cfg, 2)["weights_sha256"] == straight["weights_sha256"]
+
+
+class TestLocalRanks:
+    def test_ranks_that_hang_are_killed_and_leave_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A notebook in which a rank hangs ten times would fill /tmp."""
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        workers = LocalRanks(partial(time.sleep, 600), 2)
+        with pytest.raises(TimeoutError, match=r"2 rank\(s\) still ran after 0.5 s; killed"):
+            workers.wait(0.5)
+        assert [process.exitcode for process in workers.processes] == [-9, -9]
+        assert list(tmp_path.glob("workers-*")) == []
+
+    def test_an_answer_that_does_not_travel_is_told(self) -> None:
+        """Without a traceback it would look like a kill."""
+        (result,) = LocalRanks(partial(iter, []), 1).wait(60.0)
+        assert result.exitcode == 0
+        (result,) = LocalRanks(threading.Lock, 1).wait(60.0)
+        assert result.exitcode == 1
+        assert "cannot pickle" in result.traceback
+
+
+class TestSigterm:
+    def test_sigterm_to_one_rank_saves_the_next_step_and_ends_all(self, tmp_path: Path) -> None:
+        """A preempted job that does not save loses the work since the last checkpoint (D17)."""
+        rare = {"checkpoint_every_steps": 10_000}
+        straight = finish(small(tmp_path / "straight", **rare), 2)
+        cfg = small(tmp_path / "preempted", **rare)
+        results = run_ranks(cfg, 2, partial(kill_after_commit, 1, 5, signal.SIGTERM))
+        assert [result.exitcode for result in results] == [0, 0]
+        for rank in (0, 1):
+            summary = results[rank].value
+            assert (summary["status"], summary["step"]) == ("preempted", 6)
+            assert lines(tmp_path / "preempted", "logs", rank)[-1]["event"] == "preempted"
+            assert lines(tmp_path / "preempted", "ledger", rank)[-1]["step"] == 6
+        assert (tmp_path / "preempted" / "checkpoints" / "step-00000006").is_dir()
+        assert finish(cfg, 2)["weights_sha256"] == straight["weights_sha256"]
+        report = audit_run(tmp_path / "preempted")
+        assert (report.status, report.replayed_steps) == ("proved", 0)
+
+
+def wrappers_at_the_end(cfg: TrainConfig) -> list[int]:
+    """How many DDP wrappers are alive when the process group ends, each time that it does."""
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
+
+    destroy, counts = dist.destroy_process_group, []
+
+    def count_and_destroy(*arguments: Any) -> None:
+        counts.append(sum(type(thing) is DDP for thing in gc.get_objects()))
+        destroy(*arguments)
+
+    dist.destroy_process_group = count_and_destroy
+    gc.disable()  # else it may come by itself, just in time
+    train(cfg)
+    return counts
+
+
+class TestCleanup:
+    def test_no_wrapper_outlives_the_group(self, tmp_path: Path) -> None:
+        """It would keep gloo's threads, which abort one rank in fifteen after the end (D27)."""
+        results = LocalRanks(partial(wrappers_at_the_end, small(tmp_path)), 2).wait(60)
+        assert [result.value for result in results] == [[0], [0]], results[0].traceback
+
+
+class TestLogs:
+    def test_every_rank_logs_the_mean_over_the_global_batch(self, tmp_path: Path) -> None:
+        """Rank 0's own loss hides what the other ranks' samples do (D25)."""
+        finish(small(tmp_path), 2)
+        losses = [
+            [line["loss"] for line in lines(tmp_path, "logs", rank) if "loss" in line]
+            for rank in (0, 1)
+        ]
+        assert losses[0] == losses[1]
+        assert len(losses[0]) == 26
+        alone = finish(small(tmp_path / "alone", pinned_global_batch_size=16), 1)
+        assert losses[0][-1] == pytest.approx(alone["loss"], rel=1e-4)
+
+    def test_phases_cover_the_step_on_every_rank(self, tmp_path: Path) -> None:
+        """Time that no phase shows cannot be found by whoever looks for it (D14)."""
+        finish(
+            small(tmp_path, hidden_dim=512, num_layers=3, micro_batch_size=32, log_every=5), 2
+        )
+        for rank in (0, 1):
+            shares = []
+            for line in lines(tmp_path, "logs", rank):
+                if line["event"] == "train_progress":
+                    spent = {name: phase["p50"] for name, phase in line["phases"].items()}
+                    assert spent["grad_sync"] > 0
+                    shares.append(spent["other"] / sum(spent.values()))
+            # The least of them: what another program takes falls into any phase.
+            assert min(shares) < 0.1
