@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 UPDATE = os.environ.get("UPDATE_README") == "1"
 MODULES = "config data model distributed train checkpoint metrics launch".split()
-FIRST_DRILL = "DRILL"
+FIRST_DRILL = "samples_repeat_from_the_second_epoch"
 
 needs_setup = pytest.mark.skipif(
     not (ROOT / ".venv" / ".complete").exists(),
