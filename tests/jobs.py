@@ -24,6 +24,7 @@ SMALL = {
     "max_epochs": 2,
     "checkpoint_every_steps": 3,
     "log_every": 1,
+    "device": "cpu",  # a machine with one GPU has a device for only one of two ranks
     "dist_timeout_s": 60.0,
 }
 
