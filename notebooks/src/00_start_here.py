@@ -21,7 +21,7 @@
 # talk through gloo, torch's backend for CPUs. That shows correctness and ordering: who
 # trained what, who waits for whom, what a kill leaves behind. It says nothing about speed,
 # of a GPU or of a network. Gloo also reports a dead peer right away, while NCCL, the backend
-# for GPUs, usually waits for a timeout. Multi-node, object storage and the scheduler are
+# for GPUs, usually waits for a timeout. Multi-node setup, object storage and the scheduler are
 # interfaces with local stand-ins.
 
 # %% [markdown]
