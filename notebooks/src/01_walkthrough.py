@@ -1003,8 +1003,8 @@ while workers.processes[1].is_alive():
     time.sleep(0.005)
 ends = workers.wait(60)
 print("exit codes", [end.exitcode for end in ends])
-error = ends[0].traceback.splitlines()[-1]
-print("rank 0:", re.sub(r"\[/\S+\] ", "", error))  # without the source file that gloo names
+error = re.sub(r"\[/\S+\] ", "", ends[0].traceback.splitlines()[-1])  # no path of gloo's source
+print("rank 0:", error.partition(". ")[0])
 print("checkpoints, by step:", list(published_steps(killed.run_dir / "checkpoints")))
 assert ends[1].exitcode == -9
 copy = shutil.copytree(killed.run_dir, root / "three_ranks")  # resumed further below
