@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from rehearsal.engine.processes import processes_in, stat_of
 from rehearsal.faults.matrix import Bench
 from trainer_core.checkpoint_format import published_steps
 from trainer_core.local_launcher import LocalRanks
@@ -167,30 +168,11 @@ class Job:
         return "".join(path.read_text(errors="replace") for path in paths)
 
 
-def stat_of(pid: int) -> tuple[str, int, int]:
-    """State, parent and session of a process; ("X", 0, 0) if it is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return "X", 0, 0
-    state, parent, _, session = text.rpartition(")")[2].split()[:4]
-    return state, int(parent), int(session)
-
-
-def processes_in(sessions: set[int]) -> list[int]:
-    """Living processes of these sessions, by id."""
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    stats = {pid: stat_of(pid) for pid in pids}
-    return [
-        pid for pid, (state, _, own) in stats.items() if own in sessions and state not in "ZX"
-    ]
-
-
 def describe(pids: list[int]) -> str:
     """Where each process waits, as far as the kernel says."""
     lines = []
     for pid in pids:
-        words = [f"process {pid} ({stat_of(pid)[0]})"]
+        words = [f"process {pid} ({stat_of(pid).state})"]
         for name in ("wchan", "syscall", "stack"):
             with contextlib.suppress(OSError):
                 words.append(f"{name}: {Path(f'/proc/{pid}/{name}').read_text().strip()}")

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rehearsal.evidence.audit import read_ledger
+from rehearsal.engine.processes import children_of
 from rehearsal.faults.forked import SCRIPT, SMALL, Hang, arguments, describe, new_folder
-from rehearsal.faults.forked import reference, same_weights, stat_of
+from rehearsal.faults.forked import reference, same_weights
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at, leave
 
 PLAN = {
@@ -140,15 +141,6 @@ class Torchrun:
         """The newest attempt that rank 0 knows of, trained or not."""
         log = last_record(self.run_dir / "logs" / "rank-0.jsonl")
         return max(int(log.get("attempt", -1)), self.place()[0])
-
-
-def children_of(parent: int) -> list[int]:
-    """The living children of a process."""
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    stats = {pid: stat_of(pid) for pid in pids}
-    return [
-        pid for pid, (state, own, _) in stats.items() if own == parent and state not in "ZX"
-    ]
 
 
 def last_record(path: Path) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any
 
 from rehearsal.evidence.audit import read_jsonl
+from rehearsal.engine.processes import stat_of
 from rehearsal.faults import breaks
 from rehearsal.faults.forked import SMALL, Hang, Job, Prepare, new_folder, reference
-from rehearsal.faults.forked import same_weights, stat_of
+from rehearsal.faults.forked import same_weights
 from rehearsal.faults.matrix import Bench, Try, leave
 from trainer_core.order import EpochOrder
 
@@ -192,7 +193,7 @@ def no_memory(rank: int, step: int) -> Iterator[Case]:
 def wait_until_stopped(job: Job, rank: int) -> None:
     """Wait until the rank is stopped. Raises Hang if that does not come."""
     deadline = time.monotonic() + 30
-    while stat_of(job.pids[rank])[0] != "T":
+    while stat_of(job.pids[rank]).state != "T":
         if time.monotonic() > deadline:
             raise Hang(f"rank {rank} has not come to its stop: {job.said()[-1000:]}")
         time.sleep(0.01)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from rehearsal.evidence.audit import read_jsonl
+from rehearsal.engine.processes import processes_in
 from rehearsal.faults import breaks
 from rehearsal.faults.forked import (
     DEADLINE_S,
@@ -28,7 +29,6 @@ from rehearsal.faults.forked import (
     Hang,
     Job,
     new_folder,
-    processes_in,
     reference,
     same_weights,
 )

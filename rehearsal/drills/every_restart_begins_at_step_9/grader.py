@@ -12,9 +12,11 @@ import torch
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import OddNet, some, watch_samples, weights_of
-from rehearsal.kit.incidents import same_run
-from rehearsal.kit.runs import Plan
+from rehearsal.kit.judge.coverage import steps_in_stream
+from rehearsal.kit.judge.findings import some
+from rehearsal.kit.judge.weights import differs_from_one_run
+from rehearsal.kit.observe.samples import OddNet, watch_samples, weights_of
+from rehearsal.kit.observe.stream import SampleStream
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
 from rehearsal.grading.verdict import Finding
@@ -27,14 +29,14 @@ CODES = {
     "keeps-the-wrong": "what is left at the end are not the newest",
     "not-the-same-run": "killed and resumed, the weights are not those of one run",
 }
-PLAN, KEEP, FOUND = Plan(steps=12), 2, (9, 10)
+STREAM, KEEP, FOUND = SampleStream(steps=12), 2, (9, 10)
 
 
 def leave_checkpoints(context: RankContext) -> None:
     """What the earlier job left, copied: so the older file has the later time stamp."""
     model = OddNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=PLAN.lr, momentum=0.9)
-    ranks = [PLAN.shares(rank, context.world_size)(0) for rank in range(context.world_size)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=STREAM.lr, momentum=0.9)
+    ranks = [STREAM.shares(rank, context.world_size)(0) for rank in range(context.world_size)]
     for step, parts in enumerate(zip(*ranks, strict=True), start=1):
         inputs, targets = (torch.cat(part) for part in zip(*parts, strict=True))
         optimizer.zero_grad()
@@ -57,11 +59,11 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
     context.record("job")
     model = OddNet()
     watch_samples(context, model)
-    shares = PLAN.shares(context.rank, context.world_size)
-    learner.train(model, shares, context.folder, lr=PLAN.lr, keep=KEEP)
+    shares = STREAM.shares(context.rank, context.world_size)
+    learner.train(model, shares, context.folder, lr=STREAM.lr, keep=KEEP)
     return {
         "weights": weights_of(model),
-        "expected": PLAN.expected(context.world_size),
+        "expected": STREAM.expected(context.world_size),
         "files": [path.name for path in context.folder.glob("step-*.pt")],
     }
 
@@ -71,10 +73,10 @@ def judge(
 ) -> Iterable[Finding]:
     """Where the job began, and, if it came to its end, what is left."""
     newest = 11 if earlier else 10
-    steps = [PLAN.steps_trained(reports, rank) for rank in range(len(reports))]
+    steps = [steps_in_stream(report, len(reports), STREAM.share) for report in reports]
     if not any(steps) and not reports[0].has_answer:
         return
-    starts = [own[0] if own else PLAN.steps for own in steps]
+    starts = [own[0] if own else STREAM.steps for own in steps]
     text = f"the folder holds checkpoints of steps {newest - 1} and {newest}; the ranks begin "
     text += f"with steps {some(starts)}"
     rule = "a run goes on from its newest checkpoint, on all ranks"
@@ -89,11 +91,11 @@ def judge(
     elif all(report.has_answer for report in reports):
         files = reports[0].answer["files"]
         left = sorted(int(re.findall(r"\d+", name)[0]) for name in files)
-        if left != [PLAN.steps - 1, PLAN.steps]:
-            text = f"with keep={KEEP}, {some(sorted(files))} are left after step {PLAN.steps}"
+        if left != [STREAM.steps - 1, STREAM.steps]:
+            text = f"with keep={KEEP}, {some(sorted(files))} are left after step {STREAM.steps}"
             rule = "what is deleted is older than what stays"
             yield Finding("keeps-the-wrong", text, rule, "at every place that takes an order")
-        yield from same_run(reports)
+        yield from differs_from_one_run(reports)
 
 
 SCENARIOS = [

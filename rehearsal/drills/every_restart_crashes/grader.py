@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
-from rehearsal.grading.drill import Body, Scenario
+from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport, killed
-from rehearsal.kit.harness import OddNet, marked_samples
-from rehearsal.kit.restart import CODES as RESTART_CODES
-from rehearsal.kit.restart import WRITES, Plan, after, steps_taken, strike
-from rehearsal.kit.restart import train_watched, whole_findings
+from rehearsal.kit.judge.coverage import most_steps
+from rehearsal.kit.judge.findings import nothing_to_judge
+from rehearsal.kit.judge.restart import CODES as RESTART_CODES
+from rehearsal.kit.judge.restart import Plan, judge_restart, judge_whole
+from rehearsal.kit.observe.restart import Body, trains
+from .strike import WRITES, strike
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, Judge
 
 CODES = {
     **RESTART_CODES,
@@ -27,35 +26,29 @@ GLOBAL_BATCH_SIZE, EVERY = 5, 2
 LOOK = "at what lies in the folder, under which names, at each moment of a save"
 
 
-def trains(run: str, count: int = 0, data: bytes | None = None) -> Body:
-    """A body that trains in the folder of ``run``, or goes on there; rank 0 may be struck."""
+def train_in(run: str, count: int = 0, data: bytes | None = None) -> Body:
+    """A body that trains in the folder of ``run``, or resumes there; rank 0 may be struck."""
 
-    def body(context: RankContext, learner: SimpleNamespace) -> Any:
-        context.init_group()
-        model, (inputs, targets) = OddNet(seed=context.rank), marked_samples(PLAN.num_samples)
+    def prepare(context: RankContext) -> None:
+        if count and context.rank == 0:
+            strike(context, count, data)
 
-        def train(folder: Path) -> None:
-            if count and context.rank == 0:
-                strike(context, count, data)
-            learner.train(
-                model,
-                inputs,
-                targets,
-                folder=folder,
-                epochs=PLAN.epochs,
-                global_batch_size=GLOBAL_BATCH_SIZE,
-                checkpoint_every=EVERY,
-                lr=0.02,
-            )
-
-        return train_watched(context, model, run, train)
-
-    return body
+    return trains(
+        run,
+        PLAN.num_samples,
+        before=prepare,
+        epochs=PLAN.epochs,
+        global_batch_size=GLOBAL_BATCH_SIZE,
+        checkpoint_every=EVERY,
+        lr=0.02,
+    )
 
 
-def judge_whole(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
+def judge_saves(
+    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+) -> Iterator[Finding]:
     """Before any restart."""
-    yield from whole_findings(PLAN, reports, "at what all ranks begin with")
+    yield from judge_whole(PLAN, "at what all ranks begin with")(reports, earlier)
     files = [event for report in reports for event in report.of("file")]
     writes = [event for event in files if event["op"] in WRITES and event["path"]]
     if len(writes) < PLAN.steps // EVERY:
@@ -67,12 +60,12 @@ def judge_whole(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
         )
 
 
-def restarted(name: str) -> Callable[..., Iterable[Finding]]:
+def restarted(name: str) -> Judge:
     """The judge of a restart after the scenario ``name``."""
 
     def judge(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-    ) -> Iterable[Finding]:
+    ) -> Iterator[Finding]:
         writer = earlier[name][0]
         if not killed(writer):
             return  # this design has no such moment
@@ -91,10 +84,10 @@ def restarted(name: str) -> Callable[..., Iterable[Finding]]:
             )
         elif all(report.has_answer for report in reports):
             # The save that was interrupted may count, if it was as good as done.
-            start = PLAN.steps - steps_taken(reports)
+            start = PLAN.steps - most_steps(reports)
             start = start if start == in_step else in_step - EVERY
             whole = "whole" if len(reports) == 2 else ""
-            yield from after(PLAN, whole, LOOK, {name: start})(reports, earlier)
+            yield from judge_restart(PLAN, whole, LOOK, {name: start})(reports, earlier)
 
     return judge
 
@@ -106,15 +99,15 @@ def pair(run: str, count: int, data: bytes | None, world_size: int = 2) -> list[
     return [
         Scenario(
             name=run,
-            body=trains(run, count, data),
-            judge=lambda *_: [],
+            body=train_in(run, count, data),
+            judge=nothing_to_judge,
             fault=fault,
             world_size=world_size,
             deadline_s=6,
         ),
         Scenario(
             name=f"{run}, restarted",
-            body=trains(run),
+            body=train_in(run),
             judge=restarted(run),
             judges_failures=True,
             world_size=world_size,
@@ -124,7 +117,7 @@ def pair(run: str, count: int, data: bytes | None, world_size: int = 2) -> list[
 
 
 SCENARIOS = [
-    Scenario(name="whole", body=trains("whole"), judge=judge_whole, deadline_s=6),
+    Scenario(name="whole", body=train_in("whole"), judge=judge_saves, deadline_s=6),
     *pair("second write", 2, b"PK\3\4" + bytes(500)),
     *pair("first write", 1, b""),
     *pair("third write", 3, b"PK\3\4", world_size=3),

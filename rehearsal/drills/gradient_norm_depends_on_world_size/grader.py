@@ -9,10 +9,12 @@ from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import OddNet, cover_findings, watch_samples
-from .clip import StepWatch, outlying_samples, ways_to_clip
-from rehearsal.kit.incidents import first_of, stood_still
-from rehearsal.kit.steps import Vector, away, norm
+from rehearsal.kit.judge.clipping import Vector, away, norm, ways_to_clip
+from rehearsal.kit.judge.collectives import mismatched_collectives
+from rehearsal.kit.judge.coverage import coverage_findings
+from rehearsal.kit.judge.findings import first_of
+from rehearsal.kit.observe.samples import OddNet, watch_samples
+from .watch import StepWatch, outlying_samples
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
@@ -36,6 +38,8 @@ CODES = {
 NUM_SAMPLES, GLOBAL_BATCH_SIZE, MICRO_BATCH_SIZE, EPOCHS = 20, 9, 2, 2
 STEPS, MAX_NORM, LR = 6, 4.0, 0.05
 SIZES = [9, 9, 2]
+# Where the parameters that are used lie in a gradient: weight and bias of two layers.
+TENSORS = [[slice(0, 20)], [slice(20, 24)], [slice(24, 32)], [slice(32, 34)]]
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
@@ -62,9 +66,9 @@ def judge(
 ) -> Iterable[Finding]:
     """The findings of one job: those that explain the others."""
     if any(not report.has_answer for report in reports):
-        return stood_still(reports)
+        return mismatched_collectives(reports)
     look = "at the samples that a rank takes of a step"
-    parts = [cover_findings(reports, NUM_SAMPLES, EPOCHS, look), shape_findings(reports)]
+    parts = [coverage_findings(reports, NUM_SAMPLES, EPOCHS, look), shape_findings(reports)]
     steps = (step_findings(reports, step) for step in range(STEPS))
     return first_of(*parts, *steps, log_findings(reports))
 
@@ -106,7 +110,9 @@ def step_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]
     rule = "a step follows the mean gradient of its samples, shortened as a whole to max_norm "
     rule += "if it is longer; how the samples were dealt changes nothing"
     look = "at the moment at which the gradient is shortened: what is in it by then?"
-    for code, words, vector in ways_to_clip(sums, SIZES[step % 3], MAX_NORM):
+    for code, words, vector in ways_to_clip(
+        sums, SIZES[step % 3], MAX_NORM, {"tensor": TENSORS}
+    ):
         if away(followed, vector)[0] < 1e-3:
             if code:
                 found = f"{where}followed {words}; norm {norm(vector):.3g}, bound {MAX_NORM:g}"

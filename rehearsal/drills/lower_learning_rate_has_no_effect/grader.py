@@ -6,20 +6,16 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.grading.drill import Body, Judge, Scenario
+from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import (
-    OddNet,
-    largest_difference,
-    marked_samples,
-    some,
-    watch_samples,
-)
-from .settings import GLOBAL_BATCH_SIZE, NUM_SAMPLES, RULE, Call, go_through
-from .settings import samples_of, setting_findings, watch_settings
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.judge.weights import largest_difference, ranks_differ
+from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples
+from .calls import GLOBAL_BATCH_SIZE, NUM_SAMPLES, RULE, Call, samples_of, setting_findings
+from .reference import go_through, watch_settings
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, Judge
 
 CODES = {
     "starts-over": "a call begins at step 0 beside a file",
@@ -75,7 +71,7 @@ def body_of(run: str, calls: Sequence[Call], steps: int = STEPS) -> Body:
 
 def judge_of(calls: Sequence[Call], steps: int = STEPS) -> Judge:
     """What the last of the calls did; its first finding explains the others."""
-    return lambda reports, _: [*findings(reports, calls, steps)][:1]
+    return only_first(lambda reports, _: findings(reports, calls, steps))
 
 
 def findings(
@@ -124,21 +120,18 @@ def step_findings(
                 yield from setting_findings(calls, step, name, settings, about)
     reference = reports[0].of("reference")[0]
     ends = [e["weights"] for r in reports for e in r.of("stepped")[number : number + 1]]
-    for weights in ends:
-        if not largest_difference(ends[0], weights)[0] <= 1e-6:
-            found = f"{where}with the right settings, leaves the ranks with unlike weights"
-            rule = "ranks that start alike and take the same steps stay alike"
-            yield Finding("ranks-differ", found, rule, "at which ranks restore what")
-            return
-        difference, name = largest_difference(weights, reference["right"][step])
-        if not difference < 1e-4:
-            forgets = largest_difference(weights, reference["forgets"][step])[0] < 1e-4
-            found = f"{where}with the right settings, ends {difference:.2g} away in {name}"
-            found += "; an optimizer without a past ends there" * forgets
-            look = "at what a step depends on besides weights, samples and settings"
-            code = "moments-lost" if forgets else "not-the-same-run"
-            yield Finding(code, found, RULE, look)
-            return
+    if not ends:
+        return
+    difference, name = largest_difference(ends[0], reference["right"][step])
+    if not difference < 1e-4:
+        forgets = largest_difference(ends[0], reference["forgets"][step])[0] < 1e-4
+        found = f"{where}with the right settings, ends {difference:.2g} away in {name}"
+        found += "; an optimizer without a past ends there" * forgets
+        look = "at what a step depends on besides weights, samples and settings"
+        code = "moments-lost" if forgets else "not-the-same-run"
+        yield Finding(code, found, RULE, look)
+    about = f"{where}with the right settings: "
+    yield from ranks_differ(ends, "at which ranks restore what", where=about)
 
 
 CALLS = [FILE, SECOND, THIRD]

@@ -8,9 +8,12 @@ from typing import Any
 
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport, killed
-from rehearsal.kit.harness import OddNet, some, watch_samples, weights_of
-from rehearsal.kit.incidents import same_run
-from rehearsal.kit.runs import Plan
+from rehearsal.kit.judge.coverage import steps_in_stream
+from rehearsal.kit.judge.findings import some
+from rehearsal.kit.judge.weights import differs_from_one_run
+from rehearsal.kit.observe.restart import run_folder
+from rehearsal.kit.observe.samples import OddNet, watch_samples, weights_of
+from rehearsal.kit.observe.stream import SampleStream
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
 from rehearsal.grading.verdict import Finding, is_echo
@@ -25,7 +28,7 @@ CODES = {
     "keeps-too-few": "fewer checkpoints are left, or not the newest",
     "not-the-same-run": "killed and resumed, the weights are not those of one run",
 }
-PLAN = Plan(steps=20)
+STREAM = SampleStream(steps=20)
 
 
 def body_with(name: str, keep: int) -> Body:
@@ -33,17 +36,14 @@ def body_with(name: str, keep: int) -> Body:
 
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
         context.init_group()
-        folder = context.folder / name
-        context.is_armed = False  # the folder is ours; the learner's operations are counted
-        folder.mkdir(exist_ok=True)
-        context.is_armed = True
+        folder = run_folder(context, name)
         model = OddNet()
         watch_samples(context, model)
-        shares = PLAN.shares(context.rank, context.world_size)
-        learner.train(model, shares, folder, lr=PLAN.lr, keep=keep)
+        shares = STREAM.shares(context.rank, context.world_size)
+        learner.train(model, shares, folder, lr=STREAM.lr, keep=keep)
         return {
             "weights": weights_of(model),
-            "expected": PLAN.expected(context.world_size),
+            "expected": STREAM.expected(context.world_size),
             "files": [path.name for path in folder.glob("step-*.pt")],
         }
 
@@ -54,9 +54,10 @@ def judge_start(
     reports: Sequence[RankReport], chain: Sequence[Sequence[RankReport]]
 ) -> Iterable[Finding]:
     """Where a job began, against where the jobs before it were killed."""
-    steps = [PLAN.steps_trained(reports, rank) for rank in range(len(reports))]
+    steps = [steps_in_stream(report, len(reports), STREAM.share) for report in reports]
     # A step's forward pass tells that the save of the step before it was done.
-    done = max((step for job in chain for step in PLAN.steps_trained(job)), default=0)
+    before = [steps_in_stream(job[0], len(job), STREAM.share) for job in chain]
+    done = max((step for of_job in before for step in of_job), default=0)
     files = [file for job in chain[-1:] for file in job[0].of("file") if file["path"]]
     told = "; ".join(f"{file['op']} {file['path']}" for file in files[-3:])
     where = (
@@ -72,7 +73,7 @@ def judge_start(
             return
     if not steps[0] and not reports[0].has_answer:
         return  # killed before its first step
-    starts = [own[0] if own else PLAN.steps for own in steps]
+    starts = [own[0] if own else STREAM.steps for own in steps]
     text, look = f"{where}began with step", "at what the folder holds between two operations"
     if starts[0] < done:
         rule = "there is a whole checkpoint at every moment after the first"
@@ -112,15 +113,15 @@ def scenario(number: int, fault: Fault | None) -> Scenario:
 
 def judge_end(reports: Sequence[RankReport], keep: int) -> Iterable[Finding]:
     """What is left behind, and the weights."""
-    answer, wanted = reports[0].answer, PLAN.steps + 1 - keep
+    answer, wanted = reports[0].answer, STREAM.steps + 1 - keep
     left = sorted(int(name.split("-")[1].split(".")[0]) for name in answer["files"])
     text = f"with keep={keep}, checkpoints of steps {some(left)} are left"
-    rule = f"after step {PLAN.steps} those of the newest {keep} step(s) are left"
+    rule = f"after step {STREAM.steps} those of the newest {keep} step(s) are left"
     if len(left) > keep:
         yield Finding("keeps-too-many", text, rule, "at which are deleted, and when")
-    elif left != list(range(wanted, PLAN.steps + 1)):
+    elif left != list(range(wanted, STREAM.steps + 1)):
         yield Finding("keeps-too-few", text, rule, "at which are deleted, and when")
-    yield from same_run(reports)
+    yield from differs_from_one_run(reports)
 
 
 KILLS = [Fault(rank=0, at="file", count=count) for count in (3, 4, 5, 6, 7)]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport, killed
-from rehearsal.kit.harness import OddNet, some, watch_samples, weights_of
-from rehearsal.kit.incidents import same_run, steps_taken, stood_still
-from rehearsal.kit.runs import Plan, record_after
+from rehearsal.kit.judge.collectives import mismatched_collectives
+from rehearsal.kit.judge.coverage import steps_in_stream, steps_taken
+from rehearsal.kit.judge.findings import some
+from rehearsal.kit.judge.weights import differs_from_one_run
+from rehearsal.kit.observe.restart import run_folder
+from rehearsal.kit.observe.samples import OddNet, watch_samples, weights_of
+from rehearsal.kit.observe.stream import SampleStream
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
 from rehearsal.grading.verdict import Finding
@@ -25,7 +32,7 @@ CODES = {
     "wrong-position": "a new job repeats or skips a step",
     "not-the-same-run": "stopped and resumed, the weights are not those of one run",
 }
-PLAN = Plan(steps=9)
+STREAM = SampleStream(steps=9)
 
 
 def body_in(name: str, told_after: Sequence[int] = ()) -> Body:
@@ -35,16 +42,26 @@ def body_in(name: str, told_after: Sequence[int] = ()) -> Body:
         context.init_group()
         model = OddNet()
         watch_samples(context, model)
-        folder = context.folder / name
-        folder.mkdir(exist_ok=True)
+        folder = run_folder(context, name)
         if told_after:
             record_after(context, told_after[context.rank], "told")
-        shares = PLAN.shares(context.rank, context.world_size)
-        whole = learner.train(model, shares, folder, lr=PLAN.lr)
-        expected = PLAN.expected(context.world_size)
+        shares = STREAM.shares(context.rank, context.world_size)
+        whole = learner.train(model, shares, folder, lr=STREAM.lr)
+        expected = STREAM.expected(context.world_size)
         return {"whole": whole, "weights": weights_of(model), "expected": expected}
 
     return body
+
+
+def record_after(context: RankContext, step: int, kind: str) -> None:
+    """Record an event after that optimizer step of this rank: a fault may wait for it."""
+    steps = count(1)
+
+    def record(*_: object) -> None:
+        if next(steps) == step:
+            context.record(kind)
+
+    register_optimizer_step_post_hook(record)
 
 
 def judge_stop(
@@ -66,14 +83,14 @@ def judge_stop(
             )
             return
     if any(not report.has_answer for report in reports):
-        findings = list(stood_still(reports, "left-alone"))
+        findings = list(mismatched_collectives(reports, "left-alone"))
         if not findings and any(map(killed, reports)):
             findings = [Finding("left-alone", "a rank fell in a collective", rule, look)]
         yield from (f._replace(found=f"{who}; {f.found}", look=look) for f in findings)
         return
     steps = [steps_taken(report) for report in reports]
-    facts = f"{who}; the ranks left after step {some(steps)} of {PLAN.steps}"
-    if max(steps) == PLAN.steps:
+    facts = f"{who}; the ranks left after step {some(steps)} of {STREAM.steps}"
+    if max(steps) == STREAM.steps:
         yield Finding("ignores-the-signal", facts, "a signal on any rank stops all", look)
     elif max(steps) > min(told.values(), default=0) + 1:
         rule = "after the signal at most one more step: the grace time is short"
@@ -88,7 +105,8 @@ def judge_resume(
 ) -> Iterable[Finding]:
     """The job went on after the last step of the stopped one, to the same weights."""
     left = steps_taken(earlier["one rank is told"][0])
-    step = min(PLAN.steps_trained(reports), default=PLAN.steps)
+    trained = steps_in_stream(reports[0], len(reports), STREAM.share)
+    step = min(trained, default=STREAM.steps)
     if step != left:
         text = f"the stopped job took {left} steps; the next one began with step {step}"
         rule = "what was trained before the stop is not trained again"
@@ -98,7 +116,7 @@ def judge_resume(
     if any(report.answer["whole"] is not True for report in reports):
         text = f"train returned {[report.answer['whole'] for report in reports]}"
         yield Finding("wrong-answer", text, "True tells that all is trained", "at each return")
-    yield from same_run(reports)
+    yield from differs_from_one_run(reports)
 
 
 SCENARIOS = [

@@ -8,14 +8,10 @@ from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import (
-    OddNet,
-    cover_findings,
-    marked_samples,
-    watch_samples,
-    weights_of,
-)
-from rehearsal.kit.incidents import ranks_differ, steps_taken, stood_still, weights_finding
+from rehearsal.kit.judge.collectives import bytes_reduced, mismatched_collectives
+from rehearsal.kit.judge.coverage import coverage_findings, steps_taken
+from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
+from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
@@ -85,18 +81,20 @@ def judge(
     """The findings of one job."""
     world_size, first = len(reports), reports[0].answer
     if any(not report.has_answer for report in reports):
-        yield from stood_still(reports)
+        yield from mismatched_collectives(reports)
         return
     num_samples = sum(EPOCHS) * world_size * MICRO_BATCH_SIZE
-    yield from cover_findings(reports, num_samples, 1, "at the last micro-batches of an epoch")
+    yield from coverage_findings(
+        reports, num_samples, 1, "at the last micro-batches of an epoch"
+    )
     taken = steps_taken(reports[0])
     if taken != STEPS:
         text = f"{taken} optimizer steps; epochs of {EPOCHS} micro-batches are {STEPS} steps"
         rule = f"a step is {GRAD_ACCUM_STEPS} micro-batches, or what is left of an epoch"
         yield Finding("wrong-number-of-steps", text, rule, "at when the optimizer steps")
         return
-    yield from ranks_differ(reports)
-    yield from weights_finding(
+    yield from ranks_differ(weights_of_ranks(reports))
+    yield from weights_differ(
         "not-the-global-mean",
         f"{world_size} rank(s) differ from one process",
         first["weights"],
@@ -105,7 +103,7 @@ def judge(
         "a step follows the mean over all its micro-batches on all ranks",
         "at a step with fewer micro-batches: what is divided by, and what is summed",
     )
-    sent = sum(entry["bytes"] for entry in reports[0].collectives if "reduce" in entry["name"])
+    sent = bytes_reduced(reports[0])
     most = STEPS * first["gradient_bytes"]
     if sent > 1.5 * most:
         text = (

@@ -8,8 +8,9 @@ from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import OddNet, largest_difference, marked_samples, weights_of
-from rehearsal.kit.incidents import stood_still
+from rehearsal.kit.judge.collectives import mismatched_collectives
+from rehearsal.kit.judge.weights import weights_differ
+from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
@@ -73,7 +74,7 @@ def judge(
 ) -> Iterable[Finding]:
     """The findings of one job."""
     if any(not report.has_answer for report in reports):
-        yield from stood_still(reports)
+        yield from mismatched_collectives(reports)
         return
     log, answer = reports[0].answer["log"], reports[0].answer
     wanted = [step for step in range(1, len(SHARES) + 1) if step % LOG_EVERY == 0]
@@ -90,13 +91,19 @@ def judge(
             yield Finding("logs-on-other-ranks", text, rule, "at who adds a line")
             break
     for report in reports:
-        difference, name = largest_difference(report.answer["weights"], answer["expected"])
-        if not difference < 1e-5:
-            text = f"rank {report.rank}'s weights are off by {difference:.2g} in {name}"
-            rule = "a log changes nothing in the training"
-            yield Finding(
-                "training-changed", text, rule, "at what the log shares with the step"
+        changed = list(
+            weights_differ(
+                "training-changed",
+                f"rank {report.rank}'s weights differ from those of the same run without a log",
+                report.answer["weights"],
+                answer["expected"],
+                1e-5,
+                "logging must not change the training",
+                "at what the log shares with the step",
             )
+        )
+        yield from changed
+        if changed:
             return
     for step, loss in log:
         right, own = (answer[name][step - 1] for name in ("everywhere", "alone"))

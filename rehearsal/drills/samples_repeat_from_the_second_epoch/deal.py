@@ -1,24 +1,20 @@
-"""How the ranks together dealt the samples of each epoch, from what each has trained.
-
-Imported by graders' judges: plain data only.
-"""
+"""How the ranks together dealt the samples of each epoch, from what each has trained."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import some, trained_by_step
+from rehearsal.kit.judge.coverage import miscounted, samples_by_step
+from rehearsal.kit.judge.findings import some
 from rehearsal.grading.verdict import Finding
 
 
 def orders(reports: Sequence[RankReport], steps_per_epoch: int) -> list[list[list[int]]]:
     """For each epoch, for each step, the samples of all ranks."""
-    steps = [trained_by_step(report) for report in reports]
-    joint = [sorted(chain(*parts)) for parts in zip(*steps, strict=False)]
-    return [joint[at : at + steps_per_epoch] for at in range(0, len(joint), steps_per_epoch)]
+    steps = samples_by_step(reports)
+    return [steps[at : at + steps_per_epoch] for at in range(0, len(steps), steps_per_epoch)]
 
 
 def deal_findings(
@@ -27,9 +23,7 @@ def deal_findings(
     """Each epoch deals each sample once, and in an order of its own."""
     epochs = orders(reports, steps_per_epoch)
     for epoch, steps in enumerate(epochs):
-        counts = Counter(sample for step in steps for sample in step)
-        twice = sorted(sample for sample, count in counts.items() if count > 1)
-        missing = [sample for sample in range(num_samples) if not counts[sample]]
+        twice, missing = miscounted(chain(*steps), num_samples)
         if twice or missing:
             text = (
                 f"epoch {epoch}: of {num_samples} samples {len(twice)} were trained more than "

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rehearsal.grading.drill import Body, Judge, Scenario
+from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import OddNet, ids_of, marked_samples, some
-from rehearsal.kit.harness import watch_samples, weights_of
+from rehearsal.kit.judge.findings import first_of, some
+from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
+from rehearsal.kit.observe.samples import OddNet, ids_of, marked_samples
+from rehearsal.kit.observe.samples import watch_samples, weights_of
 from .deal import deal_findings, orders
-from rehearsal.kit.incidents import first_of, ranks_differ, weights_finding
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, Judge
 
 CODES = {
     "no-evaluation": "rank 0 does not return what is asked for, or another rank does",
@@ -90,7 +91,7 @@ def judge_with(eval_every: int) -> Judge:
     ) -> Iterable[Finding]:
         yield from first_of(
             deal_findings(reports, NUM_SAMPLES, STEPS_PER_EPOCH),
-            ranks_differ(reports),
+            ranks_differ(weights_of_ranks(reports)),
             against(reports, earlier),
             evaluation_findings(reports, eval_every),
         )
@@ -104,7 +105,7 @@ def against(
     """Two jobs that differ in their evaluations train the same; two seeds do not."""
     first = earlier.get("evaluates often")
     if first and len(first) == len(reports):
-        yield from weights_finding(
+        yield from weights_differ(
             "evaluation-changes-training",
             "with eval_every=3 and 100 the weights differ",
             first[0].answer["weights"],

@@ -9,9 +9,13 @@ from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import weights_of
-from rehearsal.kit.incidents import first_of, ranks_differ, steps_taken, stood_still
-from .tokens import LR, WIDTH, Corpus
+from rehearsal.kit.judge.collectives import mismatched_collectives
+from rehearsal.kit.judge.coverage import steps_taken
+from rehearsal.kit.judge.findings import first_of
+from rehearsal.kit.judge.weights import ranks_differ, weights_of_ranks
+from rehearsal.kit.observe.samples import weights_of
+from .corpus import WIDTH, Corpus
+from .table import LR, micro_batches_of, shares_of, table_for
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
@@ -32,16 +36,16 @@ def scenario(name: str, corpus: Corpus) -> Scenario:
 
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
         context.init_group()
-        model = corpus.model()
-        batches = corpus.micro_batches(context.rank)
+        model = table_for(corpus)
+        batches = micro_batches_of(corpus, context.rank)
         learner.train(model, batches, lr=LR, grad_accum_steps=corpus.grad_accum_steps)
-        return {"shares": corpus.shares(model), "weights": weights_of(model)}
+        return {"shares": shares_of(corpus, model), "weights": weights_of(model)}
 
     def judge(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterable[Finding]:
         if any(not report.has_answer for report in reports):
-            yield from stood_still(reports)
+            yield from mismatched_collectives(reports)
             return
         shares = reports[0].answer["shares"]
         steps = [judge_step(step, shares, corpus) for step in range(corpus.steps)]
@@ -70,7 +74,7 @@ def judge_run(reports: Sequence[RankReport], corpus: Corpus) -> Iterable[Finding
         rule = "a micro-batch without a token adds nothing, and it breaks nothing"
         yield Finding("not-a-number", text, rule, "at every division")
         return
-    yield from ranks_differ(reports)
+    yield from ranks_differ(weights_of_ranks(reports))
 
 
 def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[Finding]:

@@ -7,14 +7,17 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.grading.drill import Body, Judge, Scenario
+from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import largest_difference, numbers
+from rehearsal.kit.judge.findings import only_first
+from rehearsal.kit.judge.restart import judge_killed
+from rehearsal.kit.judge.weights import largest_difference, numbers, ranks_differ
+from rehearsal.kit.judge.weights import weights_of_ranks
+from rehearsal.kit.observe.restart import trains
 from .poison import NormNet, expected, not_finite_files, poisoned_samples
-from rehearsal.kit.restart import judge_killed, train_watched
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, Judge
 
 CODES = {
     "weights-not-finite": "weights are NaN or infinite",
@@ -33,28 +36,22 @@ LEFT_OUT = [2, 4, 7, 9]
 RULE = "a step with a loss or gradient that is not finite on any rank is left out on all"
 
 
-def trains(run: str) -> Body:
-    """A body that trains in the folder of ``run``, or goes on there."""
+def train_in(run: str) -> Body:
+    """A body that trains in the folder of ``run``, or resumes there."""
+    train = trains(
+        run,
+        NUM_SAMPLES,
+        model=lambda context: NormNet(seed=context.rank),
+        data=lambda _, num_samples: poisoned_samples(num_samples),
+        epochs=EPOCHS,
+        global_batch_size=GLOBAL_BATCH_SIZE,
+        checkpoint_every=EVERY,
+        lr=LR,
+    )
 
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
-        context.init_group()
-        model, (inputs, targets) = NormNet(seed=context.rank), poisoned_samples(NUM_SAMPLES)
         found = not_finite_files(context.folder / run)
-        answer = train_watched(
-            context,
-            model,
-            run,
-            lambda folder: learner.train(
-                model,
-                inputs,
-                targets,
-                folder=folder,
-                epochs=EPOCHS,
-                global_batch_size=GLOBAL_BATCH_SIZE,
-                checkpoint_every=EVERY,
-                lr=LR,
-            ),
-        )
+        answer = train(context, learner)
         run_of = (NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, LR)
         references = {"": expected(*run_of), "coasting": expected(*run_of, coasts=True)}
         return {**answer, "references": references, "not_finite_files": found}
@@ -95,12 +92,8 @@ def judge(reports: Sequence[RankReport], start: int = 0) -> Iterator[Finding]:
 def weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Finding]:
     """The findings about weights that are finite."""
     first, references = reports[0].answer["weights"], reports[0].answer["references"]
-    for report in reports[1:]:
-        difference, name = largest_difference(first, report.answer["weights"])
-        if difference != 0:
-            found = f"{where}: ranks 0 and {report.rank} end {difference:.2g} apart in {name}"
-            rule = "ranks that start alike and take the same steps stay alike"
-            yield Finding("ranks-differ", found, rule, "at what differs before the first step")
+    look = "at what differs before the first step"
+    yield from ranks_differ(weights_of_ranks(reports), look, most=0.0, where=f"{where}: ")
     difference, name = largest_difference(first, references[""])
     if not difference <= 1e-5:
         code = "half-a-step" if "restarted" not in where else "not-the-same-run"
@@ -113,18 +106,18 @@ def weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Findi
 
 def from_step(start: int) -> Judge:
     """The judge of a job that began after step ``start``."""
-    return lambda reports, _: [*judge(reports, start)][:1]
+    return only_first(lambda reports, _: judge(reports, start))
 
 
 SCENARIOS = [
-    Scenario(name="two", body=trains("a"), judge=from_step(0), deadline_s=6),
+    Scenario(name="two", body=train_in("a"), judge=from_step(0), deadline_s=6),
     Scenario(
         name="killed",
-        body=trains("b"),
+        body=train_in("b"),
         judge=judge_killed,
         deadline_s=6,
         fault=Fault(rank=1, at="forward", count=6),
     ),
-    Scenario(name="resumed", body=trains("b"), judge=from_step(4), deadline_s=6),
-    Scenario(name="three", body=trains("c"), judge=from_step(0), world_size=3, deadline_s=6),
+    Scenario(name="resumed", body=train_in("b"), judge=from_step(4), deadline_s=6),
+    Scenario(name="three", body=train_in("c"), judge=from_step(0), world_size=3, deadline_s=6),
 ]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rehearsal.kit.harness import OddNet, marked_samples, weights_of
+from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 
 
 class NormNet(OddNet):
