@@ -14,7 +14,7 @@ import torch
 from jobs import finish, hide_checkpoints, kill_after_commit, kill_after_save, run_ranks, small
 
 from rehearsal.evidence.audit import audit_run, read_jsonl
-from trainer_core.run_folder import refuse_other_run
+from trainer_core.resume import refuse_other_run
 from trainer_core.settings import UserError
 
 pytestmark = pytest.mark.ranks

@@ -238,7 +238,7 @@ def late_decision(bench: Bench) -> Try:
             time.sleep(0.01)
         killed(run_dir, 1, SMALL, 14)
         go.touch()
-        problem = refused(late, "or did just now")
+        problem = refused(late, "or was a moment ago")
     fault = "another job between decision and lock"
     return finish(bench, fault, "1 rank", folder, problem, world_size=1)
 
@@ -373,7 +373,7 @@ def refused_setting(
     """The start is refused on all ranks, naming the field, both values and the way out."""
     there = contents(folder / "run")
     with Job(folder, 2, {**plan, name: now}) as job:
-        problem = refused(job, "belongs to another run")
+        problem = refused(job, "belongs to a different run")
     flag, values = flag_name(name), (before, now)
     if name in ("micro_batch_size", "grad_accum_steps"):
         size = plan["micro_batch_size"] * plan["grad_accum_steps"] * 2
