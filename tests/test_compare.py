@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from jobs import change_samples, finish, kill_after_commit, run_ranks, small
 
+from rehearsal.faults.breaks import change_samples, kill
+from rehearsal.faults.jobs import codes_of, finish, small, start
 from rehearsal.evidence.compare import Comparison, compare_runs, differing_value, is_same
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +59,7 @@ def test_a_killed_and_resumed_run_equals_the_undisturbed_one(
 ) -> None:
     """In every logged digit and every tensor: that is what a resume promises."""
     cfg = small(tmp_path / "killed", **BASE)
-    run_ranks(cfg, 2, partial(kill_after_commit, 1, 17))
+    start(cfg, 2, partial(kill, 1, 17))
     finish(cfg, 2)
     comparison = compare_runs(runs / "straight", tmp_path / "killed")
     assert (comparison.status, comparison.differences) == ("equal", [])
@@ -85,7 +86,7 @@ def test_another_rate_after_a_resume_differs_there_and_then_in_the_loss(
 ) -> None:
     """The rate is the cause; the loss, a step later, its effect."""
     cfg = small(tmp_path / "rate", **BASE)
-    run_ranks(cfg, 2, partial(kill_after_commit, 1, 17))
+    start(cfg, 2, partial(kill, 1, 17))
     finish(small(tmp_path / "rate", **BASE, learning_rate=0.01), 2)
     comparison = compare_runs(runs / "straight", tmp_path / "rate")
     assert firsts(comparison)[:3] == [(16, "lr"), (17, "loss"), (17, "grad_norm")]
@@ -102,8 +103,8 @@ def test_a_sample_that_was_changed_on_the_way_differs_from_there(
 ) -> None:
     """The ids are the same: only what the step has learnt from them tells."""
     cfg = small(tmp_path / "changed", **BASE)
-    results = run_ranks(cfg, 2, partial(change_samples, 1, 11))
-    assert [result.exitcode for result in results] == [0, 0]
+    results = start(cfg, 2, partial(change_samples, 1, 11))
+    assert codes_of(results) == [0, 0]
     comparison = compare_runs(runs / "straight", tmp_path / "changed")
     assert firsts(comparison)[:2] == [(11, "loss"), (11, "grad_norm")]
     assert comparison.plan == []
@@ -125,7 +126,7 @@ def test_a_change_of_the_world_size_ends_what_must_agree_in_every_bit(
     runs: Path, tmp_path: Path
 ) -> None:
     """Before it a single bit is a difference, after it rounding is none."""
-    run_ranks(small(tmp_path / "chain", **PINNED), 2, partial(kill_after_commit, 1, 17))
+    start(small(tmp_path / "chain", **PINNED), 2, partial(kill, 1, 17))
     finish(small(tmp_path / "chain", **PINNED), 3)
     comparison = compare_runs(runs / "pinned", tmp_path / "chain")
     assert (comparison.status, comparison.exact_steps) == ("equal", 15)
@@ -146,7 +147,7 @@ def test_a_change_of_the_cut_ends_what_must_agree_in_every_bit_where_it_came(
     runs: Path, tmp_path: Path
 ) -> None:
     """A bit that differs before the change would pass as rounding."""
-    run_ranks(small(tmp_path / "cut", **PINNED), 2, partial(kill_after_commit, 1, 17))
+    start(small(tmp_path / "cut", **PINNED), 2, partial(kill, 1, 17))
     finish(small(tmp_path / "cut", **PINNED, micro_batch_size=2), 2)
     comparison = compare_runs(runs / "pinned", tmp_path / "cut")
     assert (comparison.status, comparison.exact_steps) == ("equal", 15)
@@ -166,7 +167,7 @@ def test_a_change_of_another_setting_keeps_what_must_agree_in_every_bit(
 
 def test_a_run_that_is_shorter_is_equal_as_far_as_it_goes(runs: Path, tmp_path: Path) -> None:
     """And the verdict says how far that is."""
-    run_ranks(small(tmp_path / "short", **BASE), 2, partial(kill_after_commit, 0, 8))
+    start(small(tmp_path / "short", **BASE), 2, partial(kill, 0, 8))
     comparison = compare_runs(runs / "straight", tmp_path / "short")
     assert comparison.status == "equal"
     assert (
