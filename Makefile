@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup lab train test types pytest selftest faults mutants bench notebooks clean
+.PHONY: setup lab train test types pytest selftest faults mutants gpu bench notebooks clean
 
 setup: $(VENV)/.complete
 
@@ -52,6 +52,10 @@ faults: setup
 # The tests on broken trainers: about an hour.
 mutants: setup
 	$(BIN)/python scripts/mutate.py $(ARGS)
+
+# On a GPU node, with a torch built for CUDA; exits with 2 where there is no GPU.
+gpu: setup
+	$(BIN)/python scripts/check_gpu.py $(ARGS)
 
 notebooks: setup
 	$(BIN)/python scripts/sync_notebooks.py build

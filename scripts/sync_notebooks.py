@@ -11,15 +11,6 @@ cells of 02_rehearse.
 
 What a file in ``notebooks/src`` can contain besides jupytext's percent format:
 
-<<<<<<< HEAD
-    # variants: blank, hidden               in a first cell of comments: derive these too
-    # %% include="integrations.exporters"  the cells of trainer_core/integrations/exporters.py
-    # %% include="rehearsal.evidence.audit" the cells of rehearsal/evidence/audit.py
-    # %% include="order" collapsed=true     the same, folded away
-    # %% drills="cell"                      the cells of all drills of that kind, in order
-    # %% active="py"                        a cell that is not in the notebook
-    # %matplotlib inline                    a magic, a comment only in the file
-=======
     # variants: blank, hidden               in a first cell of comments: derive these as well
     # %% include="order"                    all cells of trainer_core/order.py
     # %% include="a.b"                      all cells of trainer_core/a/b.py
@@ -29,7 +20,6 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     # %% drills="cell"                      the cells of every drill of that kind, in order
     # %% active="py"                        a cell that stays out of the notebook
     # %matplotlib inline                    a magic, commented out in the source only
->>>>>>> walk
     {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the file's name
     {{typing model}} {{typing}}             how long it takes to type one module's cell, or all
 """

@@ -18,7 +18,7 @@ from rehearsal.grading import drills_page, selftest
 from rehearsal.__main__ import main
 from rehearsal.grading.drill import Drill, load
 from rehearsal.session.progress import progress
-from rehearsal.grading.verdict import Verdict
+from rehearsal.grading.verdict import ENGINE_FINDINGS, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 ID = "lift_to_distributed"
@@ -210,19 +210,22 @@ class TestDocs:
             for code, meaning in drill.codes.items():
                 assert f"| `{code}` | {meaning} |" in page
             for miss in drill.near_misses():
-                assert miss.code in {**drill.codes, **drills_page.COMMON_CODES}, miss
+                assert miss.code in {**drill.codes, **ENGINE_FINDINGS.codes}, miss
 
-    def test_the_common_codes_are_those_that_the_engine_finds(self) -> None:
-        """A code without a meaning is noise."""
+    def test_the_engine_lists_each_code_that_it_finds_and_no_other(self) -> None:
+        """A code without a meaning is noise, and a meaning without a code is a promise."""
         found = set()
         for path in (ROOT / "rehearsal" / "grading").glob("*.py"):
-            tree = ast.parse(path.read_text())
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                    continue
+                if node.func.id == "Finding":  # only the table itself makes one
+                    assert ast.unparse(node.args[0]) == "code", ast.unparse(node)
+                elif node.func.id == "ENGINE_FINDINGS":
                     first = node.args[0]
                     assert isinstance(first, ast.Constant), ast.unparse(node)
                     found.add(first.value)
-        assert found == set(drills_page.COMMON_CODES)
+        assert found == set(ENGINE_FINDINGS.codes)
 
     def test_only_what_has_changed_is_judged_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

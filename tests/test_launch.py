@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from torch.distributed import TCPStore
 
+from rehearsal.engine.processes import stat_of
 from rehearsal.evidence.audit import audit_run, read_jsonl
 from trainer_core.config import TrainConfig
 from trainer_core.settings import UserError
@@ -90,13 +91,10 @@ def torchrun() -> Iterator[Torchrun]:
 def wait_until_idle(pid: int) -> None:
     """Wait until the process has used no processor for half a second. Linux."""
 
-    def ticks() -> list[str]:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-
-    before, now = [""], ticks()
+    before, now = -1, stat_of(pid).cpu_ticks
     while before != now:
         time.sleep(0.5)
-        before, now = now, ticks()
+        before, now = now, stat_of(pid).cpu_ticks
 
 
 def wait_for_step(run_dir: Path, rank: int, step: int, attempt: int = 0) -> int:

@@ -29,7 +29,7 @@ from rehearsal.session.progress import (
     rounds_of,
 )
 from rehearsal.session.schedule import MAX_INTERVAL_DAYS, due_at, grade_of, next_of, standings
-from rehearsal.grading.verdict import Finding, Verdict
+from rehearsal.grading.verdict import ENGINE_FINDINGS, FORMER_CODES, Finding, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 DAY = 86400.0
@@ -386,6 +386,24 @@ class TestRenamedDrills:
         for name in ("mend_the_crash_loop", "every_restart_crashes"):
             assert [entry.kind for entry in mine.entries(name)] == ["start", "hint"]
         assert {entry.drill for entry in mine.entries()} == {"every_restart_crashes"}
+
+    def test_a_finding_under_its_old_code_counts_for_the_new_one(self, tmp_path: Path) -> None:
+        """The debriefing would count one mistake as two."""
+        mine = Progress(tmp_path)
+        for code in ("walkthroughs-own", "imported-not-typed"):
+            finding = Finding(code, "found", "rule", "look")
+            verdict = Verdict(drill="cell_train", status="wrong", findings=[finding])
+            mine.add_attempt(verdict, "")
+        codes = [entry.findings[0][0] for entry in mine.entries()]
+        assert codes == ["imported-not-typed"] * 2
+
+    def test_no_former_code_is_a_code_of_today(self) -> None:
+        """An alias that hides a code makes it another mistake."""
+        today = {code for drill in map(load, drill_ids()) for code in drill.codes}
+        today |= set(ENGINE_FINDINGS.codes)
+        assert FORMER_CODES
+        assert not set(FORMER_CODES) & today
+        assert set(FORMER_CODES.values()) <= today
 
     def test_no_former_id_is_a_drill_of_today(self) -> None:
         """An alias that hides a drill makes it unreachable."""

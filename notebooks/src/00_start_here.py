@@ -12,17 +12,17 @@
 # to type the parts that matter and defend every line: why you chose it, what it costs, and
 # which metric would tell you it was wrong.
 #
-# **Where the material comes from.** It follows *the handbook*: a study guide to
-# distributed-training interviews. The handbook splits a training system into five planes
-# (control, training, data, artifacts and observability) and sets coding drills on them.
-# Wherever a notebook here says "the handbook", it means that guide; where the guide is
-# wrong, we teach what we measured.
+# **Where the material comes from.** It follows a study guide for distributed-training
+# interviews, which the notebooks call *the handbook*. The handbook splits a training system
+# into five planes (control, training, data, artifacts and observability) and has coding
+# drills on them. Where it's wrong, we teach what we measured.
 #
-# **Limits.** The ranks are real processes that talk through gloo, on the CPU of one
-# machine. That shows correctness and ordering: who trained what, who waits for whom, what
-# a kill leaves behind. It says nothing about speed, of a GPU or of a network, and gloo
-# reports a dead peer at once, where NCCL usually waits for a timeout. Multi-node, object
-# storage and the scheduler are interfaces with local stand-ins.
+# **Limits.** The job's processes, its *ranks*, are real. They run on one machine's CPU and
+# talk through gloo, torch's backend for CPUs. That shows correctness and ordering: who
+# trained what, who waits for whom, what a kill leaves behind. It says nothing about speed,
+# of a GPU or of a network. Gloo also reports a dead peer right away, while NCCL, the backend
+# for GPUs, usually waits for a timeout. Multi-node, object storage and the scheduler are
+# interfaces with local stand-ins.
 
 # %% [markdown]
 # ## Check your environment
@@ -68,8 +68,8 @@ if "google.colab" in sys.modules:
 # %% [markdown]
 # ## The map
 #
-# The trainer is eight modules. The walkthrough is the same code, cell by cell, with what
-# to say about each. Read them in this order.
+# The trainer is eight modules. The walkthrough presents the same code cell by cell, and tells
+# you what to say about each. Read them in this order.
 #
 # | | module | the question it answers |
 # |---|---|---|
@@ -88,28 +88,30 @@ if "google.colab" in sys.modules:
 # | notebook | what it's for |
 # |---|---|
 # | [01_walkthrough](01_walkthrough.ipynb) | all eight cells: explained, run, killed, resumed and audited |
-# | [01_walkthrough_hidden](01_walkthrough_hidden.ipynb) | you type the bodies; each answer is folded below its cell |
-# | [01_walkthrough_blank](01_walkthrough_blank.ipynb) | you type the bodies; no answers |
-# | [02_rehearse](02_rehearse.ipynb) | the same eight cells, timed, and checked on real ranks |
+# | [01_walkthrough_hidden](01_walkthrough_hidden.ipynb) | you type the function bodies; each answer is in a collapsed cell below |
+# | [01_walkthrough_blank](01_walkthrough_blank.ipynb) | you type the function bodies; no answers |
+# | [02_rehearse](02_rehearse.ipynb) | the same eight cells, timed and graded on real ranks |
 # | [drills](drills) | one notebook per drill |
 
 # %% [markdown]
 # ## Where to go
 #
-# **If you have 15 minutes.** In a terminal, in the repository, run `make train`. Two ranks
-# train on scans of handwritten digits, one gets killed, the job resumes, and the audit
-# reports what happened to every sample. Then read section 2 of the
+# **If you have 15 minutes.** Open a terminal in the repository and run `make train`. Two
+# ranks train on scans of handwritten digits, one gets killed, the job resumes, and the audit
+# reports whether every sample was trained exactly once. Then read section 2 of the
 # [walkthrough](01_walkthrough.ipynb): everything else follows from it.
 #
 # **If you have an evening.** Work through the [walkthrough](01_walkthrough.ipynb) from top
-# to bottom and run every cell. Then type it, one cell at a time, in the
-# [hidden](01_walkthrough_hidden.ipynb) version and later in the
-# [blank](01_walkthrough_blank.ipynb) one. Don't try it in one sitting: at the pace of
-# somebody who types and explains, it adds up to {{typing}}. The time for each cell is
-# printed next to it.
+# to bottom and run every cell. On later evenings, type it one cell at a time, first in the
+# [hidden](01_walkthrough_hidden.ipynb) version and then in the
+# [blank](01_walkthrough_blank.ipynb) one. Don't try to type it all in one sitting: if you
+# explain while you type, it takes about {{typing}}. The walkthrough lists the time for each
+# cell.
 #
-# **If you have a GPU node.** It's the same trainer under torchrun; on CUDA it uses NCCL.
-# Kill a rank mid-run, and run the audit afterwards:
+# **If you have a GPU node.** The same trainer runs under torchrun, and uses NCCL on CUDA.
+# Install a torch build that matches the node's CUDA, then run `make gpu`, which checks what
+# can only be checked there. After that, start a run of your own, kill a rank mid-run, and
+# audit the run when it's done:
 #
 # ```
 # torchrun --nproc-per-node 8 --max-restarts 3 scripts/launch.py --run-dir runs/gpu --amp bf16

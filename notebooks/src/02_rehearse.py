@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Rehearse
 #
-# The eight cells of the [walkthrough](01_walkthrough.ipynb), for you to type. `start` shows
-# the brief and starts the clock. Type into the blank below it. `check` runs your code on real
-# ranks and tells you what's wrong: which rank, which sample, where to look. Work in a copy of
-# this notebook, or open one of the [single drills](drills).
+# Here you type the eight cells of the [walkthrough](01_walkthrough.ipynb). `start` shows the
+# brief and starts the clock. Type your code in the blank cell below it. `check` runs that code
+# on real ranks and tells you what's wrong: which rank, which sample, where to look. Work in a
+# copy of this notebook, or open a [notebook with a single drill](drills).
 #
 # Talk while you type: in an interview, that's half the score.
 
@@ -19,9 +19,9 @@ rehearsal.warm_up()  # starts the worker processes in the background (a few seco
 # %% [markdown]
 # ## Debrief
 #
-# Your time against the budget, and what went wrong. Your attempts are saved in a local file,
-# which `diff` and `status` read. Nothing leaves this machine, and `rehearsal.forget()`
-# deletes the file.
+# `debrief` compares your time with the budget and lists what went wrong. `status` shows which
+# drills you've passed and which are due for review. Your attempts are saved in a local file.
+# Nothing leaves this machine, and `rehearsal.forget()` deletes the file.
 
 # %%
 debrief()

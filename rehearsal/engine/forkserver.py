@@ -1,13 +1,14 @@
 """A process that has imported torch once and forks ranks in milliseconds.
 
-Run by ``ranks.py`` as ``python -m rehearsal.engine.forkserver FD [MODULE ...]``. It takes one
-JSON object per line on the socket FD and answers in kind:
+Run by ``server.py`` as ``python -m rehearsal.engine.forkserver FD [MODULE ...]``. It reads JSON
+objects from the socket FD, one per line, and answers in the same form:
 
     {"start": FOLDER, "world_size": W}  ->  {"pids": [...]}, later {"pid": ..., "status": ...}
     {"sweep": true}                     ->  {"swept": true}, when no process of any job is left
 
-Why not multiprocessing's: its ranks import the caller's ``__main__`` again, it cannot say how a
-grandchild ended, and a notebook's other users would share its list of imports. Linux and macOS.
+Why not multiprocessing's fork server: its children import the caller's ``__main__`` again, it
+cannot say how a grandchild ended, and other users in the same notebook would share its list of
+imports. Linux and macOS.
 """
 
 from __future__ import annotations
@@ -24,27 +25,28 @@ import sys
 import time
 from pathlib import Path
 
-# Within it, processes that have been killed are gone. The thousand of a fork bomb take two
-# cores ten seconds, for the kernel gives back the memory of each.
-SWEEP_S = 30.0
+from rehearsal.engine.processes import SWEEP_S
 
 
 def become_subreaper() -> None:
-    """Have orphans of the ranks handed to this process: it can then find and end them."""
+    """Become the parent of the ranks' orphans, so that this process can find and kill them."""
     if sys.platform == "linux":
         set_child_subreaper = 36  # PR_SET_CHILD_SUBREAPER in <sys/prctl.h>
         ctypes.CDLL(None).prctl(set_child_subreaper, 1)
 
 
 def end_with_server() -> None:
-    """Have the kernel end this rank when the server is killed: nobody else would."""
+    """Have the operating system kill this rank when the server dies: nobody else would."""
     if sys.platform == "linux":
         set_parent_death_signal = 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
 def children() -> list[int]:
-    """Process ids of the living children of this process. Linux; elsewhere none are found."""
+    """Process ids of this process's children. Linux only; elsewhere it finds none.
+
+    Quick where ``processes.children_of`` is not: after a fork bomb there are a thousand.
+    """
     found = []
     for task in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -53,7 +55,7 @@ def children() -> list[int]:
 
 
 def fork_rank(folder: Path, rank: int, connection: socket.socket) -> int:
-    """Start one rank in a process group of its own; returns its process id."""
+    """Start one rank in its own process group; returns its process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -68,11 +70,11 @@ def fork_rank(folder: Path, rank: int, connection: socket.socket) -> int:
 
         main(folder, rank)
     finally:
-        os._exit(70)  # main leaves by itself; here only if it could not begin
+        os._exit(70)  # only if main could not start: it ends the process itself
 
 
 def sweep(live: set[int]) -> None:
-    """End every process of every job, also those that have left their rank's group."""
+    """Kill every process of every job, even those that have left their rank's group."""
     deadline = time.monotonic() + SWEEP_S
     while (left := live | set(children())) and time.monotonic() < deadline:
         for pid in left:
@@ -84,13 +86,13 @@ def sweep(live: set[int]) -> None:
 
 
 def reap(live: set[int]) -> list[tuple[int, int]]:
-    """Collect the ends of children: process id and exit code, negative for a signal."""
+    """Collect children that have ended: process id and exit code, negative for a signal."""
     ended = []
     with contextlib.suppress(ChildProcessError):
         while (end := os.waitpid(-1, os.WNOHANG))[0]:
             if end[0] in live:
                 live.discard(end[0])
-                # Its loader workers hold its sockets: peers would go on waiting for it.
+                # Its loader workers hold its sockets, so peers would keep waiting for it.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(end[0], signal.SIGKILL)
                 ended.append((end[0], os.waitstatus_to_exitcode(end[1])))
@@ -98,13 +100,13 @@ def reap(live: set[int]) -> list[tuple[int, int]]:
 
 
 def serve(connection: socket.socket) -> None:
-    """Obey until the other side is gone, then leave nothing running."""
+    """Serve requests until the other side is gone, then leave nothing running."""
     become_subreaper()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    # A kernel's interrupt is for the kernel; it tells this process what to end.
+    # Ctrl-C is for the caller, who tells this process what to kill.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import select
 
@@ -140,24 +142,22 @@ def serve(connection: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(ImportError):  # the learner's objects come by it
+    with contextlib.suppress(ImportError):  # the learner's objects travel by it
         import cloudpickle  # noqa: F401
     import torch
     import torch._dynamo  # the first optimizer imports it, for two seconds
     from torch.nn.parallel import DistributedDataParallel  # noqa: F401
 
-    # What torch.save and the graders import late. Not trainer_core: that an attempt uses one of
-    # its modules is told by its being there.
+    # What torch.save imports late. Not trainer_core, unless the caller asks for it: this server
+    # outlives an edit of it, and its ranks would run the old code.
     import torch.utils.serialization.config
 
     import rehearsal.engine.rank  # noqa: F401
 
-    for path in sorted((Path(__file__).parents[1] / "kit").glob("[!_]*.py")):
-        importlib.import_module(f"rehearsal.kit.{path.stem}")
-    for name in sys.argv[2:]:  # what the ranks to come have asked for
+    for name in sys.argv[2:]:  # what the caller's ranks will need
         importlib.import_module(name)
 
-    # No threads before a fork: a forked child that waits for one that it has not, hangs.
+    # No threads before a fork: a child that waits for a thread it does not have hangs.
     torch.set_num_threads(1)
     torch.optim.AdamW([torch.zeros(1)])
     # A collection in a rank would copy every page of what is loaded here.

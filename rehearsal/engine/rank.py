@@ -1,30 +1,27 @@
-"""The life of one rank: torchrun's environment, limits, a recorder, the job, one answer.
+"""One rank from start to end: torchrun's environment, limits, a recorder, the job, its answer.
 
-Runs in a process that ``forkserver.py`` has forked. The limits are a boundary against
-accidents, not a sandbox against malice.
+Runs in a process that ``forkserver.py`` forked. The limits protect against accidents; they are
+no sandbox against malice.
 """
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import linecache
 import math
 import multiprocessing
 import os
 import pickle
+import pkgutil
 import resource
 import signal
 import sys
-import threading
-import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import torch
@@ -32,7 +29,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from rehearsal.engine.reports import Blank, Mismatch
+from rehearsal.engine import deadline
+from rehearsal.engine.failure import failure_of
 
 GIB = 2**30
 LIMITS = {resource.RLIMIT_DATA: 4 * GIB, resource.RLIMIT_FSIZE: GIB, resource.RLIMIT_CORE: 0}
@@ -42,7 +40,7 @@ DRILLS = str(Path(__file__).parents[1] / "drills")
 
 
 def plain(value: Any) -> Any:
-    """Tensors, paths and sets as JSON has them. Bytes become hex."""
+    """What JSON can hold, for a tensor, path or set. Bytes become hex."""
     if isinstance(value, torch.Tensor):
         return value.detach().tolist()
     if isinstance(value, bytes):
@@ -55,16 +53,22 @@ def plain(value: Any) -> Any:
 
 
 class RankContext:
-    """What the body of a scenario is given: who it is, where it may write, and a recorder.
+    """What a scenario's body gets: which rank it is, a folder to write to, and a recorder.
+
+        def body(context, learner):
+            context.init_group()
+            batch = next(learner.batches(context.rank, context.world_size))
+            context.record("batch", samples=batch)
+            return sum(batch)
 
     Attributes:
-        rank, world_size: as torchrun would say.
-        is_armed: whether files are written down.
+        rank, world_size: as torchrun would set them.
+        is_armed: whether file operations are recorded.
         folder: shared by all ranks of the job, and by later jobs of the same check.
-        deadline_s: after which a job has hung, in seconds.
-        timeout: of the group's collectives, longer than that.
+        deadline_s: seconds until the job counts as hung.
+        timeout: of the group's collectives; longer than the deadline.
 
-    Learners copy and save what holds a context, so it holds no file object and no thread.
+    Learners copy and save objects that hold a context, so it holds no file object or thread.
     """
 
     def __init__(self, spec: Mapping[str, Any], rank: int, job: Path) -> None:
@@ -83,8 +87,11 @@ class RankContext:
         self.is_armed = False
 
     def record(self, kind: str, **facts: Any) -> None:
-        """Write one event down: it survives SIGKILL. A fault set for it strikes now."""
-        if os.getpid() != self._pid:  # a loader worker's copy
+        """Write one event, so that it survives SIGKILL. A fault waiting for it strikes now.
+
+        ``rehearsal/grading/events.py`` lists the kinds that are in use.
+        """
+        if os.getpid() != self._pid:  # the copy in a loader worker
             return
         line = json.dumps({"kind": kind, **facts}, default=plain).encode() + b"\n"
         os.write(self._file, line)
@@ -96,19 +103,20 @@ class RankContext:
     def init_group(self) -> None:
         """Join the gloo group, for drills that are not about joining it.
 
-        Collective: all ranks call it, once. The deadline counts from here on all of them.
+        Collective: every rank calls it once. The deadline is counted afresh from here.
         """
         self.record("joining")
         dist.init_process_group("gloo", timeout=self.timeout)
         self.record("joined")
-        if _clock is not None:
-            _clock.start()
-        self._joined.touch()  # last: the kernel's clock starts with it, never before this one
+        if deadline.current is not None:
+            deadline.current.start()
+        # Last: the caller counts its own deadline from here, never before this rank does.
+        self._joined.touch()
 
     def arm(self) -> None:
-        """From here on, write down what files are touched and which optimizer steps are taken.
+        """From here on, record file operations, optimizer steps and point-to-point transfers.
 
-        Called when the grader is loaded and before the learner's code is.
+        Called after the grader is loaded and before the learner's code is.
         """
         self.is_armed = True
         register_optimizer_step_post_hook(lambda *_: self.record("optimizer_step"))
@@ -130,13 +138,13 @@ class RankContext:
             setattr(dist, name, self._recorded_transfer(name, getattr(dist, name)))
 
     def _tear(self, file: Any) -> None:
-        """End the process with half of the file written, if it is the fault's turn."""
+        """Die with half of the file written, if the fault says so for this save."""
         if hasattr(file, "flush"):
             file.flush()
         try:
             target = file if isinstance(file, str | os.PathLike) else file.fileno()
         except (AttributeError, OSError):
-            return  # in memory: what is written of it later is another's write
+            return  # saved to memory: there is no file to tear
         self._counts["torn"] += 1
         if self._fault and self._counts["torn"] == self._fault["count"]:
             os.truncate(target, os.stat(target).st_size // 2)
@@ -163,7 +171,7 @@ class RankContext:
         return recorded
 
     def _inside(self, path: Any) -> str | None:
-        """The path below the scenario's folder, or None if it is elsewhere."""
+        """The path relative to the scenario's folder; None if it lies elsewhere."""
         if not isinstance(path, str | bytes | os.PathLike):
             return None
         full, root = os.path.abspath(os.fsdecode(path)), f"{self.folder}/"
@@ -183,13 +191,13 @@ class RankContext:
             self.record("file", op=event.removeprefix("os."), path=inside, to=target)
 
     def record_collectives(self) -> None:
-        """Write down what torch's flight recorder holds: each collective, once."""
+        """Record every collective that torch's flight recorder has seen, each one once."""
         dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
         if dump is None or not dist.is_initialized():
             return
         for entry in json.loads(dump(True, False)).get("entries", []):
             if entry["record_id"] <= self._newest_collective:
-                continue  # written down at the deadline
+                continue  # recorded at the deadline
             self._newest_collective = entry["record_id"]
             sizes = [math.prod(size) for size in entry["input_sizes"]]
             wide = {"Double": 8, "Long": 8, "Float": 4, "Int": 4, "Half": 2, "BFloat16": 2}
@@ -203,80 +211,11 @@ class RankContext:
             )
 
 
-class Clock:
-    """Has a rank's stack and its collectives written down at the deadline."""
-
-    def __init__(self, context: RankContext, stacks: Path) -> None:
-        self._context, self._stacks = context, stacks.open("w")
-        self._late: threading.Timer | None = None
-
-    def start(self) -> None:
-        """Count from now, whatever was counted before."""
-        deadline_s = self._context.deadline_s
-        # A watchdog in C: it speaks also when the learner's loop never lets go of the GIL.
-        faulthandler.dump_traceback_later(deadline_s, file=self._stacks)
-        self.stop()
-        # Where the collectives stood, should the deadline come while the GIL is free.
-        late = threading.Timer(max(0.0, deadline_s - 0.05), self._context.record_collectives)
-        late.daemon = True
-        late.start()
-        self._late = late
-
-    def stop(self) -> None:
-        """The job has ended: write nothing down any more."""
-        if self._late is not None:
-            self._late.cancel()
-            self._late.join()
-
-
-_clock: Clock | None = None  # of this process
-
-
-# ---------------------------------------------------------------- the learner's code
-
-
-def learners_frame(error: BaseException, files: Mapping[str, str]) -> tuple[str, str] | None:
-    """The innermost frame in the learner's text: "line 12 in shard", and the function."""
-    found: tuple[str, str] | None = None
-    frame: TracebackType | None = error.__traceback__
-    while frame is not None:
-        code = frame.tb_frame.f_code
-        if code.co_filename in files:
-            found = f"line {frame.tb_lineno} in {code.co_name}", code.co_name
-        frame = frame.tb_next
-    return found
-
-
-def failure_of(error: BaseException, files: Mapping[str, str]) -> dict[str, Any]:
-    """What leaves a rank when an exception did."""
-    if isinstance(error, Blank):
-        return {"blank": list(error.args)}
-    if isinstance(error, Mismatch):
-        return {"mismatch": [list(pair) for pair in error.args]}
-    frame = learners_frame(error, files)
-    innermost = traceback.extract_tb(error.__traceback__)[-1:]
-    if frame and isinstance(error, NotImplementedError) and innermost[0].filename in files:
-        return {"blank": [frame[1]]}
-    frames = traceback.extract_tb(error.__traceback__)
-    # The learner's lines only: how the check came there is not their concern.
-    own = [frame for frame in frames if frame.filename in files]
-    text = "".join(traceback.format_list(own or frames))
-    text += "".join(traceback.format_exception_only(error))
-    return {
-        "failure": {
-            "kind": type(error).__name__,
-            "message": str(error) or repr(error),
-            "traceback": text,
-            "where": frame[0] if frame else "",
-        }
-    }
-
-
 def keep_wrappers(context: RankContext) -> None:
-    """Have DDP wrappers that outlive their group live on to the end of the process.
+    """Keep DDP wrappers that outlive their group alive until the process ends.
 
-    Their destructor hangs or aborts then, one time in four (torch 2.13 with gloo). That is
-    worth a finding, which the event "destroyed" makes possible, but no verdict by chance.
+    Otherwise their destructor hangs or aborts one time in four (torch 2.13 with gloo). A grader
+    may refuse that, and the event "destroyed" shows it, but no verdict may depend on chance.
     """
     wrappers: list[weakref.ref[DistributedDataParallel]] = []
     kept: list[DistributedDataParallel] = []
@@ -296,28 +235,29 @@ def keep_wrappers(context: RankContext) -> None:
 
 
 def set_limits() -> None:
-    """Bound memory, file size and, for other users than root, the number of processes."""
+    """Bound memory and file size, and write no core dumps."""
     for which, limit in LIMITS.items():
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(which, (limit, resource.getrlimit(which)[1]))
 
 
 def main(folder: Path, rank: int) -> NoReturn:
-    """Run the job that ``folder`` describes, as ``rank``; leave the process."""
-    global _clock
+    """Run the job that ``folder`` describes, as ``rank``, then end this process."""
     spec = json.loads((folder / "spec.json").read_text())
     output = os.open(folder / f"output-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
     context = RankContext(spec, rank, folder)
-    _clock = Clock(context, folder / f"stacks-{rank}")
-    _clock.start()
+    deadline.current = deadline.Deadline(
+        context.deadline_s, folder / f"stacks-{rank}", context.record_collectives
+    )
+    deadline.current.start()
     set_limits()
     os.environ.clear()
     os.environ.update(spec["env"], RANK=str(rank), LOCAL_RANK=str(rank))
     sys.path[:] = spec["path"]
     os.chdir(spec["cwd"])
-    # Loader workers of the learner are forked: a dataset typed in a notebook does not pickle.
+    # The learner's loader workers are forked: a dataset typed in a notebook does not pickle.
     multiprocessing.set_start_method("fork", force=True)
     keep_wrappers(context)
     files: dict[str, str] = {}
@@ -327,11 +267,13 @@ def main(folder: Path, rank: int) -> NoReturn:
         files.update(lines)
         for name, text in lines.items():
             linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        if isinstance(function, str):
+            function = pkgutil.resolve_name(function)
         answer: dict[str, Any] = {"answer": function(context, *arguments)}
     except BaseException as error:
-        context.is_armed = False  # a traceback's lines are read from their files
+        context.is_armed = False  # formatting a traceback reads files
         answer, code = failure_of(error, files), 1
-    _clock.stop()
+    deadline.current.stop()
     context.record_collectives()
     with contextlib.suppress(Exception):
         sys.stdout.flush()
@@ -339,9 +281,9 @@ def main(folder: Path, rank: int) -> NoReturn:
     temporary = folder / f"answer-{rank}.tmp"
     temporary.write_text(json.dumps(answer, default=plain))
     temporary.rename(folder / f"answer-{rank}.json")
-    # Not the interpreter's own end: it waits for threads that the learner may have left.
+    # Not sys.exit: the interpreter would wait for threads that the learner may have left.
     os._exit(code)
 
 
-if __name__ == "__main__":  # where ranks cannot be forked
+if __name__ == "__main__":  # where processes cannot be forked
     main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -33,6 +33,11 @@ class Fault:
     count: int
     signal: Literal["KILL", "TERM", "STOP"] = "KILL"
 
+    @classmethod
+    def after_step(cls, count: int, *, rank: int | None) -> Fault:
+        """Kill ``rank`` after its ``count``-th optimizer step."""
+        return cls(rank=rank, at="optimizer_step", count=count)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:

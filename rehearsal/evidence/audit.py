@@ -1,12 +1,13 @@
-"""Was every sample trained exactly once? The answer from what a run wrote down.
+"""Was every sample trained exactly once? Answered from what the run recorded.
 
 A collapsed cell. The question it answers: "the job was killed twice; prove that no sample was
-lost, and none trained twice."
+lost and none was trained twice."
 
-    step        optimizer step of the whole run, from 1
-    lineage     the surviving one: for each step the lines of its highest attempt, up to the
-                last step of the last attempt that trained; what the newest weights have seen
-    in flight   trailing steps of a killed attempt that not every rank wrote down yet
+    step        optimizer step, counted from 1 over the whole run
+    lineage     the surviving one, that is, what the newest weights have seen: for each step,
+                the lines of its highest attempt, up to the last step of the last attempt
+                that trained
+    in flight   trailing steps of a killed attempt that some rank had not recorded yet
     share       the samples of a step that one rank trains
 """
 
@@ -32,7 +33,7 @@ from trainer_core.order import EpochOrder
 
 # %%
 class LedgerLine(NamedTuple):
-    """What one rank trained in one optimizer step."""
+    """What one rank trained on in one optimizer step."""
 
     attempt: int
     epoch: int
@@ -40,9 +41,9 @@ class LedgerLine(NamedTuple):
     rank: int
     world_size: int
     samples: array[int]
-    time: float  # unix seconds at the end of the step; 0.0 if not given
+    time: float  # unix seconds at the end of the step; 0.0 if missing
     step_s: float
-    is_skipped: bool  # the optimizer withheld the update; the samples count as trained
+    is_skipped: bool  # the optimizer skipped the update; the samples still count as trained
 
     def __str__(self) -> str:
         return f"step {self.step} rank {self.rank} attempt {self.attempt}"
@@ -58,7 +59,7 @@ def world_size_of(lines: list[LedgerLine]) -> int:
 
 # %%
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file, one a line; skips a line that a kill cut."""
+    """The JSON objects in a file, one per line; skips a line that a kill truncated."""
     with open(path, encoding="utf-8", errors="replace") as lines:
         for line in lines:
             try:
@@ -70,9 +71,9 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_ledger(run_dir: Path | str) -> dict[int, Steps]:
-    """The lines of each attempt and step, by rank; skips what is no ledger line.
+    """The lines of each attempt and step, by rank; skips anything that is not a ledger line.
 
-    A line that is skipped although it mattered is found by its absence.
+    Skipping is safe: if a skipped line mattered, the audit reports it as missing.
     """
     attempts: dict[int, Steps] = {}
     keys = LedgerLine._fields[:5]
@@ -96,22 +97,22 @@ def read_ledger(run_dir: Path | str) -> dict[int, Steps]:
 
 # %%
 class RunLogs(NamedTuple):
-    """What the audit needs of the logs of all ranks."""
+    """What the audit needs from the ranks' logs."""
 
-    newest: dict[tuple[int, str], int]  # attempt and event: the highest step it was logged for
-    alive: list[tuple[int, float]]  # attempt and time of rank 0's records, and of any hang
-    started: dict[int, float]  # attempt: when rank 0's process began; lacks what is unknown
+    newest: dict[tuple[int, str], int]  # (attempt, event): the highest step it was logged for
+    alive: list[tuple[int, float]]  # (attempt, time) of rank 0's records and of any hang
+    started: dict[int, float]  # attempt: start of rank 0's process; no entry if unknown
 
 
 def as_seconds(value: object) -> float:
-    """A number that can be reckoned with; 0.0 for NaN, infinity and what is no number."""
-    if isinstance(value, int | float) and abs(value) < 1e15:  # NaN is not
+    """``value`` if it is a finite number, otherwise 0.0."""
+    if isinstance(value, int | float) and abs(value) < 1e15:  # False for NaN
         return float(value)
     return 0.0
 
 
 def read_logs(run_dir: Path | str) -> RunLogs:
-    """Read every rank's log; a record that lacks something is left out."""
+    """Read every rank's log; incomplete records are left out."""
     logs = RunLogs({}, [], {})
     for path in sorted(Path(run_dir, "logs").glob("rank-*.jsonl")):
         for record in read_jsonl(path):
@@ -120,7 +121,7 @@ def read_logs(run_dir: Path | str) -> RunLogs:
                     key = attempt, event
                     logs.newest[key] = max(step, logs.newest.get(key, 0))
             match record:
-                # The rank that tells of a hang may be another; with it the attempt ends.
+                # Any rank may report a hang, and that report ends the attempt.
                 case {"attempt": int(attempt), "rank": 0} | {
                     "attempt": int(attempt),
                     "event": "hang",
@@ -134,7 +135,7 @@ def read_logs(run_dir: Path | str) -> RunLogs:
 
 # %%
 class RunPlan(NamedTuple):
-    """What the order of a run depends on, and its length."""
+    """What a run's sample order depends on, and how long the run is."""
 
     num_samples: int
     seed: int
@@ -159,17 +160,19 @@ def read_plan(run_dir: Path | str) -> RunPlan:
         return RunPlan(n, seed, batch, total_steps, -(-n // batch))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} cannot be used ({type(error).__name__}: {error}). An audit compares the "
-            "ledger with the plan in there. Name the folder that was --run-dir of launch.py."
+            f"{path}: unusable ({type(error).__name__}: {error}). The audit compares the "
+            "ledger with the plan in this file. Name the folder you gave launch.py as "
+            "--run-dir."
         ) from None
 
 
 # %%
 def surviving_lineage(ledger: dict[int, Steps], logs: RunLogs) -> tuple[Steps, int, list[int]]:
-    """The lineage's lines by step, the last step that they should reach, the steps in flight.
+    """The lineage's lines by step, the last step they should reach, and the steps in flight.
 
-    A kill may fall between two ranks' lines of one step. Such trailing steps are not judged,
-    unless their attempt itself says that they were done: by a checkpoint, or by its last event.
+    A kill can land after one rank has written its line for a step and before another has.
+    Trailing steps like that are not judged, unless a checkpoint or the attempt's final event
+    says they were finished.
 
     Raises:
         ValueError: if there is nothing to judge.
@@ -186,31 +189,34 @@ def surviving_lineage(ledger: dict[int, Steps], logs: RunLogs) -> tuple[Steps, i
         end -= 1
     if end < 1:
         raise ValueError(
-            f"ledger/rank-*.jsonl has no surviving step that every rank wrote down (in flight: "
-            f"{len(in_flight)}). An audit judges such steps. Train first; if the run did, look "
-            "for a rank's file that is missing."
+            "ledger/rank-*.jsonl has no surviving step that every rank recorded (in flight: "
+            f"{len(in_flight)}), so there is nothing to audit. Train first; if the run has "
+            "trained, look for a missing rank file."
         )
     lineage: Steps = {}
-    for steps in ledger.values():  # in the order of attempts: the highest stays
+    for steps in ledger.values():  # attempts in ascending order, so the highest wins
         lineage |= steps
     end = max(end, saved, *stops)
     return {step: lines for step, lines in lineage.items() if step <= end}, end, in_flight[::-1]
 
 
 # %%
-Place = tuple[int, int, int]  # step, rank, place in the rank's share
+Place = tuple[int, int, int]  # step, rank, position in the rank's share
 
 
 @dataclass(kw_only=True, slots=True)
 class Findings:
-    """What refutes: counted in full; the first of each kind in words, and as places to draw."""
+    """What refutes the run: every finding counted, the first few of each kind kept.
+
+    They are kept as text for the report and as places for the sample map.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     texts: list[str] = field(default_factory=list)
     places: dict[str, list[Place]] = field(default_factory=dict)
 
     def add(self, kind: str, text: str, place: Place = (0, 0, 0)) -> None:
-        """Note one finding."""
+        """Record one finding."""
         self.counts[kind] += 1
         if self.counts[kind] <= 5:
             self.texts.append(text)
@@ -219,7 +225,7 @@ class Findings:
 
 
 def name_few(samples: Any) -> str:
-    """The first of ``samples``, for a message."""
+    """The first five of ``samples``, for a message."""
     return ", ".join(map(str, samples[:5])) + (", ..." if len(samples) > 5 else "") or "none"
 
 
@@ -227,7 +233,9 @@ def name_few(samples: Any) -> str:
 def judge_attempts(
     found: Findings, ledger: dict[int, Steps], lineage: Steps, logs: RunLogs
 ) -> list[int]:
-    """Each attempt goes on where its checkpoint ended: lost work cannot fill a hole.
+    """Check that each attempt continues where its checkpoint ended.
+
+    Without this check, lost work could fill a gap that the weights never saw.
 
     Returns:
         The attempts whose start is not logged: what they restored is taken on trust.
@@ -236,19 +244,19 @@ def judge_attempts(
     trusted = list[int]()
     for attempt in sorted({lines[0].attempt for lines in lineage.values()}):
         first = min(ledger[attempt])
-        # Who logs its start, but no restore, has begun with fresh weights.
+        # An attempt that logs a start but no restore began with fresh weights.
         restored = logs.newest.get((attempt, "checkpoint_restored"), 0)
         if attempt not in logged and first > 1:
             trusted.append(attempt)
         elif first != restored + 1:
             what = f"step {restored}" if restored else "nothing"
-            text = f"attempt {attempt} restored {what}, but trained step {first} first"
+            text = f"attempt {attempt} restored {what}, but its first step was {first}"
             found.add("holes", f"{text}; look for checkpoint_restored in logs/")
     for before, step in pairwise(sorted(lineage)):
         newer, older = lineage[before][0], lineage[step][0]
         if older.attempt < newer.attempt:
-            text = f"lost work, but step {before} is from attempt {newer.attempt}"
-            found.add("holes", f"{older}: {text}; look into ledger/")
+            text = f"lost work, yet the step before it is from attempt {newer.attempt}"
+            found.add("holes", f"{older}: {text}; look in ledger/ for the missing line")
     return trusted
 
 
@@ -256,30 +264,33 @@ def judge_attempts(
 def judge_step(
     found: Findings, epoch: int, step: int, planned: NDArray[np.int64], lines: list[LedgerLine]
 ) -> bool:
-    """Compare the lines of one step with the order's samples; True if they are the same."""
+    """Compare the lines of one step with the planned samples; True if they match."""
     world_size = world_size_of(lines)
     ranks = [line.rank for line in lines]
     is_same = len(ranks) == world_size and ranks == list(range(world_size))
     if not is_same:
-        text = f"lines of ranks {name_few(ranks)}, but each of 0..{world_size - 1} writes one"
-        found.add("incomplete_steps", f"epoch {epoch} step {step}: {text}; look into ledger/")
+        text = (
+            f"lines from ranks {name_few(ranks)}, expected one from each of 0..{world_size - 1}"
+        )
+        found.add("incomplete_steps", f"epoch {epoch} step {step}: {text}; look in ledger/")
     for line in lines:
         has, due = line.samples.tolist(), planned[line.rank :: world_size].tolist()
         if (has, line.epoch, line.world_size) == (due, epoch, world_size):
             continue
         is_same = False
         at = next((at for at, two in enumerate(zip_longest(has, due)) if two[0] != two[1]), 0)
-        text = f"trained {name_few(has[at:])} in place of {name_few(due[at:])}"
+        text = f"trained {name_few(has[at:])} instead of {name_few(due[at:])}"
         if has == due:
-            text = f"says epoch {line.epoch}, world size {line.world_size}"
-        look = f"look into ledger/rank-{line.rank}.jsonl"
+            text = f"claims epoch {line.epoch} and world size {line.world_size}"
+            text += f" instead of {epoch} and {world_size}"
+        look = f"look in ledger/rank-{line.rank}.jsonl"
         found.add("wrong_lines", f"epoch {epoch} {line}: {text}; {look}", (step, line.rank, at))
     return is_same
 
 
 # %%
 def planned_batches(plan: RunPlan, epoch: int) -> Iterator[NDArray[np.int64]]:
-    """The sample ids of each step of an epoch, computed in blocks of many steps."""
+    """The planned sample ids of each step of an epoch, computed in blocks of many steps."""
     order = EpochOrder(plan.num_samples, seed=plan.seed, epoch=epoch)
     batch = plan.global_batch_size
     block = max(1, 65_536 // batch) * batch
@@ -292,7 +303,7 @@ def planned_batches(plan: RunPlan, epoch: int) -> Iterator[NDArray[np.int64]]:
 def judge_epoch(
     found: Findings, plan: RunPlan, epoch: int, steps: range, lineage: Steps
 ) -> None:
-    """Judge the ``steps`` of an epoch that are due: each by itself, then repeats and misses."""
+    """Judge the ``steps`` of an epoch that are due: repeats, each step by itself, misses."""
     lines = [line for step in steps for line in lineage.get(step, [])]
     ids = np.concatenate([array("q"), *(line.samples for line in lines)])
     trained, times = np.unique(ids, return_counts=True)
@@ -300,13 +311,11 @@ def judge_epoch(
     for line in lines if again else []:
         for at, sample in enumerate(line.samples):
             if sample in earlier:
-                text = (
-                    f"epoch {epoch}: sample {sample} trained in {earlier[sample]} and in {line}"
-                )
-                found.add("duplicates", text, (line.step, line.rank, at))
+                text = f"sample {sample} was trained in {earlier[sample]} and again in {line}"
+                found.add("duplicates", f"epoch {epoch}: {text}", (line.step, line.rank, at))
             elif sample in again:
                 earlier[sample] = line
-    trained = np.append(trained, -1)  # no sample, for what is sorted after the last
+    trained = np.append(trained, -1)  # a sentinel for ids that sort after the last
     for step, planned in zip(steps, planned_batches(plan, epoch), strict=False):
         lines = lineage.get(step, [])
         if judge_step(found, epoch, step, planned, lines):
@@ -314,7 +323,7 @@ def judge_epoch(
         is_missed = trained[np.searchsorted(trained[:-1], planned)] != planned
         for slot in np.flatnonzero(is_missed).tolist():
             at, rank = divmod(slot, world_size_of(lines))
-            text = f"sample {planned[slot]} of rank {rank}'s share is in no line of the epoch"
+            text = f"sample {planned[slot]}, due on rank {rank}, is in no line of this epoch"
             found.add("misses", f"epoch {epoch} step {step}: {text}", (step, rank, at))
 
 
@@ -334,33 +343,34 @@ class AuditReport:
     duplicates: int = 0  # trainings of a sample beyond its first in an epoch
     misses: int = 0  # samples due in the lineage that no line of their epoch has
     wrong_lines: int = 0  # lines that differ from the rank's share of the step
-    incomplete_steps: int = 0  # steps without exactly one line of every rank
-    holes: int = 0  # places where an attempt does not go on where its checkpoint ended
+    incomplete_steps: int = 0  # steps without exactly one line from every rank
+    holes: int = 0  # places where an attempt does not continue where its checkpoint ended
     replayed_steps: int = 0  # steps that more than one attempt trained
     attempts: int = 0
-    goodput: float | None = None  # useful_s / wall_s; None without times
+    goodput: float | None = None  # useful_s / wall_s; None without timestamps
     useful_s: float = 0.0  # step time of the lineage, on rank 0
-    wall_s: float = 0.0  # sum of the attempts' lives: process start to last sign of life
+    wall_s: float = 0.0  # over all attempts: process start to last sign of life
     between_attempts_s: float = 0.0
     in_flight_steps: list[int] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)  # the first of each kind
-    notes: list[str] = field(default_factory=list)  # what a reader should know besides
+    notes: list[str] = field(default_factory=list)  # caveats for the reader
     places: dict[str, list[Place]] = field(default_factory=dict)  # of the findings, by kind
 
 
 # %%
 class Life(NamedTuple):
-    """When an attempt began and ended, in unix seconds of rank 0's clock."""
+    """When an attempt began and ended, in unix seconds on rank 0's clock."""
 
     begin: float
     end: float
 
 
 def lives_of_attempts(ledger: dict[int, Steps], logs: RunLogs) -> dict[int, Life]:
-    """When each attempt lived, by rank 0's clock: up to its last sign of life.
+    """When each attempt began and showed its last sign of life, on rank 0's clock.
 
-    From the start of its process, if that is known and no earlier attempt ran in it; otherwise
-    from its first sign of life, so that its start-up seems shorter than it was.
+    An attempt begins when its process starts, if that time is known and no earlier attempt ran
+    in the same process. Otherwise it begins at its first sign of life, which makes startup
+    look shorter than it was.
     """
     alive, lives = list(logs.alive), dict[int, Life]()
     for line in (
@@ -379,7 +389,7 @@ def lives_of_attempts(ledger: dict[int, Steps], logs: RunLogs) -> dict[int, Life
 
 
 def measure_times(ledger: dict[int, Steps], lineage: Steps, logs: RunLogs) -> dict[str, Any]:
-    """Goodput and its parts, in seconds, from rank 0's lines and log."""
+    """Goodput and its parts, in seconds, from rank 0's ledger and log."""
     lives = lives_of_attempts(ledger, logs).values()
     useful_s = sum(
         line.step_s for lines in lineage.values() for line in lines if line.rank == 0
@@ -393,9 +403,9 @@ def measure_times(ledger: dict[int, Steps], lineage: Steps, logs: RunLogs) -> di
 
 # %%
 def audit_run(run_dir: Path | str) -> AuditReport:
-    """Prove or refute that the lineage trained each sample exactly once an epoch, in order.
+    """Prove or refute that the lineage trained each sample exactly once per epoch, in order.
 
-    Reads files only, and does not raise for what it finds in them.
+    Only reads files, and never raises because of what is in them.
     """
     ledger, logs = read_ledger(run_dir), read_logs(run_dir)
     try:
@@ -406,14 +416,14 @@ def audit_run(run_dir: Path | str) -> AuditReport:
     found, total, per_epoch = Findings(), plan.total_steps, plan.steps_per_epoch
     trusted = judge_attempts(found, ledger, lineage, logs)
     if end > total:
-        text = f"the run goes on to step {end}, its plan to {total}"
+        text = f"the run trained up to step {end}, but its plan ends at step {total}"
         found.add("unplanned_steps", f"{text}; look at total_steps in config.json")
     for epoch in range(-(-min(end, total) // per_epoch)):
         first = epoch * per_epoch + 1
         due = range(first, min(end, total, first + per_epoch - 1) + 1)
         judge_epoch(found, plan, epoch, due, lineage)
 
-    verdict = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in found.counts.items())
+    verdict = ", ".join(f"{kind.replace('_', ' ')}: {n}" for kind, n in found.counts.items())
     epochs, rest = divmod(end, per_epoch)
     notes, so_far = [], f"{rest * plan.global_batch_size} of {plan.num_samples} samples so far"
     if end < total:
@@ -421,10 +431,12 @@ def audit_run(run_dir: Path | str) -> AuditReport:
     if in_flight:
         notes.append(f"in flight, not judged: steps {name_few(in_flight)}")
     if trusted:
-        text = "that they restored what they go on from is not proved"
+        text = "which checkpoint they restored is taken on trust"
         notes.append(f"no log of attempts {name_few(trusted)}: {text}")
     if skipped := [step for step, lines in lineage.items() if lines[0].is_skipped]:
-        notes.append(f"trained, but the update was skipped: steps {name_few(skipped)}")
+        notes.append(
+            f"trained, but the optimizer update was skipped: steps {name_few(skipped)}"
+        )
     tries = Counter(step for steps in ledger.values() for step in steps)
     return AuditReport(
         status="refuted" if found.counts else "proved",

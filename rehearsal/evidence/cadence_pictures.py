@@ -1,7 +1,7 @@
-"""Goodput against the checkpoint interval, and where the rules of thumb for it end.
+"""Goodput vs. checkpoint interval, and where the rules of thumb break down.
 
-The questions they answer: "what does it cost to save twice as often?", "from which failure rate
-on is Young's formula wrong?" Letters as in rehearsal/cadence.py.
+The questions they answer: "what does it cost to save twice as often?", "at what failure rate
+does Young's formula go wrong?" The letters are those of rehearsal/evidence/cadence.py.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TICKS_S = [
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration of any size, in the unit in which it is short."""
+    """A duration of any size, in the unit that keeps it short."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -57,7 +57,7 @@ def draw_simulated(
     rng: np.random.Generator,
     stragglers: Stragglers | None = None,
 ) -> None:
-    """One simulated job as a point with its error bar of two standard errors."""
+    """Draw one simulated job as a point with an error bar of two standard errors."""
     count = enough_failures(interval_s, costs)
     job = simulate_job(interval_s, costs, rng, num_failures=count, stragglers=stragglers)
     style: Style = {"fmt": "o", "color": BLACK, "markersize": 5, "capsize": 4, "zorder": 3}
@@ -65,28 +65,28 @@ def draw_simulated(
 
 
 def label_simulated(axes: Axes) -> None:
-    """The legend's entry for all simulated points."""
-    name = "simulated, with two standard errors"
+    """Add the legend entry for all simulated points."""
+    name = "simulated, +- 2 standard errors"
     axes.errorbar([], [], [], fmt="o", color=BLACK, markersize=5, capsize=4, label=name)
 
 
 def interval_picture(
     costs: Costs, *, step_s: float | None = None, stragglers: Stragglers | None = None
 ) -> Figure:
-    """Goodput against interval: the formula as a line, simulated jobs as points, the best."""
+    """Goodput vs. interval: formula as a line, simulated jobs as points, the best marked."""
     slowdown = stragglers.mean_slowdown() if stragglers else 1.0
     best_s = best_interval(costs, slowdown)
     best = expected_goodput(best_s, costs, slowdown)
-    subtitle = f"A save stalls {format_seconds(costs.save_s)}"
+    subtitle = f"A save stalls the job for {format_seconds(costs.save_s)}"
     if costs.publish_s:
-        subtitle += f" and counts {format_seconds(costs.publish_s)} later"
+        subtitle += f" and is usable {format_seconds(costs.publish_s)} later"
     subtitle += f", a restart takes {format_seconds(costs.restart_s)}, "
     subtitle += f"something fails every {format_seconds(costs.mtbf_s)}."
     if stragglers:
-        subtitle += f"\n{stragglers.ranks} ranks whose step times spread by "
-        subtitle += f"{100 * stragglers.spread:g} %: the slowest makes a step "
-        subtitle += f"{100 * (slowdown - 1):.1f} % longer."
-    title = "Goodput against the checkpoint interval"
+        subtitle += f"\n{stragglers.ranks:,} ranks whose step times vary by "
+        subtitle += f"{100 * stragglers.spread:g}%: the slowest rank makes every step "
+        subtitle += f"{100 * (slowdown - 1):.1f}% longer."
+    title = "Goodput vs. checkpoint interval"
     figure, axes = new_figure(5.2, title, subtitle)
     grid = np.geomspace(best_s / 16, best_s * 16, 400)
     if stragglers:
@@ -96,10 +96,10 @@ def interval_picture(
     exact = [100 * expected_goodput(s, costs, slowdown) for s in grid]
     axes.plot(grid, exact, color=BLUE, linewidth=2.5, label=name)
     rng = np.random.default_rng(0)  # the same picture each time
-    for interval_s in np.geomspace(best_s / 12, best_s * 12, 10):  # none beneath the best
+    for interval_s in np.geomspace(best_s / 12, best_s * 12, 10):  # none under the best's mark
         draw_simulated(axes, interval_s, interval_s, costs, rng, stragglers)
     label_simulated(axes)
-    text = f"best: {format_seconds(best_s)}, {100 * best:.1f} %"
+    text = f"best: {format_seconds(best_s)}, {100 * best:.1f}%"
     text += f"\n{best_steps(costs, step_s, slowdown)} steps" if step_s else ""
     mark: Style = {"marker": "D", "markersize": 10, "markeredgecolor": "white", "zorder": 4}
     axes.plot(best_s, 100 * best, color=VERMILLION, **mark)
@@ -109,16 +109,17 @@ def interval_picture(
     ticks = [tick for tick in TICKS_S if grid[0] <= tick <= grid[-1]]
     axes.set_xticks(ticks, [format_seconds(tick) for tick in ticks])
     axes.minorticks_off()
-    axes.set(xlabel="work between two saves", ylabel="goodput, % of the wall time")
+    axes.set(xlabel="checkpoint interval (work between two saves)")
+    axes.set_ylabel("goodput, % of wall time")
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.legend(frameon=False, loc="lower center")
     return figure
 
 
 def limits_picture(save_s: float, restart_s: float) -> Figure:
-    """Where the rules of thumb end: goodput against M, over save and restart together."""
-    subtitle = f"A save stalls {format_seconds(save_s)}, a restart takes "
-    subtitle += f"{format_seconds(restart_s)}. Further to the left, failures come faster."
+    """Where the rules of thumb break down: goodput vs. M relative to save plus restart time."""
+    subtitle = f"A save stalls the job for {format_seconds(save_s)}, a restart takes "
+    subtitle += f"{format_seconds(restart_s)}. Failures are more frequent toward the left."
     figure, axes = new_figure(5.2, "Where Young's formula goes wrong", subtitle)
     ratios = np.geomspace(0.5, 300, 200)
     lines: dict[str, list[float]] = {"best": [], "young": [], "daly": [], "guess": []}
@@ -135,7 +136,7 @@ def limits_picture(save_s: float, restart_s: float) -> Figure:
         "daly": ("Daly's interval", {"color": GREEN, "linestyle": "-", "linewidth": 1.5}),
         "young": ("Young's interval", {"color": ORANGE, "linestyle": "--", "linewidth": 2.5}),
         "guess": (
-            "what Young's approximation predicts there",
+            "first-order estimate at Young's interval",
             {"color": VERMILLION, "linestyle": ":", "linewidth": 2.5},
         ),
     }
@@ -149,16 +150,16 @@ def limits_picture(save_s: float, restart_s: float) -> Figure:
     costs = Costs(save_s=save_s, restart_s=restart_s, mtbf_s=save_s + restart_s)
     best_s, young_s = best_interval(costs), young_interval(save_s, costs.mtbf_s)
     best, young = (100 * expected_goodput(s, costs) for s in (best_s, young_s))
-    text = f"At 1: Young's interval is {100 * (young_s / best_s - 1):.0f} % too long,\n"
-    text += f"yet goodput is {young:.1f} % instead of {best:.1f} %.\n"
-    text += f"Its approximation predicts {100 * first_order_goodput(young_s, costs):.0f} %."
+    text = f"At 1, Young's interval is {100 * (young_s / best_s - 1):.0f}% too long,\n"
+    text += f"yet goodput is {young:.1f}% instead of {best:.1f}%.\n"
+    text += f"The first-order estimate says {100 * first_order_goodput(young_s, costs):.0f}%."
     where: Style = {"textcoords": "offset points", "arrowprops": {"arrowstyle": "-"}}
     axes.annotate(text, (1, best), (-70, 95), fontsize=9, **where)
     axes.set_xscale("log")
     axes.set_xticks([0.5, 1, 3, 10, 30, 100, 300], ["0.5", "1", "3", "10", "30", "100", "300"])
     axes.minorticks_off()
-    axes.set(ylim=(-20, 100), xlabel="mean time between failures, over save plus restart time")
-    axes.set_ylabel("goodput, % of the wall time")
+    axes.set(ylim=(-20, 100), xlabel="mean time between failures / (save time + restart time)")
+    axes.set_ylabel("goodput, % of wall time")
     axes.grid(color="#DDDDDD", linewidth=0.6)
     axes.legend(frameon=False, loc="lower right")
     return figure

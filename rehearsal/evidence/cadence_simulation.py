@@ -1,7 +1,7 @@
-"""Is the formula right? A job played event by event: failures, restarts, saves, stragglers.
+"""Is the formula right? A job simulated event by event: failures, restarts, saves, stragglers.
 
-The question it answers: "who says that 97 % will be left?" Letters as in rehearsal/cadence.py,
-of which nothing is used here but the costs and the checks.
+The question it answers: "who says we'd get 97% goodput?" The letters are those of
+rehearsal/evidence/cadence.py; only its costs and checks are used here, none of its formulas.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from rehearsal.evidence.cadence import Costs, check_durations, check_ranks
 class Stragglers:
     """A step takes as long as its slowest rank: the maximum over ranks of exp(spread z).
 
-    z is standard normal and belongs to a rank as long as it runs, so the median rank takes the
-    step time without stragglers. On five large clusters, GPUs of one model differed by 8 % (up
-    to 22 %) in performance: P. Sinha et al., Not All GPUs Are Created Equal, SC22, arXiv
-    2208.11035. We read 8 % as the width of the middle 95 %, so spread = 0.02. The form of the
-    distribution is our assumption.
+    z is standard normal and stays with a rank as long as it runs, so the median rank sets the
+    step time without stragglers. On five large clusters, GPUs of one model differed by 8% (up
+    to 22%) in performance: P. Sinha et al., Not All GPUs Are Created Equal, SC22, arXiv
+    2208.11035. We read 8% as the width of the middle 95%, hence spread = 0.02. The shape of
+    the distribution is our assumption.
 
     Args:
         ranks: N.
         spread: standard deviation of the logarithm of a rank's step time.
 
     Raises:
-        ValueError: if there is no rank, or the spread is not in 0..1.
+        ValueError: if there are no ranks, or the spread is not in 0..1.
     """
 
     ranks: int
@@ -41,13 +41,13 @@ class Stragglers:
         check_ranks(self.ranks)
         if not 0 <= self.spread <= 1:
             raise ValueError(
-                f"spread={self.spread}: the relative spread of the ranks' step times is in "
-                "0..1; beyond it no step would end. Set spread to its standard deviation, "
-                "such as 0.02."
+                f"spread={self.spread}: the relative spread of the ranks' step times must be "
+                "in 0..1; beyond that the slowest rank would never finish. Set spread to the "
+                "standard deviation of log step time, for example 0.02."
             )
 
     def slowdowns(self, quantiles: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Quantiles (K,) of the slowest rank's step time, without drawing the others' (K,).
+        """The slowest rank's step time at the given quantiles, both (K,), without drawing N.
 
         All N are below z with probability Phi(z)^N = q, so z = -Phi^-1(1 - q^(1/N)).
         """
@@ -58,20 +58,20 @@ class Stragglers:
         return np.exp([-self.spread * normal.inv_cdf(tail) for tail in tails.tolist()])
 
     def mean_slowdown(self) -> float:
-        """Expected step time, relative to the one without stragglers."""
+        """Expected step time relative to a step without stragglers."""
         return float(self.slowdowns((np.arange(4000) + 0.5) / 4000).mean())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Simulation:
-    """What became of a simulated job's wall time, as fractions that add up to 1."""
+    """Where a simulated job's wall time went, as fractions that add up to 1."""
 
     goodput: float
     standard_error: float  # of the goodput
-    straggling: float  # waiting for the slowest rank, in work that was kept
+    straggling: float  # waiting for the slowest rank, within work that was kept
     saving: float  # stalls of saves that were published
     restarting: float
-    lost: float  # everything since the last published checkpoint, at a failure
+    lost: float  # at each failure, everything since the last published checkpoint
 
 
 def simulate_job(
@@ -82,20 +82,20 @@ def simulate_job(
     num_failures: int = 1000,
     stragglers: Stragglers | None = None,
 ) -> Simulation:
-    """Play one job, event by event, until its last failure.
+    """Simulate one job, event by event, until its last failure.
 
-    From failure to failure: restart, train, wait for the save in flight, stall, publish. What
-    is not published at the next failure is lost; a failure may hit a restart, too. Each restart
-    deals the job new ranks, the slowest of which sets the pace.
+    Between two failures: restart, then repeat: train, wait for the save in flight, stall,
+    publish. Anything unpublished at the next failure is lost; a failure can also hit a restart.
+    Each restart draws new ranks for the job, and the slowest one sets the pace.
 
     Raises:
-        ValueError: if the interval is no duration, or fewer than 2 failures leave no error bar.
+        ValueError: if the interval is not a duration, or there are fewer than 2 failures.
     """
     check_durations(interval_s=interval_s)
     if num_failures < 2:
         raise ValueError(
-            f"num_failures={num_failures}: the standard error is taken between failures, so "
-            "fewer than 2 have none. Set num_failures to 1000."
+            f"num_failures={num_failures}: the standard error compares failures, so it needs "
+            "at least 2. Set num_failures to 1000."
         )
     lives_s = rng.exponential(costs.mtbf_s, num_failures)
     paces = np.ones(num_failures)
@@ -110,7 +110,7 @@ def simulate_job(
     kept_s, saving_s, restarting_s = parts_s.T
     work_s, wall_s = kept_s / paces, lives_s.sum()
     goodput = work_s.sum() / wall_s
-    # Of a ratio of sums over independent lives.
+    # Standard error of a ratio of sums over independent lives.
     residuals = work_s - goodput * lives_s
     error = math.sqrt(num_failures / (num_failures - 1) * (residuals**2).sum()) / wall_s
     return Simulation(
@@ -124,7 +124,7 @@ def simulate_job(
 
 
 def play_life(life_s: float, train_s: float, costs: Costs) -> tuple[float, float, float]:
-    """One life, from a failure to the next: seconds of kept training, its stalls, restart."""
+    """From one failure to the next: seconds of kept training, of its stalls, of restarting."""
     now_s = published_s = costs.restart_s
     num_published, stalled_s, kept_stalls_s = 0, 0.0, 0.0
     while True:
@@ -141,6 +141,6 @@ def play_life(life_s: float, train_s: float, costs: Costs) -> tuple[float, float
 
 
 def enough_failures(interval_s: float, costs: Costs, num_saves: float = 1e5) -> int:
-    """How many failures to play, 50 to 2000, so that there are about ``num_saves`` saves."""
+    """How many failures to simulate, 50 to 2000, to get about ``num_saves`` saves."""
     saves_per_failure = max(1.0, costs.mtbf_s / (interval_s + costs.save_s))
     return round(min(2000.0, max(50.0, num_saves / saves_per_failure)))

@@ -1,12 +1,12 @@
-"""Are two runs the same run? If not: at which step do they part, and in what?
+"""Are two runs the same run? If not, at which step do they diverge, and in what?
 
-The question it answers: "it was killed and resumed, and its loss is not last week's: where did
-it leave the path?" Compared are, step by step, the samples of the surviving lineages, what both
+The question it answers: "it was killed and resumed, and its loss isn't last week's; where did
+it diverge?" It compares, step by step, the samples of the surviving lineages, what both runs
 logged, and the checkpoints that both still have.
 
-    exact    bit by bit: as long as the same ranks cut each step the same way
-    close    up to CLOSE_RELATIVE or CLOSE_ABSOLUTE: from the first step on that was cut in
-             another way, for the same numbers are added in another order there
+    exact    bit for bit: as long as both runs split each step the same way
+    close    within CLOSE_RELATIVE or CLOSE_ABSOLUTE: from the first step that was split
+             differently, because the same numbers are added in a different order there
 """
 
 from __future__ import annotations
@@ -36,24 +36,21 @@ from rehearsal.evidence.audit import (
 )
 
 CLOSE_RELATIVE, CLOSE_ABSOLUTE = 1e-3, 1e-5
-LOGGED = (
-    "lr",
-    "loss",
-    "grad_norm",
-)  # a rate acts on the next step's loss, so it is named first
-# Settings that decide in which order a step's numbers are added, besides the world size.
+# lr first: a changed rate shows in the loss only one step later.
+LOGGED = ("lr", "loss", "grad_norm")
+# Settings that, like the world size, decide the order in which a step's numbers are added.
 CUTS = ("micro_batch_size", "grad_accum_steps", "amp")
 Status = Literal["equal", "different", "no_evidence"]
 OF_THE_FOLDER = ("run_dir", "start_over")
 NO_NUMBERS = (
-    "no logged loss and no checkpoint of both could be compared, so their weights may differ. "
+    "there was no logged loss and no checkpoint to compare, so their weights may differ. "
     "Name folders that still have logs/rank-0.jsonl or a checkpoint of the same step."
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Where two runs part in one respect."""
+    """The first step at which two runs differ in one respect."""
 
     step: int
     what: str
@@ -66,27 +63,27 @@ class Difference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """Whether two runs are equal as far as both go, and where they part."""
+    """Whether two runs are equal as far as both go, and where they diverge."""
 
     status: Status
     verdict: str  # one sentence
-    runs: list[str]  # the two folders, in the order of all pairs of values
-    steps: int = 0  # of both runs
-    exact_steps: int = 0  # up to here bit by bit, from there on closely
-    logged_steps: int = 0  # that both logged
-    checkpoints: list[int] = field(default_factory=list)  # steps, compared
-    differences: list[Difference] = field(default_factory=list)  # the first of each sort
+    runs: list[str]  # the two folders; every pair of values is in this order
+    steps: int = 0  # that both runs have
+    exact_steps: int = 0  # compared bit for bit up to here, within the tolerance after it
+    logged_steps: int = 0  # that both runs logged
+    checkpoints: list[int] = field(default_factory=list)  # the steps that were compared
+    differences: list[Difference] = field(default_factory=list)  # the first of each kind
     plan: list[str] = field(default_factory=list)  # what differs in config.json
     notes: list[str] = field(default_factory=list)
 
 
 # %%
 class Change(NamedTuple):
-    """What config_changed says at the start of an attempt."""
+    """A config_changed event, logged at the start of an attempt."""
 
     attempt: int
     step: int
-    names: dict[str, Any]  # of settings, each with the value before and the value from there on
+    names: dict[str, Any]  # setting: [old value, new value]
 
 
 class RunEvidence(NamedTuple):
@@ -102,10 +99,10 @@ class RunEvidence(NamedTuple):
 
 
 def read_run(run_dir: Path | str) -> RunEvidence:
-    """Read what is compared.
+    """Read everything that is compared.
 
     Raises:
-        ValueError: if the folder lacks a plan or a step that every rank wrote down.
+        ValueError: if the folder lacks a plan, or a step that every rank recorded.
     """
     read_plan(run_dir)  # raises if there is none
     config = json.loads(Path(run_dir, "config.json").read_text(encoding="utf-8"))
@@ -135,7 +132,7 @@ def read_run(run_dir: Path | str) -> RunEvidence:
 
 
 def compare_plans(first: RunEvidence, second: RunEvidence) -> tuple[list[str], bool]:
-    """What differs in the plans, and whether the runs' identities do."""
+    """What differs between the plans, and whether the runs' identities differ."""
     found, is_other_run = [], False
     for part in ("identity", "config", "versions"):
         ours, theirs = (x.config.get(part, {}) for x in (first, second))
@@ -152,7 +149,10 @@ def compare_plans(first: RunEvidence, second: RunEvidence) -> tuple[list[str], b
 
 
 def cuts_by_attempt(run: RunEvidence) -> dict[int, dict[str, Any]]:
-    """What CUTS were in each attempt: config.json has the last, a change those before it."""
+    """The CUTS settings of each attempt.
+
+    config.json has those of the last attempt; each config_changed event has the ones before it.
+    """
     settings = run.config.get("config", {})
     now = {name: settings.get(name) for name in CUTS}
     attempts = {lines[0].attempt for lines in run.lineage.values()}
@@ -166,7 +166,7 @@ def cuts_by_attempt(run: RunEvidence) -> dict[int, dict[str, Any]]:
 
 
 def cut_of_each_step(run: RunEvidence) -> dict[int, tuple[int, dict[str, Any]]]:
-    """How each step of the lineage was cut: the world size, and CUTS in its attempt."""
+    """How each step of the lineage was split: its world size, and its attempt's CUTS."""
     cuts = cuts_by_attempt(run)
     return {
         step: (world_size_of(lines), cuts[lines[0].attempt])
@@ -175,7 +175,7 @@ def cut_of_each_step(run: RunEvidence) -> dict[int, tuple[int, dict[str, Any]]]:
 
 
 def find_exact_steps(first: RunEvidence, second: RunEvidence) -> int:
-    """The last step up to which the numbers must agree in every bit."""
+    """The last step through which the numbers must agree bit for bit."""
     if (first.config.get("versions"), first.device) != (
         second.config.get("versions"),
         second.device,
@@ -190,19 +190,19 @@ def find_exact_steps(first: RunEvidence, second: RunEvidence) -> int:
 
 # %%
 class Differences:
-    """The first difference of each sort."""
+    """The first difference of each kind."""
 
     def __init__(self) -> None:
         self.found: dict[str, Difference] = {}
 
-    def add(self, sort: str, step: int, what: str, first: object, second: object) -> None:
-        """Note a difference, if it is the first of its sort."""
+    def add(self, kind: str, step: int, what: str, first: object, second: object) -> None:
+        """Record a difference if it is the first of its kind."""
         difference = Difference(step=step, what=what, first=f"{first}", second=f"{second}")
-        self.found.setdefault(sort, difference)
+        self.found.setdefault(kind, difference)
 
 
 def compare_step(found: Differences, step: int, first: Steps, second: Steps) -> None:
-    """Compare which samples a step trained, and how they were dealt to ranks."""
+    """Compare which samples a step trained, and how they were split across ranks."""
 
     def ids(lines: list[LedgerLine]) -> Any:
         return np.sort(np.concatenate([np.empty(0, np.int64), *(x.samples for x in lines)]))
@@ -211,24 +211,24 @@ def compare_step(found: Differences, step: int, first: Steps, second: Steps) -> 
     a, b = ids(ours), ids(theirs)
     if not np.array_equal(a, b):
         only = [name_few(np.setdiff1d(x, y).tolist()) for x, y in ((a, b), (b, a))]
-        sizes = f"{len(a)} and {len(b)} samples, of them only in one"
+        sizes = f"{len(a)} and {len(b)} samples, of which only one run has"
         found.add("samples", step, sizes, *only)
     elif world_size_of(ours) == world_size_of(theirs):
         for x, y in zip(ours, theirs, strict=False):
             if x.samples != y.samples:
-                what = f"same samples, dealt otherwise: rank {x.rank} has"
+                what = f"same samples, different split or order: rank {x.rank} has"
                 few = (name_few(line.samples.tolist()) for line in (x, y))
                 found.add("dealing", step, what, *few)
     if [x.is_skipped for x in ours[:1]] != [x.is_skipped for x in theirs[:1]]:
-        told = (
-            "skipped" if any(x.is_skipped for x in lines) else "done"
+        fates = (
+            "skipped" if any(x.is_skipped for x in lines) else "applied"
             for lines in (ours, theirs)
         )
-        found.add("update", step, "update", *told)
+        found.add("update", step, "optimizer update", *fates)
 
 
 def is_same(first: Any, second: Any, *, exact: bool) -> bool:
-    """Whether two numbers or values are equal; NaN is equal to NaN."""
+    """Whether two values are equal, exactly or within the tolerance; NaN equals NaN."""
     if isinstance(first, float) and isinstance(second, float) and first != second:
         if math.isnan(first) or math.isnan(second):
             return math.isnan(first) and math.isnan(second)
@@ -239,7 +239,7 @@ def is_same(first: Any, second: Any, *, exact: bool) -> bool:
 
 # %%
 def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """The tensors and plain values of a tree of dicts and sequences, each with its path."""
+    """The tensors and plain values in nested dicts and sequences, each with its path."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from leaves(item, f"{path} {name}")
@@ -251,12 +251,12 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def differing_value(first: Any, second: Any, *, exact: bool) -> tuple[str, Any, Any] | None:
-    """Place and values of the first difference of two leaves; None if they are the same."""
+    """Index and values of the first difference between two leaves; None if they are equal."""
     if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
         return None if is_same(first, second, exact=exact) else ("", first, second)
     if (first.shape, first.dtype) != (second.shape, second.dtype):
         return "", (first.dtype, [*first.shape]), (second.dtype, [*second.shape])
-    # NaN differs from itself, but not in a way that is meant here.
+    # NaN != NaN, but two NaNs in the same place are no difference between the runs.
     differs = (first != second) & ~((first != first) & (second != second))
     if not exact and first.is_floating_point():
         near = partial(torch.isclose, rtol=CLOSE_RELATIVE, atol=CLOSE_ABSOLUTE)
@@ -268,7 +268,7 @@ def differing_value(first: Any, second: Any, *, exact: bool) -> tuple[str, Any, 
 
 
 def read_checkpoint(folder: Path, *, with_rng: bool) -> dict[str, Any]:
-    """The tensors of a checkpoint: of its state, and of each rank's random streams."""
+    """The tensors of a checkpoint: its state and, if asked for, each rank's RNG state."""
     files = {"state": folder / "state.pt"}
     if with_rng:
         files |= {path.stem: path for path in sorted(folder.glob("rng-rank-*.pt"))}
@@ -282,23 +282,23 @@ def read_checkpoint(folder: Path, *, with_rng: bool) -> dict[str, Any]:
 def compare_checkpoint(
     found: Differences, step: int, first: Path, second: Path, *, exact: bool
 ) -> None:
-    """Compare all that two checkpoints of a step hold; of another cut no random streams.
+    """Compare everything in two checkpoints of a step; RNG state only if ``exact``.
 
     Raises:
-        Exception: whatever torch.load finds in a damaged file.
+        Exception: whatever torch.load raises on a damaged file.
     """
     ours, theirs = (read_checkpoint(folder, with_rng=exact) for folder in (first, second))
     for path in ours | theirs:
         pair = ours.get(path, "absent"), theirs.get(path, "absent")
         if differs := differing_value(*pair, exact=exact):
             place, a, b = differs
-            sort = path.split()[0].partition("-")[0]  # model, optimizer, rng, ...
-            found.add(f"checkpoint {sort}", step, f"checkpoint,{path}{place}", a, b)
+            kind = path.split()[0].partition("-")[0]  # model, optimizer, rng, ...
+            found.add(f"checkpoint {kind}", step, f"checkpoint,{path}{place}", a, b)
 
 
 # %%
 def compare_runs(first_dir: Path | str, second_dir: Path | str) -> Comparison:
-    """Compare two runs as far as both go. Reads files only, and says what it cannot read."""
+    """Compare two runs as far as both go. Only reads files, and reports what it can't read."""
     runs = [f"{first_dir}", f"{second_dir}"]
     try:
         first, second = read_run(first_dir), read_run(second_dir)
@@ -320,19 +320,18 @@ def compare_runs(first_dir: Path | str, second_dir: Path | str) -> Comparison:
         folders = first.checkpoints[step], second.checkpoints[step]
         try:
             compare_checkpoint(found, step, *folders, exact=step <= exact_steps)
-        except Exception as error:  # of any type: the file may hold anything
+        except Exception as error:  # of any type: the file may contain anything
             text = f"{type(error).__name__}: {error}".partition("\n")[0]
-            notes.append(f"checkpoint {step} cannot be read, and was not compared: {text}")
+            notes.append(f"checkpoint {step} could not be read, so it was not compared: {text}")
             continue
         checkpoints.append(step)
     if exact_steps < steps:
-        text = (
-            f"from step {exact_steps + 1} on the steps were cut otherwise; numbers are compared"
-        )
-        notes.append(f"{text} to {CLOSE_RELATIVE:g} relative or {CLOSE_ABSOLUTE:g} absolute")
+        text = f"from step {exact_steps + 1} on, steps are split differently, so numbers only"
+        text += f" need to agree within {CLOSE_RELATIVE:g} relative"
+        notes.append(f"{text} or {CLOSE_ABSOLUTE:g} absolute")
     for name, compared in (("logged step", logged), ("checkpoint", checkpoints)):
         if not compared:
-            notes.append(f"no {name} that both runs have")
+            notes.append(f"no {name} in common")
     if first.end != second.end:
         notes.append(f"the first run ends at step {first.end}, the second at {second.end}")
     differences = sorted(found.found.values(), key=lambda difference: difference.step)
@@ -360,16 +359,17 @@ def judge(
     """The status, and the verdict in one sentence.
 
     Args:
-        has_numbers: whether anything but the samples could be compared.
+        has_numbers: whether anything besides the samples could be compared.
     """
     if differences:
         at, text = differences[0].step, f"{differences[0]}"
-        return "different", f"equal up to step {at - 1}, first difference at step {at}: {text}"
-    verdict = f"equal up to step {min(ends)}"
+        verdict = f"equal through step {at - 1}; " if at > 1 else ""
+        return "different", f"{verdict}first difference at step {at}: {text}"
+    verdict = f"equal through step {min(ends)}"
     if is_other_run:
-        return "different", f"{verdict}, but not the same run: their identities differ"
+        return "different", f"{verdict}, but these are two runs: their identities differ"
     if not has_numbers:
-        text = f"the samples are those of one run up to step {min(ends)}"
+        text = f"the runs trained the same samples through step {min(ends)}"
         return "no_evidence", f"{text}, but {NO_NUMBERS}"
     if len({*ends}) > 1:
         verdict += f", where the {'first' if ends[0] < ends[1] else 'second'} run ends"
@@ -377,15 +377,18 @@ def judge(
 
 
 def format_comparison(comparison: Comparison) -> str:
-    """The comparison for a person; both runs' values as ``first | second``."""
+    """The comparison as text; pairs of values are shown as ``first | second``."""
     lines = []
     if comparison.steps:
-        told = ", ".join(map(str, comparison.checkpoints)) or "none"
+        compared = ", ".join(map(str, comparison.checkpoints)) or "none"
+        exact = f"bit for bit through step {comparison.exact_steps}"
+        if not comparison.exact_steps:
+            exact = "within the tolerance"
         table = {
             "first | second": " | ".join(comparison.runs),
-            "steps of both": f"{comparison.steps}, bit by bit up to {comparison.exact_steps}",
+            "steps in both": f"{comparison.steps}, compared {exact}",
             "logged by both": f"{comparison.logged_steps} steps",
-            "checkpoints": f"compared: {told}",
+            "checkpoints": f"compared: {compared}",
         }
         lines += [f"{name:18}{value}" for name, value in table.items()]
         lines += [f"plan              {text}" for text in comparison.plan]

@@ -1,25 +1,25 @@
-"""Where did the time of a run go? Every second, from its first start to its last sign of life.
+"""Where did a run's time go? Every second, from its first start to its last sign of life.
 
-The question it answers: "the job has run for a day and was killed four times; how much of that
-day is in the weights?" ``AuditReport.goodput`` has the one figure, this has its parts.
+The question it answers: "the job ran for a day and was killed four times; how much of that day
+is in the weights?" ``AuditReport.goodput`` is the one figure; these are its parts.
 
-    life        of an attempt: the start of rank 0's process to its last sign of life
-    useful      steps of the surviving lineage, without their wait for data
-    replayed    steps that are in no weights any more: lost with a kill
-    data_wait   inside steps of either sort: the loader was not ready
-    start_up    from the start of the process to the beginning of its first step
-    checkpoint  the blocking part of saves: between two steps, and before the end
-    logging     the rest between two steps: the ledger's line, the reading of the loss (a rank
-                waits there for the others), and the log
-    hang        from the end of the last step before a hang to the end of the job; steps that a
-                rank which was woken for its report still takes are in here, if they were lost
-    down        from the end of one attempt to the start of the next one's process; the step in
-                which an attempt was killed left no trace and is in here, too
-    unknown     what nothing in the run folder explains
+    life        of an attempt: from the start of rank 0's process to its last sign of life
+    useful      steps of the surviving lineage, minus their wait for data
+    replayed    steps that no weights contain anymore: lost in a kill
+    data_wait   within steps of either kind: the loader was not ready
+    start_up    from the start of the process to the start of its first step
+    checkpoint  the blocking part of saves, between two steps and before the end
+    logging     the rest between two steps: writing the ledger line, reading the loss (where a
+                rank waits for the others) and writing the log
+    hang        from the end of the last step before a hang to the end of the job; includes any
+                lost steps that a stopped rank took after it was woken to report
+    down        from the end of one attempt to the start of the next one's process; includes
+                the step in which an attempt was killed, which left no trace
+    unknown     anything the run folder does not explain
 
-All times are rank 0's, by the clock of its machine; other ranks' are not compared, but for the
-``hang`` event, which any rank may write. Seconds are whole microseconds, so that the kinds add
-up to the wall time exactly.
+All times are rank 0's, on its machine's clock. Other ranks' times are not compared, except for
+the ``hang`` event, which any rank may write. Times are kept in whole microseconds, so that the
+kinds add up to the wall time exactly.
 """
 
 from __future__ import annotations
@@ -60,40 +60,40 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Span(NamedTuple):
-    """A piece of a run's time, in microseconds since the run's first start."""
+    """One stretch of a run's time, in microseconds since the run's first start."""
 
     kind: Kind
     begin_us: int
     end_us: int
-    attempt: int  # of two attempts' gap: the one that ended
+    attempt: int  # for a gap between two attempts: the earlier one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """Where the wall time of a run went; the kinds add up to it."""
+    """Where a run's wall time went; the kinds add up to it."""
 
     begin: float  # unix seconds of the first start
-    wall_s: float  # with the time between attempts
+    wall_s: float  # includes the time between attempts
     seconds: dict[Kind, float]
     fractions: dict[Kind, float]  # of wall_s
     goodput: float | None  # as the audit defines it: useful steps, waits included, over lives
     notes: list[str] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)  # without gaps, in order
+    spans: list[Span] = field(default_factory=list)  # in order, without gaps
 
 
 # %%
 class Facts(NamedTuple):
-    """What rank 0's log tells of one attempt besides its life."""
+    """What the logs say about one attempt, besides when it lived."""
 
     saved: dict[int, float]  # step: when its checkpoint was published
-    waits: dict[int, float | None]  # last step of a window of steps: their wait for data
-    ended: float = 0.0  # time of run_end or preempted; 0.0 without
-    hung: float = 0.0  # time of the hang event, of any rank; 0.0 without
+    waits: dict[int, float | None]  # last step of a window: the window's wait for data
+    ended: float = 0.0  # time of run_end or preempted; 0.0 if there is none
+    hung: float = 0.0  # time of any rank's hang event; 0.0 if there is none
     hung_after: float = math.inf  # the last step before the hang
 
 
 def read_facts(run_dir: Path | str) -> dict[int, Facts]:
-    """The facts of each attempt, from the logs."""
+    """The facts about each attempt, from the logs."""
     facts: dict[int, Facts] = {}
     for path in sorted(Path(run_dir, "logs").glob("rank-*.jsonl")):
         for record in read_jsonl(path):
@@ -118,7 +118,7 @@ def read_facts(run_dir: Path | str) -> dict[int, Facts]:
 
 
 def share_waits(lines: Iterable[LedgerLine], facts: Facts) -> dict[int, float]:
-    """Each step's wait for data, where its window's is known: in proportion to its length."""
+    """Each step's wait for data: its window's, if known, split in proportion to step time."""
     windows: dict[int, list[LedgerLine]] = {}
     ends = sorted(facts.waits)
     for line in lines:
@@ -135,21 +135,21 @@ def share_waits(lines: Iterable[LedgerLine], facts: Facts) -> dict[int, float]:
 
 # %%
 class Timeline:
-    """Spans that are laid one after the other, so that no time is missed or counted twice."""
+    """Spans laid end to end, so that no time is missed or counted twice."""
 
     def __init__(self, begin: float) -> None:
         self.begin = begin
         self.now_us = 0
-        self.back_us = 0  # the largest step backwards that was asked for
+        self.back_us = 0  # the largest step backward that was requested
         self.spans: list[Span] = []
 
     @property
     def now(self) -> float:
-        """Unix seconds of the end of the last span."""
+        """The end of the last span, in unix seconds."""
         return self.begin + self.now_us / 1e6
 
     def until(self, kind: Kind, time: float, attempt: int) -> None:
-        """Go on to a unix time, but never back."""
+        """Extend the timeline to a unix time; never moves backward."""
         end_us = round((time - self.begin) * 1e6)
         self.back_us = max(self.back_us, self.now_us - end_us)
         if end_us > self.now_us:
@@ -158,9 +158,10 @@ class Timeline:
 
 
 def lay_save(timeline: Timeline, attempt: int, step: int, until: float, facts: Facts) -> None:
-    """Lay the save of a step, which has just been laid, if it was saved.
+    """Add the save that follows the step just added, if that step was saved.
 
-    An asynchronous save is published later, beside the training; it stalls up to ``until``.
+    An asynchronous save is published later, while training continues, so its stall ends at
+    ``until`` at the latest.
     """
     if (saved := min(facts.saved.get(step, 0.0), until)) > timeline.now:
         timeline.until("checkpoint", saved, attempt)
@@ -169,19 +170,19 @@ def lay_save(timeline: Timeline, attempt: int, step: int, until: float, facts: F
 def lay_attempt(
     timeline: Timeline, attempt: int, lines: list[LedgerLine], lineage: Steps, facts: Facts
 ) -> int:
-    """Lay the steps of an attempt and what lies between them, but for its last signs of life.
+    """Add an attempt's steps and everything between them, up to its last save.
 
     Args:
-        lines: of rank 0, by time.
+        lines: rank 0's ledger lines, by time.
 
     Returns:
-        Microseconds of the lineage's steps, their waits for data included.
+        Microseconds spent in the lineage's steps, including their waits for data.
     """
     useful_us, before, waits = 0, 0, share_waits(lines, facts)
     for line in lines:
         begin = line.time - line.step_s
         lay_save(timeline, attempt, before, begin, facts)
-        # Without the line of a step between, nobody knows what the time was for.
+        # If a step's line in between is missing, there is no telling what the time was for.
         between: Kind = "logging" if line.step == before + 1 else "unknown"
         is_hung = before > 0 and before >= facts.hung_after
         timeline.until("hang" if is_hung else between if before else "start_up", begin, attempt)
@@ -194,14 +195,14 @@ def lay_attempt(
         useful_us += is_useful * (timeline.now_us - began_us)
         before = line.step
     lay_save(timeline, attempt, before, math.inf, facts)
-    if facts.ended and before in facts.saved:  # waiting for the thread that saves
+    if facts.ended and before in facts.saved:  # waiting for the writer thread
         timeline.until("checkpoint", facts.ended, attempt)
     return useful_us
 
 
 # %%
 def account_run(run_dir: Path | str) -> Account:
-    """Account for every second of a run, by rank 0's clock.
+    """Account for every second of a run, on rank 0's clock.
 
     Raises:
         ValueError: if the folder shows no sign of life.
@@ -210,8 +211,8 @@ def account_run(run_dir: Path | str) -> Account:
     lives, facts = lives_of_attempts(ledger, logs), read_facts(run_dir)
     if not lives:
         raise ValueError(
-            f"{run_dir}: no time in ledger/rank-0.jsonl or logs/rank-0.jsonl, so there is none "
-            "to account for. Name the folder that was --run-dir of launch.py."
+            f"{run_dir}: no timestamps in ledger/rank-0.jsonl or logs/rank-0.jsonl, so "
+            "there is no time to account for. Name the folder you gave launch.py as --run-dir."
         )
     try:
         lineage, _, _ = surviving_lineage(ledger, logs)
@@ -221,15 +222,15 @@ def account_run(run_dir: Path | str) -> Account:
     for attempt, life in lives.items():
         is_known = life.begin == logs.started.get(attempt)
         if not is_known:
-            notes.append(f"attempt {attempt}: the start of its process is not known")
+            notes.append(f"attempt {attempt}: process start time not known")
         timeline.until("down" if is_known else "unknown", life.begin, last)
         steps = chain(*ledger.get(attempt, {}).values())
         lines = sorted((x for x in steps if x.rank == 0 and x.time), key=attrgetter("time"))
         known = facts.get(attempt, Facts({}, {}))
         useful_us += lay_attempt(timeline, attempt, lines, lineage, known)
         if without := len(lines) - len(share_waits(lines, known)):
-            text = f"waiting for data counts as step time in {without} of {len(lines)} steps"
-            notes.append(f"attempt {attempt}: {text}")
+            text = f"no data-wait figure for {without} of {len(lines)} steps"
+            notes.append(f"attempt {attempt}: {text}; any wait counts as step time")
         if known.hung:
             alive = [time for of, time in logs.alive if of == attempt and time < known.hung]
             if not lines:
@@ -238,15 +239,15 @@ def account_run(run_dir: Path | str) -> Account:
         timeline.until(rest, life.end, attempt)
         last = attempt
     if timeline.back_us > 1000:
-        text = f"went back by up to {timeline.back_us / 1e6:.3f} s; time is counted once"
-        notes.append(f"rank 0's clock, or two attempts at a time, {text}")
+        text = f"rank 0's clock went back by up to {timeline.back_us / 1e6:.3f} s"
+        notes.append(f"{text}, or two attempts overlapped; that time is counted once")
     return summarize(timeline, useful_us, lives, notes)
 
 
 def summarize(
     timeline: Timeline, useful_us: int, lives: dict[int, Life], notes: list[str]
 ) -> Account:
-    """Add up the spans."""
+    """Add up the spans by kind."""
     spent_us = dict.fromkeys(KINDS, 0)
     for span in timeline.spans:
         spent_us[span.kind] += span.end_us - span.begin_us

@@ -1,10 +1,10 @@
-"""Pictures of a run, drawn from its run folder alone.
+"""Pictures of a run, drawn from nothing but its run folder.
 
 A collapsed cell. The questions they answer: "which rank trained which sample when, and what did
-the kill cost?", "is the resumed run the same run?", "where does the time of a step go?"
+the kill cost?", "is the resumed run the same run?", "where does a step's time go?"
 
-Each function imports matplotlib itself and returns a Figure that a notebook shows once. Colours
-are Okabe and Ito's, which colour-blind people can tell apart, and never the only cue.
+Each function imports matplotlib itself and returns a Figure that a notebook shows once. The
+colors are Okabe and Ito's, which color-blind readers can tell apart, and never the only cue.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Shift = tuple[float, float]
 
 BLACK, BLUE, ORANGE, GREEN = "#000000", "#0072B2", "#E69F00", "#009E73"
 PURPLE, SKY, VERMILLION, YELLOW = "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"
-RANK_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
+RANK_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 PHASE_STYLES = {
     "data_wait": (ORANGE, "///"),
     "h2d": (YELLOW, "..."),
@@ -52,46 +52,46 @@ PHASE_STYLES = {
 
 
 def new_figure(height_in: float, title: str, subtitle: str) -> tuple[Figure, Axes]:
-    """A figure of 1000 pixels width with one axes; the subtitle says how to read it."""
+    """A figure 1000 pixels wide with one Axes; the subtitle says how to read it."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(10, height_in), dpi=100, layout="constrained")
-    plt.close(figure)  # a notebook shows it as the value of its cell, and not once more
+    plt.close(figure)  # a notebook shows it as its cell's value, and must not show it twice
     figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
     axes.set_title(subtitle, loc="left", fontsize=9.5, color="#444444")
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def rank_colour(rank: int) -> str:
-    """Of the ranks beside each other, none has the same colour."""
-    return RANK_COLOURS[rank % len(RANK_COLOURS)]
+def rank_color(rank: int) -> str:
+    """The color of a rank; neighboring ranks always differ."""
+    return RANK_COLORS[rank % len(RANK_COLORS)]
 
 
 # %%
 CELLS_TO_DRAW = 20_000
 COLUMNS_TO_DRAW = 700
-LANE = 0.45  # height of a lane of lost work; the lineage's is 1
+LANE = 0.45  # height of a lane of lost work; the lineage has height 1
 
 
 class MapFrame(NamedTuple):
-    """What the parts of a sample map share."""
+    """What all parts of a sample map need."""
 
     axes: Axes
     plan: RunPlan
     end: int  # last step of the lineage
-    last: int  # last step of all work
-    width: int  # steps that a column stands for; the first of them is drawn
-    has_cells: bool  # a cell for each sample; otherwise one for all samples of a line
+    last: int  # last step of any attempt
+    width: int  # steps that one column stands for; only the first of them is drawn
+    has_cells: bool  # one cell per sample; otherwise one per ledger line
 
     def note(self, text: str, x: float, y: float, shift: Shift, **style: Any) -> None:
-        """Write beside a point, shifted by points to the right and up."""
+        """Write next to a point, shifted right and up by ``shift`` points."""
         where: Style = {"textcoords": "offset points", "fontsize": 9, "annotation_clip": False}
         self.axes.annotate(text, (x, y), shift, **where, **style)
 
 
 def share_bottom(rank: int, world_size: int, batch: int) -> float:
-    """Where a rank's share begins in a column of height 1: above the ranks below it."""
+    """Where a rank's share starts in a column of height 1, counted from the bottom."""
     return (rank * (batch // world_size) + min(rank, batch % world_size)) / batch
 
 
@@ -99,11 +99,11 @@ def share_bottom(rank: int, world_size: int, batch: int) -> float:
 def draw_lines(
     frame: MapFrame, lines: Iterable[LedgerLine], bottom: float, height: float, pale: float
 ) -> None:
-    """Draw ledger lines above their steps, in ``pale`` colours (0: full, 1: white)."""
+    """Draw ledger lines above their steps; ``pale`` fades the colors (0: full, 1: white)."""
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgb
 
-    n, batch, corners, colours = frame.plan.num_samples, frame.plan.global_batch_size, [], []
+    n, batch, corners, colors = frame.plan.num_samples, frame.plan.global_batch_size, [], []
     for line in lines:
         if (line.step - 1) % frame.width or not line.samples:
             continue
@@ -115,17 +115,17 @@ def draw_lines(
             y0, y1 = low + at * cell, low + (at + 1) * cell
             corners.append([(left, y0), (right, y0), (right, y1), (left, y1)])
             depth = (1 - 0.55 * shade) * (1 - pale)
-            colours.append([1 - depth * (1 - part) for part in to_rgb(rank_colour(line.rank))])
-    # White gaps between cells, where they are high enough to spare them.
+            colors.append([1 - depth * (1 - part) for part in to_rgb(rank_color(line.rank))])
+    # White gaps between cells, if the cells are tall enough.
     has_gaps = frame.has_cells and height / batch > 0.012
     edges: Style = {"edgecolors": "white" if has_gaps else "face", "linewidths": 0.5 * has_gaps}
-    boxes = PolyCollection(corners, facecolors=colours, **edges)
+    boxes = PolyCollection(corners, facecolors=colors, **edges)
     frame.axes.add_collection(boxes, autolim=False)
 
 
 # %%
 def draw_lineage(frame: MapFrame, lineage: Steps) -> None:
-    """Draw what survived, with a bar and a name for each attempt's part of it."""
+    """Draw what survived, with a labeled bar over each attempt's part of it."""
     draw_lines(frame, (line for lines in lineage.values() for line in lines), 0.0, 1.0, 0.0)
     parts: dict[int, list[int]] = {}
     for step in sorted(lineage):
@@ -140,7 +140,7 @@ def draw_lineage(frame: MapFrame, lineage: Steps) -> None:
 
 # %%
 def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) -> int:
-    """Draw above the lineage what kills have cost; returns the number of lanes it takes."""
+    """Draw the work that kills cost above the lineage; returns the number of lanes used."""
     lost_steps = {
         attempt: [step for step, lines in steps.items() if lineage.get(step) is not lines]
         for attempt, steps in ledger.items()
@@ -150,23 +150,21 @@ def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) ->
     for attempt, lost in lost_steps.items():
         first, last = min(lost), max(lost)
         lane = next((lane for lane, end in enumerate(lane_ends) if end < first), len(lane_ends))
-        lane_ends[lane : lane + 1] = [last + frame.last // 10]  # with room for the cross
+        lane_ends[lane : lane + 1] = [last + frame.last // 10]  # leaves room for the cross
         bottom = 1.3 + lane * (LANE + 0.25)
         lines = (line for step in lost for line in ledger[attempt][step])
         draw_lines(frame, lines, bottom, LANE, 0.55)
         left, right, top, middle = first - 0.5, last + 0.5, bottom + LANE, bottom + LANE / 2
-        # Dashes lead down to the steps that were trained again.
+        # Dashed lines lead down to the steps that were trained again.
         box = [left, left, right, right], [1.05, top, top, 1.05]
         frame.axes.plot(*box, color=VERMILLION, linestyle="--", linewidth=1.2, zorder=1)
         cross: Style = {"s": 150, "edgecolors": "white", "clip_on": False, "zorder": 5}
         frame.axes.scatter(right, middle, color=VERMILLION, marker="X", **cross)
         style: Style = {"color": VERMILLION, "fontweight": "bold"}
-        if len(lost_steps) > 1:  # no room for more
+        if len(lost_steps) > 1:  # no room for the full note
             frame.note(f"attempt {attempt}", left, top, (0, 3), **style)
             continue
-        text = (
-            f"attempt {attempt} was killed at step {last}:\nthis work was lost, and done again"
-        )
+        text = f"attempt {attempt} was killed at step {last}:\nthis work was lost and redone"
         if last > frame.end:
             text = f"attempt {attempt} up to step {last}:\nlost, or still in flight"
         if last < 0.6 * frame.last:
@@ -178,7 +176,7 @@ def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) ->
 
 # %%
 def draw_marks(frame: MapFrame, report: AuditReport, lineage: Steps) -> None:
-    """Mark what the audit found. The legend counts it, also where there is none."""
+    """Mark what the audit found. The legend shows the counts, even if they are all 0."""
     batch = frame.plan.global_batch_size
     kinds = {"wrong_lines": ("^", "out of order"), "duplicates": ("D", "trained twice")}
     for kind, (marker, name) in (kinds | {"misses": ("x", "missed")}).items():
@@ -194,7 +192,7 @@ def draw_marks(frame: MapFrame, report: AuditReport, lineage: Steps) -> None:
 
 # %%
 def label_map(frame: MapFrame, lineage: Steps) -> None:
-    """Name the ranks at both ends, for a world size may change, and the epochs."""
+    """Label the epochs, and the ranks at both ends, because the world size may change."""
     from matplotlib.ticker import MaxNLocator
 
     axes, plan = frame.axes, frame.plan
@@ -221,7 +219,7 @@ def label_map(frame: MapFrame, lineage: Steps) -> None:
 
 # %%
 def sample_map(run_dir: Path | str) -> Figure:
-    """Which rank trained which sample at which step, the work that a kill cost, and any error.
+    """Which rank trained which sample at which step, what kills cost, and what the audit found.
 
     Raises:
         ValueError: if the folder has nothing to draw.
@@ -231,9 +229,9 @@ def sample_map(run_dir: Path | str) -> Figure:
     last = min(plan.total_steps, max(end, *(max(steps) for steps in ledger.values())))
     width = -(-last // COLUMNS_TO_DRAW)
     has_cells = last * plan.global_batch_size <= CELLS_TO_DRAW
-    how = "A column is an optimizer step; the colour is the rank"
-    how += ", a cell is a sample, its shade the sample's id." if has_cells else "."
-    how += f" Drawn: every {width}th step, all findings." if width > 1 else ""
+    how = "One column per optimizer step, one color per rank"
+    how += ", one cell per sample; the shade shows the sample's id." if has_cells else "."
+    how += f" Shown: 1 step in {width}, all findings." if width > 1 else ""
     subtitle = f"{report.status}: {report.verdict}\n{how}"
     figure, axes = new_figure(5.5, "Which rank trained which sample", subtitle)
     frame = MapFrame(axes, plan, end, last, width, has_cells)
@@ -251,27 +249,27 @@ def sample_map(run_dir: Path | str) -> Figure:
 def read_events(
     run_dir: Path | str, event: str, rank: int | None = None
 ) -> list[dict[str, Any]]:
-    """The records of one event, of one rank or of all."""
+    """The records of one event, from one rank's log or from all."""
     files = sorted(Path(run_dir, "logs").glob(f"rank-{'*' if rank is None else rank}.jsonl"))
     records = (record for file in files for record in read_jsonl(file))
-    whole = (record for record in records if {"rank", "attempt", "step"} <= record.keys())
-    return [record for record in whole if record.get("event") == event]
+    usable = (record for record in records if {"rank", "attempt", "step"} <= record.keys())
+    return [record for record in usable if record.get("event") == event]
 
 
 def nothing_to_draw(run_dir: Path | str, missing: str) -> ValueError:
-    """The error for a folder that lacks what a picture shows."""
+    """The error for a folder that lacks what the picture would show."""
     return ValueError(
-        f"{run_dir} has no {missing}: there is nothing to draw. Name the folder of a run that "
-        "has trained some steps."
+        f"{run_dir} has no {missing}, so there is nothing to draw. Name the folder of a run "
+        "that has trained a few steps."
     )
 
 
 # %%
 def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
-    """Loss per step of each run and attempt; the later lie thin upon the earlier.
+    """Loss per step of each run and attempt; later ones are drawn as thinner lines on top.
 
     Args:
-        runs: label -> run folder. The subtitle tells their largest difference.
+        runs: label -> run folder. The subtitle gives the largest difference between runs.
 
     Raises:
         ValueError: if a run has logged no loss.
@@ -296,15 +294,15 @@ def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
     subtitle = "mean over the global batch"
     if len(runs) > 1 and shared:
         gap = float(np.ptp(values, axis=0).max())
-        subtitle += f"; largest difference at {len(shared)} shared steps: {gap:.3g}"
+        subtitle += f"; largest difference over {len(shared)} shared steps: {gap:.3g}"
         subtitle += " (every logged digit agrees)" if gap == 0 else ""
 
-    figure, axes = new_figure(4.6, "Loss, " + " against ".join(runs), subtitle)
-    colours, dashes = (SKY, ORANGE, BLACK, GREEN, PURPLE), ("-", "-", "--", "-.", ":")
+    figure, axes = new_figure(4.6, "Loss: " + " vs. ".join(runs), subtitle)
+    colors, dashes = (SKY, ORANGE, BLACK, GREEN, PURPLE), ("-", "-", "--", "-.", ":")
     widths = np.linspace(9, 1.6, len(curves))
     for at, (name, losses, is_restart) in enumerate(curves):
         style: Style = {
-            "color": colours[at % 5],
+            "color": colors[at % 5],
             "linestyle": dashes[at % 5],
             "linewidth": widths[at],
         }
@@ -323,13 +321,13 @@ def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
 
 # %%
 def phase_style(name: str) -> dict[str, Any]:
-    """Colour and hatch of a phase."""
-    colour, hatch = PHASE_STYLES.get(name, ("white", ""))
-    return {"facecolor": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
+    """Color and hatch of a phase."""
+    color, hatch = PHASE_STYLES.get(name, ("white", ""))
+    return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
 
 
 def finish_phases(figure: Figure, axes: Axes, ranks: Iterable[int], names: set[str]) -> Figure:
-    """Name the ranks and the phases that were drawn."""
+    """Label the ranks, and add a legend of the phases that were drawn."""
     from matplotlib.patches import Patch
 
     axes.set_yticks(list(ranks), [f"rank {rank}" for rank in ranks])
@@ -343,7 +341,7 @@ def finish_phases(figure: Figure, axes: Axes, ranks: Iterable[int], names: set[s
 
 # %%
 def phase_bars(run_dir: Path | str) -> Figure:
-    """Where a step's time goes on each rank, by the rank's newest train_progress.
+    """Where a step's time goes on each rank, from the rank's newest train_progress.
 
     Raises:
         ValueError: if no rank has logged phases.
@@ -354,9 +352,7 @@ def phase_bars(run_dir: Path | str) -> Figure:
     if not newest:
         raise nothing_to_draw(run_dir, "phases in train_progress in logs/rank-*.jsonl")
     steps = ", ".join(sorted({f"{record['step']}" for record in newest.values()}))
-    subtitle = (
-        f"as last logged (step {steps}); thick: median (p50) of each phase, thin: its p95"
-    )
+    subtitle = f"last logged at step {steps}; thick bar: p50 of each phase, thin bar: p95"
     figure, axes = new_figure(2.2 + 0.8 * len(newest), "Where a step's time goes", subtitle)
     for rank, record in newest.items():
         for key, y, height in (("p50", rank - 0.12, 0.48), ("p95", rank + 0.27, 0.2)):
@@ -364,10 +360,15 @@ def phase_bars(run_dir: Path | str) -> Figure:
             for name, times in record["phases"].items():
                 axes.barh(y, times[key], height, left, **phase_style(name))
                 left += times[key]
+            text = f"{key} {left:.3g} ms"
+            # Saves are rare: their p50 and p95 are usually 0, and only the maximum shows them.
+            stall_ms = record["phases"].get("checkpoint", {}).get("max", 0.0)
+            if key == "p95" and stall_ms > 0:
+                text += f"; slowest checkpoint {stall_ms:,.0f} ms"
             where: Style = {"textcoords": "offset points", "va": "center", "fontsize": 9}
-            axes.annotate(f"{key} {left:.3g} ms", (left, y), (5, 0), **where)
+            axes.annotate(text, (left, y), (5, 0), **where)
     axes.margins(x=0.12)
-    axes.set_xlabel("milliseconds per step, phases added up")
+    axes.set_xlabel("milliseconds per step, phases stacked")
     return finish_phases(
         figure, axes, newest, {x for r in newest.values() for x in r["phases"]}
     )
@@ -375,7 +376,7 @@ def phase_bars(run_dir: Path | str) -> Figure:
 
 # %%
 def read_trace_events(path: Path) -> list[dict[str, Any]]:
-    """The events of a Chrome trace; one that a kill cut, or a missing bracket, does no harm."""
+    """The events of a Chrome trace, even if a kill truncated it and left its array open."""
     text = path.read_text(encoding="utf-8", errors="replace")
     events, at = [], text.find("{")
     while at >= 0:
@@ -394,10 +395,10 @@ def read_trace_events(path: Path) -> list[dict[str, Any]]:
 def rank_timeline(
     run_dir: Path | str, first_step: int | None = None, num_steps: int = 3
 ) -> Figure:
-    """What each rank did when in a few steps; waiting for a slower rank shows as grad_sync.
+    """What each rank did when, over a few steps; waiting for a slower rank shows as grad_sync.
 
     Args:
-        first_step: default: so that the last step that all ranks have traced is the last shown.
+        first_step: by default, chosen so that the last step that every rank traced comes last.
 
     Raises:
         ValueError: if none of the steps was traced.
@@ -407,7 +408,7 @@ def rank_timeline(
         for event in read_trace_events(path):
             of_step = steps.setdefault(event["pid"], {}).setdefault(event["args"]["step"], [])
             if of_step and of_step[0]["args"]["attempt"] < event["args"]["attempt"]:
-                of_step.clear()  # lost work: a later attempt trained the step again
+                of_step.clear()  # lost work: a later attempt retrained the step
             of_step.append(event)
     traced = set.intersection(*map(set, steps.values())) if steps else set()
     first = first_step or max(1, max(traced, default=0) - num_steps + 1)
@@ -416,7 +417,7 @@ def rank_timeline(
         raise nothing_to_draw(run_dir, f"step {first} to {first + num_steps - 1} in traces/")
     start_us = min(event["ts"] for rank in steps for event in steps[rank][shown[0]])
     title = f"What each rank did in steps {shown[0]} to {shown[-1]}"
-    subtitle = "a bar is a phase; black lines: where a rank began a step"
+    subtitle = "one bar per phase; a black line marks where a rank starts a step"
     figure, axes = new_figure(2.2 + 0.7 * len(steps), title, subtitle)
     for rank, by_step in steps.items():
         for step in shown:

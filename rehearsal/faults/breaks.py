@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 
 Around = Callable[..., Any]  # given the original, then its arguments
 Act = Callable[[], object]
@@ -40,7 +41,7 @@ When = Literal["before the ledger", "after the ledger"]
 
 def this_rank() -> int:
     """The rank of the process that asks; a loader worker's is that of its parent."""
-    return int(os.environ["RANK"])
+    return int(os.environ.get("RANK", "0"))
 
 
 def is_rank(rank: int | None) -> bool:
@@ -173,9 +174,9 @@ def kill(rank: int, step: int, when: When = "before the ledger") -> None:
 def kill_after_save(rank: int, step: int) -> None:
     """SIGKILL a rank when the save of ``step`` has returned; an async one may be in flight."""
 
-    def dying(save: Any, parts: Any, *rest: Any) -> None:
-        save(parts, *rest)
-        if is_rank(rank) and parts["sampler"].position == step:
+    def dying(save: Any, job: Any) -> None:
+        save(job)
+        if is_rank(rank) and job.parts["sampler"].position == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
     wrap("save", dying)
@@ -189,6 +190,33 @@ def signal_in_the_save(number: signal.Signals, step: int) -> None:
         time.sleep(0.2)  # an async save lets the training continue meanwhile
 
     at_save(step, act)
+
+
+def signal_at_the_vote(
+    number: signal.Signals, rank: int, step: int, when: Literal["before", "after"]
+) -> None:
+    """Have a rank send itself a signal before the ranks vote in ``step``, or right after.
+
+    Before: the peers wait for its vote. After: they wait for it in the next collective, which
+    is where the host reads the step's records.
+    """
+    calls = count(1)
+
+    def voting(any_rank: Any, *claims: bool) -> Callable[[], list[bool]]:
+        is_now = next(calls) == step and is_rank(rank)
+        if is_now and when == "before":
+            os.kill(os.getpid(), number)
+        answers = any_rank(*claims)
+
+        def fetch() -> list[bool]:
+            found: list[bool] = answers()
+            if is_now and when == "after":
+                os.kill(os.getpid(), number)
+            return found
+
+        return fetch
+
+    wrap("any_rank", voting)
 
 
 def pause(rank: int, step: int, until: Path) -> None:
@@ -326,3 +354,31 @@ def hide_checkpoints(rank: int) -> None:
     """Show one rank an empty folder."""
     if is_rank(rank):
         wrap("published_steps", lambda *_: {})
+
+
+# ---------------------------------------------------------------- precision and backends
+
+
+def start_the_scaler_at(scale: float) -> None:
+    """Begin fp16 training with a loss scale so large that gradients overflow."""
+
+    def scaled(build_scaler: Any, cfg: Any, device: torch.device) -> Any:
+        return build_scaler(cfg, device) and torch.amp.GradScaler(device.type, init_scale=scale)
+
+    wrap("build_scaler", scaled)
+
+
+def print_the_backends() -> None:
+    """Print which backend carries the tensors of each device, once the group exists."""
+
+    def joining(maybe_init_dist: Any, cfg: Any) -> Any:
+        info = maybe_init_dist(cfg)
+        devices = ["cpu"] + (["cuda"] if info.device.type == "cuda" else [])
+        group = dist.group.WORLD
+        assert group is not None
+        names = [f"{d}={group._get_backend(torch.device(d)).name()}" for d in devices]
+        # One write: the ranks share a terminal, and a line must not be torn.
+        os.write(1, f"backends: {' '.join(names)}\n".encode())
+        return info
+
+    wrap("maybe_init_dist", joining)

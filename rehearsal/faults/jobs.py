@@ -33,7 +33,7 @@ from torch.distributed import TCPStore
 
 from rehearsal.engine.programs import Prepare, Program
 from rehearsal.engine.reports import Failure, RankReport
-from rehearsal.faults.proc import describe, processes_in
+from rehearsal.engine.processes import describe, processes_in
 from trainer_core.config import TrainConfig
 from trainer_core.settings import flag_name
 

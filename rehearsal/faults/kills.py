@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from rehearsal.evidence.audit import read_ledger
 from rehearsal.faults.jobs import ONE_EPOCH, Hang, small
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at, leave, same_weights
-from rehearsal.faults.proc import children_of, describe
+from rehearsal.engine.processes import children_of, describe
 from rehearsal.faults.torchrun import Torchrun
 
 PLAN: dict[str, Any] = {

@@ -21,7 +21,7 @@ from rehearsal.faults import breaks
 from rehearsal.faults.jobs import ONE_EPOCH, SMALL, Hang, Job, codes_of, problem_of
 from rehearsal.faults.jobs import small, start, wait_until
 from rehearsal.faults.matrix import Bench, Try, leave, same_weights
-from rehearsal.faults.proc import stat_of
+from rehearsal.engine.processes import stat_of
 from trainer_core.order import EpochOrder
 
 TERM, KILL, STOP = signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP
@@ -196,7 +196,7 @@ def no_memory(rank: int, step: int) -> Iterator[Case]:
 
 def wait_until_stopped(job: Job, rank: int) -> None:
     """Wait until a rank has stopped itself. Raises Hang if it never does."""
-    wait_until(lambda: stat_of(job.pids[rank])[0] == "T", f"rank {rank} stopped", 30)
+    wait_until(lambda: stat_of(job.pids[rank]).state == "T", f"rank {rank} stopped", 30)
 
 
 def wake_up(job: Job, rank: int) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rehearsal.faults.jobs import DEADLINE_S, SCRIPT, Hang, arguments, last_record
-from rehearsal.faults.proc import children_of, describe
+from rehearsal.engine.processes import children_of, describe
 from trainer_core.config import TrainConfig
 
 MARK = "REHEARSAL_TORCHRUN"  # in the environment of every process that comes of a job

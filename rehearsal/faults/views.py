@@ -24,7 +24,7 @@ from rehearsal.faults import breaks
 from rehearsal.faults.jobs import ONE_EPOCH, SMALL, Hang, Job, codes_of, problem_of
 from rehearsal.faults.jobs import small, start, wait_for_step, wait_until
 from rehearsal.faults.matrix import Bench, Try, leave, same_weights, snapshot
-from rehearsal.faults.proc import processes_in
+from rehearsal.engine.processes import processes_in
 from rehearsal.faults.processes import ends_refused
 from trainer_core.checkpoint_format import FORMAT, manifest_sha256, published_steps
 from trainer_core.config import TrainConfig
@@ -151,7 +151,7 @@ def second_job(bench: Bench, world_size: int) -> Try:
             wait_for_step(cfg.run_dir, 5, rank=rank)
         before = contents(cfg.run_dir)
         with Job(cfg, world_size, output=folder) as second:
-            problem = refused(second, "another job trains here")
+            problem = refused(second, "another job is training here")
         if contents(cfg.run_dir) != before:
             problem = problem or "the refused job changed files"
         go.touch()
@@ -189,10 +189,10 @@ def orphaned_worker(bench: Bench) -> Try:
 def wait_before_the_lock(here: Path, go: Path) -> None:
     """Pause a start between its decision and its lock until a file appears."""
 
-    def late(prepare_run_dir: Any, *arguments: Any) -> None:
+    def late(prepare_run_dir: Any, *arguments: Any) -> Any:
         here.touch()
         breaks.wait_for(go)
-        prepare_run_dir(*arguments)
+        return prepare_run_dir(*arguments)
 
     breaks.wrap("prepare_run_dir", late)
 

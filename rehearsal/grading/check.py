@@ -1,61 +1,58 @@
-"""A check: the learner's text runs on ranks, scenario by scenario, and is judged.
+"""A check, seen from the caller's process: what was typed goes to the ranks, and is judged.
 
-Called by the notebook's ``check``, by the command line and by the graders' own tests alike.
+Called by ``check`` in a notebook, by the command line, and by the graders' own tests. Nothing a
+learner typed runs here; ``in_rank.py`` is the other half.
 """
 
 from __future__ import annotations
 
 import copyreg
 import importlib
-import inspect
 import linecache
 import signal
-import sys
 import time
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from rehearsal.engine.reports import Blank, Fault, Mismatch
-from rehearsal.grading.drill import Drill, Scenario, load, module_at
-from rehearsal.engine.reports import RankReport
+from rehearsal.engine import ranks
 from rehearsal.engine.ranks import (
-    ONCE_MORE,
+    RUNNING_AGAIN,
     SERVER_ENDED,
-    STOOD_STILL,
+    STUCK_MEETING,
     run_ranks,
-    stand_at_the_meeting,
+    stuck_while_meeting,
 )
-from rehearsal.grading.verdict import Finding, Verdict, failure_verdict
+from rehearsal.engine.reports import Fault, RankReport
+from rehearsal.grading.attempt import Attempt, codes_of
+from rehearsal.grading.drill import Drill, Scenario, load
+from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, Verdict
+from rehearsal.grading.verdict import cheat_findings, failure_verdict
 
-if TYPE_CHECKING:
-    from rehearsal.engine.rank import RankContext  # with torch, which only a check needs
+# By name: this process needs none of the code that runs in a rank.
+RUN_SCENARIO = "rehearsal.grading.in_rank:run_scenario"
+KIT = Path(__file__).parents[1] / "kit"
 
-ATTEMPT = "attempt"  # the module in which a text is executed
-
-
-SERVER_KILLED = Finding(
-    "server-killed",
-    "the process that starts the ranks ended while this code ran",
-    "code of a rank ends no other process",
-    "at what it kills; and at memory, for the system ends what takes too much of it",
+SERVER_KILLED = ENGINE_FINDINGS(
+    "server-killed", "the process that starts the ranks ended while this code ran"
 )
 
 
 Outcome = tuple[Any, Sequence[Finding], str]  # status, findings, detail
 
 
-class Attempt(NamedTuple):
-    """What was typed: as a text to execute in each rank, or as objects of a notebook."""
+def warm_up() -> None:
+    """Start the server that forks the ranks, in the background, with what any check needs.
 
-    source: str | None
-    file: str  # what tracebacks call the text
-    objects: bytes  # cloudpickle of the needed names; empty with a source
-    lines: dict[str, str]  # file name: text
+    A notebook's first cell calls it, so that the server is ready by the time you have read the
+    brief.
+    """
+    kit = [path.relative_to(KIT.parents[1]) for path in sorted(KIT.rglob("[!_]*.py"))]
+    names = [".".join(path.with_suffix("").parts) for path in kit]
+    ranks.warm_up("rehearsal.grading.in_rank", *names)
 
 
 def attempt_of_source(source: str, file: str = "attempt.py") -> Attempt:
@@ -64,14 +61,14 @@ def attempt_of_source(source: str, file: str = "attempt.py") -> Attempt:
 
 
 def attempt_of_namespace(drill: Drill, namespace: Mapping[str, object]) -> Attempt:
-    """An attempt from objects, and from what is known of the text that made them.
+    """An attempt from objects, and from as much of their source as is known.
 
     Raises:
-        Exception: what pickling raises, for an object that cannot travel.
+        Exception: whatever pickling raises for an object that cannot be sent.
     """
     objects = {name: namespace[name] for name in drill.needs if name in namespace}
     files = {code.co_filename for value in objects.values() for code in codes_of(value)}
-    # Cells that the needed names lean on, as IPython calls them.
+    # Cells that the needed names may use, under the names IPython gives them.
     cells = [f for f in linecache.cache if f.startswith("<ipython") or "ipykernel_" in f]
     texts = {file: "".join(linecache.getlines(file)) for file in [*cells, *files]}
     lines = {f: text for f, text in texts.items() if text and "site-packages" not in f}
@@ -79,14 +76,14 @@ def attempt_of_namespace(drill: Drill, namespace: Mapping[str, object]) -> Attem
         import cloudpickle
     except ImportError:
         print(
-            "cloudpickle is not installed: the text of your cells is executed again in each "
-            "rank, so names from other cells are missing there. Run: pip install cloudpickle"
+            "cloudpickle is not installed, so each rank executes the source of your cells "
+            "again, and names from other cells are missing there. Run: pip install cloudpickle"
         )
         return attempt_of_source("\n\n".join(lines.values()))
     import torch
 
-    # Code that uses torch and any attribute called classes or ops takes these along, as
-    # submodules; they are modules of a type that does not pickle.
+    # cloudpickle sends these along with code that uses torch and any attribute called classes
+    # or ops. They are modules of a type that does not pickle.
     for module in (torch.classes, torch.ops):
         copyreg.pickle(type(module), _module_by_name)
     return Attempt(None, "", cloudpickle.dumps(objects), lines)
@@ -96,121 +93,26 @@ def _module_by_name(module: types.ModuleType) -> tuple[Callable[..., Any], tuple
     return importlib.import_module, (module.__name__,)
 
 
-def functions_of(value: object) -> list[types.FunctionType]:
-    """A function itself, or a class's methods."""
-    members = vars(value).values() if inspect.isclass(value) else [value]
-    found = [inspect.unwrap(m) for m in members if inspect.isroutine(m) or callable(m)]
-    return [f for f in found if isinstance(f, types.FunctionType)]
-
-
-def codes_of(value: object) -> list[types.CodeType]:
-    """The code of a function, or of a class's methods."""
-    return [function.__code__ for function in functions_of(value)]
-
-
-def is_blank(value: object) -> bool:
-    """Whether a function, or each method of a class that is not a dunder, only raises
-    NotImplementedError."""
-    codes = codes_of(value)
-    return bool(codes) and all(code.co_names == ("NotImplementedError",) for code in codes)
-
-
-def mismatch_of(value: object, signature: str) -> str:
-    """What is wrong with the arguments that ``value`` takes; "" if it can be called so."""
-    if not callable(value):
-        return f"is a {type(value).__name__}; expected {signature}"
-    scope: dict[str, Any] = {}
-    exec(f"def wanted{signature}: ...", scope)
-    wanted = inspect.signature(scope["wanted"])
-    try:
-        found = inspect.signature(value)
-    except (TypeError, ValueError):
-        return ""
-    kinds = inspect.Parameter
-    positional = [
-        p.name
-        for p in wanted.parameters.values()
-        if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
-    ]
-    keywords = [p.name for p in wanted.parameters.values() if p.kind is kinds.KEYWORD_ONLY]
-    try:
-        found.bind(*positional, **dict.fromkeys(keywords))
-    except TypeError as error:
-        return f"takes {found}, expected {signature} ({error})"
-    return ""
-
-
-# ---------------------------------------------------------------- in the ranks
-
-
-def run_scenario(
-    context: RankContext, grader: Path, needs: Mapping[str, str], name: str, attempt: Attempt
-) -> Any:
-    """Load the learner's names and hand them to the scenario's body. Runs in each rank."""
-    scenario = next(s for s in module_at(grader).SCENARIOS if s.name == name)
-    # Who formats a stack in here (torch.manual_seed does) reads the grader's lines: no peek.
-    linecache.getlines(str(grader))
-    context.arm()
-    context.record("begin")
-    if attempt.source is None:
-        import cloudpickle
-
-        names = cloudpickle.loads(attempt.objects)
-        stand_in_for_main(names)
-    else:
-        module = types.ModuleType(ATTEMPT)
-        sys.modules[ATTEMPT] = module  # classes in it pickle by this name
-        # As a cell runs: without the __future__ imports of this file.
-        code = compile(attempt.source, attempt.file, "exec", dont_inherit=True)
-        exec(code, vars(module))
-        names = vars(module)
-    wrong = [(n, "is missing") for n in needs if n not in names]
-    wrong += [
-        (n, what)
-        for n, signature in needs.items()
-        if n in names and (what := mismatch_of(names[n], signature))
-    ]
-    if wrong:
-        raise Mismatch(*wrong)
-    if blank := [n for n in needs if is_blank(names[n])]:
-        raise Blank(*blank)
-    return scenario.body(context, SimpleNamespace(**{n: names[n] for n in needs}))
-
-
-def stand_in_for_main(names: Mapping[str, object]) -> None:
-    """Give this process a ``__main__`` with what came from the notebook's.
-
-    A class typed in a notebook pickles as ``__main__.Batch``; loader workers send such objects.
-    """
-    main = types.ModuleType("__main__")
-    for value in names.values():
-        for function in functions_of(value):
-            vars(main).update(function.__globals__)
-    vars(main).update(names)
-    sys.modules["__main__"] = main
-
-
-# ---------------------------------------------------------------- in the kernel
-
-
 def grade(
     drill: str, namespace: Mapping[str, object], *, echo: Callable[[str], None] | None = None
 ) -> Verdict:
-    """Judge the names in ``namespace``; needs no notebook.
+    """Judge the names in ``namespace``; works without a notebook.
+
+        verdict = rehearsal.grade("lift_to_distributed", globals())
+        assert verdict.status == "passed", verdict
 
     Args:
         drill: its id.
-        namespace: the learner's names, as of ``globals()`` in a notebook.
+        namespace: where the learner's names are, such as ``globals()``.
         echo: called with each line that a rank prints.
 
     Raises:
-        UnknownDrill: with the nearest id.
+        UnknownDrill: if there is no such drill; the message offers the nearest id.
     """
     the_drill = load(drill)
     if not any(name in namespace for name in the_drill.needs):
         text = f"none of {', '.join(the_drill.needs)} is defined"
-        rule = "a check judges what has been typed"
-        nothing = Finding("not-attempted", text, rule, "at the brief")
+        nothing = ENGINE_FINDINGS("not-attempted", text)
         return Verdict(
             drill=the_drill.id,
             status="not_attempted",
@@ -220,12 +122,7 @@ def grade(
     try:
         attempt = attempt_of_namespace(the_drill, namespace)
     except Exception as error:
-        finding = Finding(
-            "cannot-travel",
-            f"{type(error).__name__}: {error}",
-            "what you define is sent to the ranks; locks, files and generators cannot be sent",
-            "at the module-level names that your functions use",
-        )
+        finding = ENGINE_FINDINGS("cannot-travel", f"{type(error).__name__}: {error}")
         return Verdict(
             drill=the_drill.id, status="wrong", findings=[finding], after=_after(the_drill)
         )
@@ -239,7 +136,10 @@ def grade_source(
     file: str = "attempt.py",
     echo: Callable[[str], None] | None = None,
 ) -> Verdict:
-    """Judge a text, which is executed in the ranks only."""
+    """Judge the text of a file. Only the ranks execute it.
+
+    rehearsal.grade_source("lift_to_distributed", Path("attempt.py").read_text()).status
+    """
     return grade_attempt(load(drill), attempt_of_source(source, file), echo=echo)
 
 
@@ -250,14 +150,14 @@ def grade_attempt(
     echo: Callable[[str], None] | None = None,
     at_most_s: float = float("inf"),
 ) -> Verdict:
-    """Judge what was typed; a second time where the first may have failed by itself.
+    """Judge an attempt; judge it again if the machine, not the code, may have failed.
 
     Args:
-        at_most_s: a deadline for each scenario that has a longer one.
+        at_most_s: caps the deadline of every scenario, in seconds.
     """
     began = time.perf_counter()
     for is_last_try in (False, True):
-        # Each in a folder of its own: what the first has left would be evidence in the second.
+        # A fresh folder for each try: files left by the first would be evidence in the second.
         with TemporaryDirectory(prefix="rehearsal-") as folder:
             outcome, excuse, count = run_scenarios(
                 drill, attempt, Path(folder), echo=echo, at_most_s=at_most_s
@@ -265,7 +165,7 @@ def grade_attempt(
         if is_last_try or not excuse:
             break
         if echo:
-            echo(f"{excuse} {ONCE_MORE}")
+            echo(f"{excuse} {RUNNING_AGAIN}")
     status, findings, detail = outcome
     sizes = {scenario.world_size for scenario in drill.scenarios[:count]}
     after = drill.deeper if status == "passed" else _after(drill, status)
@@ -288,17 +188,18 @@ def run_scenarios(
     echo: Callable[[str], None] | None,
     at_most_s: float,
 ) -> tuple[Outcome, str, int]:
-    """Run the scenarios in order, up to the first that has a finding.
+    """Run the scenarios in order, up to the first that does not pass.
 
     Returns:
-        The outcome; what may have ended a job that was not the learner's code, or ""; how many
+        The outcome; why the job may have failed through no fault of the code, or ""; how many
         scenarios were run.
     """
+    warm_up()
     reports_of = dict[str, Sequence[RankReport]]()
     for count, scenario in enumerate(drill.scenarios, 1):
         try:
             reports = run_ranks(
-                run_scenario,
+                RUN_SCENARIO,
                 drill.folder / "grader.py",
                 dict(drill.needs),
                 scenario.name,
@@ -314,10 +215,10 @@ def run_scenarios(
             return ("crashed", [SERVER_KILLED], str(error)), SERVER_ENDED, count
         try:
             outcome = judge(scenario, reports, reports_of)
-        except Exception as error:  # a defect of ours; the kernel and the rest go on
+        except Exception as error:  # our defect; the notebook must survive it
             outcome = grader_failed(drill, scenario, error)
         if outcome[0] != "passed":
-            return outcome, STOOD_STILL if stand_at_the_meeting(reports) else "", count
+            return outcome, STUCK_MEETING if stuck_while_meeting(reports) else "", count
         reports_of[scenario.name] = reports
     return ("passed", (), ""), "", len(drill.scenarios)
 
@@ -328,12 +229,9 @@ def judge(
     earlier: Mapping[str, Sequence[RankReport]],
 ) -> Outcome:
     """Status, findings and detail of one scenario."""
-    peeks = [event["path"] for report in reports for event in report.of("peek")]
-    if peeks:
-        rule = "a rehearsal is of what you can write; solution() shows it when you ask"
-        found = f"the code opened {peeks[0]} of the drills while it was checked"
-        return "wrong", [Finding("read-the-solution", found, rule, "at what it opens")], ""
-    # A rank that the scenario's own fault has ended did not crash, nor did those that lost it.
+    if cheats := cheat_findings(reports):
+        return "wrong", cheats, ""
+    # A rank killed by the scenario's own fault did not crash, nor did the ranks that lost it.
     expected = any(was_struck(report, scenario.fault) for report in reports)
     failure = None if expected else failure_verdict(reports, scenario.deadline_s)
     if failure is not None and (
@@ -343,7 +241,7 @@ def judge(
         return failure
     findings = list(scenario.judge(reports, earlier))
     if findings and failure:
-        # The judge names the cause; that every rank stood still remains what happened.
+        # The judge names the cause; what happened is still a hang.
         return "hung" if failure[0] == "hung" else "wrong", findings, failure[2]
     if findings:
         return "wrong", findings, ""
@@ -351,17 +249,15 @@ def judge(
 
 
 def grader_failed(drill: Drill, scenario: Scenario, error: Exception) -> Outcome:
-    """What is said where a judge itself raised: no verdict on the learner's code."""
+    """The outcome when the judge itself raised: it says nothing about the learner's code."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     found = f"the grader of {drill.id} failed in its scenario {scenario.name!r}: "
     found += f"{type(error).__name__}: {error} (line {place.lineno} in {place.name})"
-    rule = "a grader judges every attempt; this one is a defect of the suite, not of your code"
-    look = "at the project's issues: report it with the attempt, which status() keeps"
-    return "crashed", [Finding("grader-failed", found, rule, look)], ""
+    return "crashed", [ENGINE_FINDINGS("grader-failed", found)], ""
 
 
 def was_struck(report: RankReport, fault: Fault | None) -> bool:
-    """Whether the scenario's own signal has ended this rank, or its limit on a file."""
+    """Whether the scenario's own fault ended this rank: its signal, or a file-size limit."""
     if fault is None or fault.rank not in (None, report.rank):
         return False
     return report.exitcode in (-getattr(signal, "SIG" + fault.signal), -signal.SIGXFSZ)

@@ -17,15 +17,15 @@ import difflib
 import importlib.util
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rehearsal.engine.reports import Fault, RankReport
-from rehearsal.grading.verdict import Finding
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Judge
 
 if TYPE_CHECKING:
     from rehearsal.engine.rank import RankContext  # with torch, which only a check needs
@@ -34,7 +34,6 @@ DRILLS = Path(__file__).parents[1] / "drills"
 Kind = Literal["handbook", "cell", "bug", "whiteboard"]
 
 Body = Callable[["RankContext", SimpleNamespace], Any]
-Judge = Callable[[Sequence[RankReport], Mapping[str, Sequence[RankReport]]], Iterable[Finding]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

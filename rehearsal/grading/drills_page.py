@@ -14,22 +14,10 @@ from typing import NamedTuple
 
 from rehearsal.grading import selftest
 from rehearsal.grading.drill import Drill
+from rehearsal.grading.verdict import ENGINE_FINDINGS, counted
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "drills.md"
 SCORES = "<!-- scores: "
-# What a check may find in any drill; a drill's own codes are in its grader's CODES.
-COMMON_CODES = {
-    "not-attempted": "a needed name is missing altogether, or is as the blank has it",
-    "wrong-signature": "a needed name is missing, or cannot be called as the brief says",
-    "cannot-travel": "something that a needed name uses cannot be sent to another process",
-    "crashed": "an exception left the code; its traceback and the rank are shown",
-    "left": "a rank ended its process instead of returning",
-    "peer-returned": "a rank waits in a collective that another one never issues",
-    "hung": "a rank still ran at the deadline; where every rank stood is shown",
-    "server-killed": "the process that starts the ranks was killed while the code ran, twice",
-    "grader-failed": "a defect of the suite: the grader itself raised an exception",
-    "read-the-solution": "the code opened files of the drill while it was checked",
-}
 
 
 class Score(NamedTuple):
@@ -95,7 +83,7 @@ def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
             f"| [{drill.id}](#{drill.id}) | {drill.title} | {drill.kind} | {drill.minutes:g} | "
             f"{len(drill.solutions())} | {len(drill.near_misses())} | {held} |"
         )
-    lines += ["", "## Codes in any drill", "", *table_of(COMMON_CODES)]
+    lines += ["", "## Codes in any drill", "", *table_of(ENGINE_FINDINGS.codes)]
     for drill in drills:
         lines += ["", f"## {drill.id}", "", f"{drill.title}.", "", *table_of(drill.codes)]
         lines += ["", "Refused, each with its code:", ""]
@@ -107,11 +95,6 @@ def table_of(codes: Mapping[str, str]) -> list[str]:
     """Codes and their meanings, as Markdown."""
     rows = [f"| `{code}` | {meaning} |" for code, meaning in codes.items()]
     return ["| code | meaning |", "|---|---|", *rows]
-
-
-def counted(count: int, noun: str) -> str:
-    """ "1 drill", "2 drills"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def write(drills: Iterable[Drill], say: Callable[[str], None], path: Path = PATH) -> bool:

@@ -1,1 +1,1 @@
-"""What at least two graders share."""
+"""What at least two graders share; see ``observe`` and ``judge``."""

@@ -23,9 +23,8 @@ from rehearsal.session.frontend import (
     show_verdict,
     texts_of,
 )
-from rehearsal.grading.check import grade, grade_source
+from rehearsal.grading.check import grade, grade_source, warm_up
 from rehearsal.session.progress import Entry, Round, progress
-from rehearsal.engine.ranks import warm_up
 from rehearsal.session.schedule import Standing, next_of, standings
 from rehearsal.grading.verdict import Verdict
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rehearsal.grading.drill import Drill
-from rehearsal.grading.check import codes_of
+from rehearsal.grading.attempt import codes_of
 from rehearsal.grading.verdict import Verdict
 
 

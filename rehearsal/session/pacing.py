@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rehearsal.grading.drill import Drill
 from rehearsal.session.frontend import pace
 from rehearsal.session.progress import Round
-from rehearsal.grading.verdict import SHOWN
+from rehearsal.grading.verdict import SHOWN, counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,11 +118,6 @@ def as_text(rows: Sequence[Row]) -> str:
     if codes and (most := codes.most_common(1)[0])[1] > 1:
         lines.append(f"  met most often: {most[0]}, {most[1]} times")
     return "\n".join(lines)
-
-
-def counted(count: int, noun: str) -> str:
-    """ "1 hint", "2 hints"."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def picture(rows: Sequence[Row]) -> Figure:

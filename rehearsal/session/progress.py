@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from rehearsal.grading.drill import current_id
-from rehearsal.grading.verdict import Verdict
+from rehearsal.grading.verdict import Verdict, current_code
 
 FILE = "progress.sqlite3"
 VERSION = 1
@@ -148,11 +148,12 @@ class Progress:
         )
 
     def entries(self, drill: str | None = None) -> list[Entry]:
-        """The history, or one drill's, from the oldest. A renamed drill keeps its history."""
+        """The history, or one drill's, oldest first, under today's ids and codes."""
         columns = ", ".join(Entry._fields)
         found = []
         for row in self._run(f"SELECT {columns} FROM entries ORDER BY id", []):
-            entry = Entry._make([*row[:4], json.loads(row[4]), *row[5:]])
+            findings = [[current_code(code), *rest] for code, *rest in json.loads(row[4])]
+            entry = Entry._make([*row[:4], findings, *row[5:]])
             found.append(entry._replace(drill=current_id(entry.drill)))
         return [e for e in found if drill is None or e.drill == current_id(drill)]
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import OddNet, largest_difference, some, weights_of
-from rehearsal.kit.steps import close_the_answer, die_at_each_file_operation, own_answer
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.judge.weights import largest_difference
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.samples import OddNet, weights_of
+from rehearsal.kit.observe.waiting import all_arrive
+from .kills import die_at_each_file_operation
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "walkthroughs-own": "calls the package's own functions instead of its own",
     "not-published": "after publish there is no checkpoint of that name that holds",
     "written-in-place": "files are written under the published name",
     "renamed-before-fsync": "the rename can reach the disk before the contents",
@@ -146,7 +149,6 @@ def publish_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """Order on disk, names that are taken, kills."""
-    yield from own_answer(reports)
     if not reports[0].has_answer:
         return
     answer, events = reports[0].answer, list(reports[0].events)
@@ -551,18 +553,12 @@ def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
     saved, calls, fails = calls, [], True
     result = outcome(lambda: learner.save_checkpoint(Writer(), {"step": 4}, {"step": 4}))
     context.record("failed")
-    (context.folder / f"failed-{context.rank}").touch()
-    # Gone, this rank would end the others' wait: whoever waits is to be seen waiting.
-    deadline = time.monotonic() + 1.0
-    others = [context.folder / f"failed-{rank}" for rank in range(context.world_size)]
-    while time.monotonic() < deadline and not all(path.exists() for path in others):
-        time.sleep(0.002)
     return {
         "mine": mine,
         "calls": saved,
         "fails": len(calls),
         "result": result,
-        "waited": time.monotonic() >= deadline,
+        "waited": not all_arrive(context, "failed", 1.0),
     }
 
 
@@ -612,16 +608,11 @@ def raised_alone(what: str) -> Finding:
     )
 
 
-def first_of(judge: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
-    """A judge's first finding explains the others."""
-    return lambda *arguments: list(judge(*arguments))[:1]
-
-
 SCENARIOS = [
     Scenario(
         name=name,
         body=body,
-        judge=first_of(judge),
+        judge=only_first(judge),
         world_size=world_size,
         deadline_s=6,
         judges_failures=name in ("publish", "save"),

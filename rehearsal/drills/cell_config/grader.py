@@ -10,12 +10,14 @@ from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.cells import OtherInterpreter, first_of, imported, refusal, said
+from rehearsal.kit.judge.findings import only_first
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.refusal import refusal
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
+from .fresh_interpreter import FreshInterpreter
 
 CODES = {
-    "imported-not-typed": "a needed name comes from the walkthrough's module",
     "good-value-refused": "a value on its bound, or an int for a float, is refused",
     "bad-value-accepted": "a value of the wrong type or out of its bounds makes a config",
     "wrong-error": "a bad value raises something else than ValueError",
@@ -128,6 +130,7 @@ OTHERS: list[Changes] = [
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
     """Make many configs; have an interpreter with another hash seed make one."""
+    close_the_answer(context, "trainer_core.config", ["TrainConfig"])
 
     def make(**changes: Any) -> Any:
         return learner.TrainConfig(**{**BASE, **changes})
@@ -137,10 +140,10 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
 
     good = [refusal(make, **changes) for changes in GOOD]
     if any(good):
-        return {"imported": [], "good": good}
+        return {"good": good}
     seed = {"PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
     is_first = context.rank == 0
-    other = OtherInterpreter(digest_of, (learner.TrainConfig, BASE), seed) if is_first else None
+    other = FreshInterpreter(digest_of, (learner.TrainConfig, BASE), seed) if is_first else None
     return {
         "good": good,
         "bad": [refusal(make, **changes) for changes in BAD],
@@ -152,7 +155,6 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         "spellings": [digest(learning_rate=one) for one in (1, 1.0)],
         "others": [digest(**changes) for changes in OTHERS],
         "elsewhere": other and other.answer(),
-        "imported": imported(learner, "config"),
     }
 
 
@@ -160,6 +162,12 @@ def digest_of(arguments: tuple[Any, Changes]) -> str:
     """Runs in the other interpreter."""
     config, settings = arguments
     return str(config(**settings).digest())
+
+
+def said(settings: Mapping[str, Any]) -> str:
+    """Settings as they are written in a call."""
+    texts = {n: repr(str(v) if isinstance(v, Path) else v) for n, v in settings.items()}
+    return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
 def value_findings(answer: Mapping[str, Any]) -> Iterable[Finding]:
@@ -223,7 +231,7 @@ def digest_findings(first: Mapping[str, Any], last: Mapping[str, Any]) -> Iterab
         seen[other] = changes
 
 
-def findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
+def findings(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """All, in the order in which they explain each other."""
     answer = reports[0].answer
     for report in reports:
@@ -239,6 +247,4 @@ def findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
     yield from digest_findings(answer, reports[-1].answer)
 
 
-SCENARIOS = [
-    Scenario(name="two ranks", body=body, judge=first_of("config", findings), deadline_s=5)
-]
+SCENARIOS = [Scenario(name="two ranks", body=body, judge=only_first(findings), deadline_s=5)]

@@ -5,22 +5,22 @@ from __future__ import annotations
 import gc
 import math
 import signal
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import cover_findings, some, trained_by_step
-from rehearsal.kit.steps import close_the_answer, own_answer
+from rehearsal.kit.judge.coverage import coverage_findings, most_steps, samples_by_step
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.judge.weights import STAY_EQUAL
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.waiting import all_arrive
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
 from rehearsal.grading.verdict import Finding, is_echo
 
 CODES = {
-    "walkthroughs-own": "calls the package's own run instead of its own",
     "trained-twice": "a sample is trained more than once per epoch",
     "never-trained": "a sample is left out",
     "ranks-differ": "the ranks end with different weights, or after different steps",
@@ -121,19 +121,9 @@ def body_of(name: str) -> Callable[[RankContext, SimpleNamespace], Any]:
 # ---------------------------------------------------------------- judging a run
 
 
-def steps_of(report: RankReport) -> list[list[int]]:
-    """The samples of each optimizer step that was completed."""
-    return trained_by_step(report)[: len(report.of("optimizer_step"))]
-
-
 def together(reports: Sequence[RankReport]) -> list[list[int]]:
     """The samples of each step that any rank has completed, over all ranks."""
-    ranks = [trained_by_step(report) for report in reports]
-    most = max(len(report.of("optimizer_step")) for report in reports)
-    return [
-        sorted(s for rank in ranks for s in (rank[at] if at < len(rank) else []))
-        for at in range(most)
-    ]
+    return samples_by_step(reports)[: most_steps(reports)]
 
 
 def summary_findings(
@@ -163,10 +153,11 @@ def undisturbed_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """Every sample once per epoch, in twelve steps, on ranks that agree."""
-    yield from own_answer(reports)
     if not all(report.has_answer for report in reports):
         return
-    yield from cover_findings(reports, NUM_SAMPLES, EPOCHS, "at where the loop begins and ends")
+    yield from coverage_findings(
+        reports, NUM_SAMPLES, EPOCHS, "at where the loop begins and ends"
+    )
     yield from agreement_findings(reports)
     yield from summary_findings(reports, TOTAL, "done")
 
@@ -183,7 +174,7 @@ def agreement_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
             "ranks-differ",
             f"optimizer steps per rank: {some(counts)}; different weights: "
             f"{'yes' if len(hashes) > 1 else 'no'}",
-            "ranks that start alike and take the same steps stay alike",
+            STAY_EQUAL,
             "at what one rank decides for itself",
         )
 
@@ -358,13 +349,7 @@ def error_body(context: RankContext, learner: SimpleNamespace) -> Any:
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
     context.record("came_out", raised=raised[:300])
-    (context.folder / f"out-{context.rank}").touch()
-    # Gone, this rank would end the others' wait: whoever waits is to be seen waiting.
-    deadline = time.monotonic() + 1.0
-    others: list[Path] = [context.folder / f"out-{rank}" for rank in range(context.world_size)]
-    while time.monotonic() < deadline and not all(path.exists() for path in others):
-        time.sleep(0.002)
-    return {"raised": raised, "is_alone": not all(path.exists() for path in others)}
+    return {"raised": raised, "is_alone": not all_arrive(context, "out", 1.0)}
 
 
 def error_judge(
@@ -395,18 +380,13 @@ def error_judge(
         )
 
 
-def first_of(judge: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
-    """A judge's first finding explains the others."""
-    return lambda *arguments: list(judge(*arguments))[:1]
-
-
 TERM = Fault(rank=1, at="optimizer_step", count=STOP_AT, signal="TERM")
 KILL = Fault(rank=1, at="optimizer_step", count=KILL_AFTER)
 SCENARIOS = [
     Scenario(
         name=name,
         body=body,
-        judge=first_of(judge),
+        judge=only_first(judge),
         deadline_s=6,
         fault=fault,
         judges_failures=name != "finished",

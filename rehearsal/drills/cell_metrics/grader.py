@@ -8,19 +8,18 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import some
-from rehearsal.kit.steps import close_the_answer, own_answer
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "walkthroughs-own": "calls the package's own functions instead of its own",
     "swallowed": "an exception in a phase does not leave it",
     "phase-time": "a phase is billed another time than passed in its blocks",
     "time-lost": "the phases of a step do not add up to its wall time",
@@ -122,7 +121,6 @@ def phases_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """What was billed, against what passed."""
-    yield from own_answer(reports)
     if not reports[0].has_answer:
         return
     answer = reports[0].answer
@@ -368,16 +366,11 @@ def lost(what: str, lines: Sequence[str]) -> Finding:
     )
 
 
-def first_of(judge: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
-    """A judge's first finding explains the others."""
-    return lambda *arguments: list(judge(*arguments))[:1]
-
-
 SCENARIOS = [
     Scenario(
         name="phases",
         body=phases_body,
-        judge=first_of(phases_judge),
+        judge=only_first(phases_judge),
         world_size=1,
         deadline_s=5,
         judges_failures=True,
@@ -385,7 +378,7 @@ SCENARIOS = [
     Scenario(
         name="events",
         body=events_body,
-        judge=first_of(events_judge),
+        judge=only_first(events_judge),
         world_size=1,
         deadline_s=5,
     ),

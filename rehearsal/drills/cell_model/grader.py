@@ -15,10 +15,10 @@ from trainer_core.config import TrainConfig
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import some
-from rehearsal.kit.cells import Told, first_of, imported
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, FindingTable
 
 LAYERS = "num_layers hidden layers of hidden_dim, and one to the logits, all known to torch"
 DROPOUT = "dropout acts after each hidden layer, while training, and keeps the mean"
@@ -27,7 +27,7 @@ DECAY = (
 )
 SCHEDULE = "the learning rate is a function of the step and of the config's horizon alone"
 # code: meaning; rule; where to look
-TOLD = Told(
+TABLE = FindingTable(
     {
         "wrong-layers": (
             "parameters() does not hold the matrices of the layers",
@@ -127,7 +127,7 @@ TOLD = Told(
         ),
     }
 )
-CODES = TOLD.codes
+CODES = TABLE.codes
 INPUTS, HIDDEN, CLASSES = 5, 7, 3
 WIDE, BATCH, DROP, GAIN = 512, 1024, 0.25, 9.0  # for the statistics of dropout
 LR, NEXT_LR, WEIGHT_DECAY = 0.5, 0.125, 0.25
@@ -163,12 +163,14 @@ def values_of(model: nn.Module) -> dict[str, list[float]]:
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
     """Build, look, step, and ask for learning rates."""
+    answers = ["TinyNet", "build_optimizer", "learning_rate_at"]
+    close_the_answer(context, "trainer_core.model", answers)
     random.seed(context.rank)
     np.random.seed(context.rank)
     shapes = [
         list(p.shape) for p in learner.TinyNet(INPUTS, HIDDEN, CLASSES, 3, 0.1).parameters()
     ]
-    answer: dict[str, Any] = {"shapes": shapes, "imported": []}
+    answer: dict[str, Any] = {"shapes": shapes}
     if matrices_of(shapes) != matrices_of(EXPECTED_SHAPES):
         return answer
     weights = []
@@ -184,7 +186,6 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         "decayed": updates(learner, gradient=0.0),
         "updated": updates(learner, gradient=0.25),
         "curves": [curves(learner, plan) for plan in PLANS],
-        "imported": imported(learner, "model"),
     }
 
 
@@ -294,28 +295,28 @@ def net_findings(answer: dict[str, Any], other: dict[str, Any]) -> Iterable[Find
     if "weights" not in answer:
         found = f"TinyNet({INPUTS}, {HIDDEN}, {CLASSES}, num_layers=3, ...) has matrices "
         found += str([tuple(s) for s in answer["shapes"] if len(s) == 2] or "none")
-        yield TOLD("wrong-layers", found)
+        yield TABLE("wrong-layers", found)
         return
     first, again, others = answer["weights"]
     if first != again or first != other["weights"][0]:
         found = "seed 11 gives different weights the second time, or on the other rank"
-        yield TOLD("weights-not-from-the-seed", found)
+        yield TABLE("weights-not-from-the-seed", found)
     if first == others or not answer["seed_kept"]:
-        yield TOLD("weights-not-from-the-seed", "seeds 11 and 12 end in one random stream")
+        yield TABLE("weights-not-from-the-seed", "seeds 11 and 12 end in one random stream")
     if answer["batch"]:
-        yield TOLD("depends-on-the-batch", answer["batch"])
+        yield TABLE("depends-on-the-batch", answer["batch"])
     if answer["bend"] < 1e-4:
-        yield TOLD("is-linear", "f(x) + f(y) = f(x + y) + f(0) for random x and y")
+        yield TABLE("is-linear", "f(x) + f(y) = f(x + y) + f(0) for random x and y")
     logits = answer["logits"]
     if logits != [10, -20, 30] * 4:
         found = f"all weights 0, the last bias 10, -20, 30: outputs {logits[:CLASSES]}"
-        yield TOLD("not-logits", found)
+        yield TABLE("not-logits", found)
     noise = answer["dropout"]
     if noise["eval"] > 1e-3:
         found = f"in eval mode equal inputs give logits that differ by {noise['eval']:.2g}"
-        yield TOLD("dropout-in-eval", found)
+        yield TABLE("dropout-in-eval", found)
     if noise["variance"] < 1e-12:
-        yield TOLD(
+        yield TABLE(
             "no-dropout", f"dropout {DROP}: equal inputs give equal logits in train mode"
         )
     # Two places: the first is seen through the gain, GAIN of GAIN + 1.
@@ -325,7 +326,7 @@ def net_findings(answer: dict[str, Any], other: dict[str, Any]) -> Iterable[Find
         found = (
             f"dropout {DROP} after 2 layers: the mean is {mean:.2f} of the evaluation's, the "
         )
-        yield TOLD("wrong-dropout", f"{found}variance {ratio:.2f} of what it should be")
+        yield TABLE("wrong-dropout", f"{found}variance {ratio:.2f} of what it should be")
 
 
 def optimizer_findings(answer: dict[str, Any]) -> Iterable[Finding]:
@@ -338,22 +339,22 @@ def optimizer_findings(answer: dict[str, Any]) -> Iterable[Finding]:
             continue
         is_matrix = name in ("tokens.weight", "kernel.weight", "head.weight")
         if not is_matrix and abs(factor - 1) > 1e-5:
-            yield TOLD("decays-vectors", found)
+            yield TABLE("decays-vectors", found)
         elif is_matrix and abs(factor - 1) < 1e-5:
-            yield TOLD("does-not-decay", found)
+            yield TABLE("does-not-decay", found)
         elif is_matrix and abs(factor - 1 + LR * WEIGHT_DECAY) > 1e-5:
-            yield TOLD("wrong-decay", found)
+            yield TABLE("wrong-decay", found)
     for name, (before, after, last) in answer["updated"].items():
         moved = [before[0] - after[0], after[0] - last[0]]
         if name == "unused.weight":
             continue
         if moved[0] == 0:
-            yield TOLD("parameter-left-out", f"{name} has a gradient, and stays as it was")
+            yield TABLE("parameter-left-out", f"{name} has a gradient, and stays as it was")
         if name.startswith(("norm", "temperature")) and any(
             abs(way / rate - 1) > 1e-3 for way, rate in zip(moved, (LR, NEXT_LR), strict=True)
         ):
             found = f"a constant gradient, rates {LR} and then {NEXT_LR}: {name} moved by "
-            yield TOLD("wrong-update", f"{found}{moved[0]:.3f} and {moved[1]:.3f}")
+            yield TABLE("wrong-update", f"{found}{moved[0]:.3f} and {moved[1]:.3f}")
 
 
 def rate_at(step: int, plan: tuple[int, int, float, int]) -> float:
@@ -376,7 +377,7 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
     for plan, curve in zip(PLANS, answer["curves"], strict=True):
         said = plan_said(plan)
         if len(curve) == 1:
-            yield TOLD("fails-without-warm-up", f"{said}: {curve[0]}")
+            yield TABLE("fails-without-warm-up", f"{said}: {curve[0]}")
             return
         backwards, rates = curve
         if backwards != rates:
@@ -384,12 +385,12 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
             found = (
                 f"{said}: step {step} has {backwards[step - 1]:.4g} asked for among falling "
             )
-            yield TOLD("depends-on-calls", f"{found}steps, {rates[step - 1]:.4g} among rising")
+            yield TABLE("depends-on-calls", f"{found}steps, {rates[step - 1]:.4g} among rising")
     short, long = answer["curves"][-2][1], answer["curves"][-1][1]
     if short != long:
         step = next(i for i in range(LAST_STEP) if short[i] != long[i]) + 1
         found = f"decay_steps 20: step {step} has {short[step - 1]:.4g} with max_epochs=1 and "
-        yield TOLD("depends-on-the-plan", f"{found}{long[step - 1]:.4g} with max_epochs=9")
+        yield TABLE("depends-on-the-plan", f"{found}{long[step - 1]:.4g} with max_epochs=9")
     for plan, (_, rates) in zip(PLANS[::-1], answer["curves"][::-1], strict=True):
         warmup, horizon, _, _ = plan
         said = plan_said(plan)
@@ -400,16 +401,16 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
             continue
         found = f"{said}: step {wrong[0] + 1} has {rates[wrong[0]]:.6g}"
         if late:
-            yield TOLD("one-step-late", f"{said}: step 1 has {rates[0]:.4g}")
+            yield TABLE("one-step-late", f"{said}: step 1 has {rates[0]:.4g}")
         elif wrong[0] < warmup:
-            yield TOLD("wrong-warm-up", found)
+            yield TABLE("wrong-warm-up", found)
         elif wrong[0] + 1 < horizon:
-            yield TOLD("wrong-curve", found)
+            yield TABLE("wrong-curve", found)
         else:
-            yield TOLD("leaves-the-floor", found)
+            yield TABLE("leaves-the-floor", found)
 
 
-def findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
+def findings(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """In the order of the cell."""
     answer = reports[0].answer
     yield from net_findings(answer, reports[1].answer)
@@ -417,6 +418,4 @@ def findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
     yield from schedule_findings(answer)
 
 
-SCENARIOS = [
-    Scenario(name="two ranks", body=body, judge=first_of("model", findings), deadline_s=5)
-]
+SCENARIOS = [Scenario(name="two ranks", body=body, judge=only_first(findings), deadline_s=5)]

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import OddNet, cover_findings, marked_samples, some, watch_samples
-from rehearsal.kit.steps import HostReads, away, candidate_gradients, close_the_answer
-from rehearsal.kit.steps import norm, num_collectives, own_answer, sums_per_micro_batch
-from rehearsal.kit.steps import weighted
+from rehearsal.kit.judge.clipping import norm, weighted, away
+from rehearsal.kit.judge.collectives import bytes_reduced
+from rehearsal.kit.judge.coverage import coverage_findings
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples
+from .candidates import candidate_gradients
+from .watch import HostReads, num_collectives, sums_per_micro_batch
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "walkthroughs-own": "calls the package's train_step instead of its own",
     "left-the-step": "a rank leaves out a collective of the step that its peers are in",
     "no-sync": "no gradient is exchanged in a step",
     "synced-too-often": "the gradients travel more than once per step",
@@ -133,24 +136,16 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
     return {"steps": steps, "tensors": tensors, "types": dict(types), "amp": amp}
 
 
-def judge(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterable[Finding]:
-    """The findings of one job, the first alone."""
-    for finding in findings(reports):
-        yield finding
-        return
-
-
-def findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
+def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
     """All findings, in the order of what explains what."""
-    yield from own_answer(reports)
     yield from sync_findings(reports)
     if not all(report.has_answer for report in reports):
         return
     first = reports[0].answer
     num_samples = cuts_of(len(LRS) - 1, len(reports))[1]
-    yield from cover_findings(reports, num_samples, 1, "at which micro-batches go through it")
+    yield from coverage_findings(
+        reports, num_samples, 1, "at which micro-batches go through it"
+    )
     wanted = "torch.bfloat16" if first["amp"] == "bf16" else "torch.float32"
     if set(first["types"]) != {wanted}:
         yield Finding(
@@ -271,9 +266,8 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
     close = 0.05 if reports[0].answer["amp"] == "bf16" else 1e-3
     right = None
     where = f"step {step + 1} of {sum(map(sum, sizes))} samples on {world_size} rank(s)"
-    for code, words, vector in candidate_gradients(
-        sums, sizes, parts, list(groups.values()), BOUNDS[step] or 1e9
-    ):
+    places = {"tensor": [[part] for part in parts], "group": list(groups.values())}
+    for code, words, vector in candidate_gradients(sums, sizes, BOUNDS[step] or 1e9, places):
         gap, place = away(followed, vector)
         right = right or (gap, place)
         if gap < close:
@@ -302,13 +296,12 @@ def byte_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
         return
     once = 4 * sum(size for _, size, _ in reports[0].answer["tensors"])
     for report in reports:
-        sums = [event for event in report.collectives if "reduce" in event["name"]]
-        travelled = sum(event["bytes"] for event in sums)
+        travelled = bytes_reduced(report)
         if travelled > 1.5 * once * len(LRS):
             yield Finding(
                 "synced-too-often",
-                f"rank {report.rank} gave {travelled} bytes to "
-                f"{len(sums)} all-reduces in {len(LRS)} steps; its gradients are {once} bytes",
+                f"rank {report.rank} put {travelled} bytes into reductions in {len(LRS)} "
+                f"steps; its gradients are {once} bytes",
                 "gradients add up locally and travel once per step",
                 "at the backward passes before the last",
             )
@@ -358,10 +351,12 @@ SCENARIOS = [
     Scenario(
         name="three ranks",
         body=body,
-        judge=judge,
+        judge=only_first(findings),
         world_size=3,
         deadline_s=5,
         judges_failures=True,
     ),
-    Scenario(name="one rank", body=body, judge=judge, world_size=1, deadline_s=5),
+    Scenario(
+        name="one rank", body=body, judge=only_first(findings), world_size=1, deadline_s=5
+    ),
 ]

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, Sampler
 
 
 class ResumableSampler(Sampler):
-    """This rank's samples of an epoch, from where the run stands."""
+    """This rank's samples of the current epoch, from the saved position on."""
 
     def __init__(self, num_samples, rank, world_size):
         self.num_samples, self.rank, self.world_size = num_samples, rank, world_size

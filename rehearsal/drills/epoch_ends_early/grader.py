@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from rehearsal.grading.drill import Body, Scenario
+from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import OddNet, marked_samples
-from rehearsal.kit.restart import CODES as RESTART_CODES
-from rehearsal.kit.restart import Plan, after, judge_killed, train_watched, whole_findings
+from rehearsal.kit.judge.restart import CODES as RESTART_CODES
+from rehearsal.kit.judge.restart import Plan, judge_killed, judge_restart, judge_whole
+from rehearsal.kit.observe.restart import Body, trains
+from rehearsal.kit.observe.samples import marked_samples
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
 from rehearsal.grading.verdict import Finding
 
 CODES = RESTART_CODES | {
-    "loads-by-itself": "the trainer's own process loads samples that workers were asked to load"
+    "loads-in-the-trainer": "the trainer's own process loads samples that are the workers' job"
 }
 # 13 samples for each of two ranks, in batches of 3: the last batch of an epoch has one.
 NUM_SAMPLES, BATCH_SIZE, EPOCHS, EVERY = 26, 3, 2, 2
 PLAN = Plan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=5)
 PLAN_OF_THREE = Plan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=3)
-LOOK = "at what the saved position counts, and at which moment"
+LOOK = "at what the saved position counts, and at when it advances"
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):
-    """Tells when it is asked in the trainer's process; a worker's records do not arrive."""
+    """Records what the trainer's own process loads; a worker's records never arrive."""
 
-    def __init__(self, context: RankContext) -> None:
-        self.inputs, self.targets = marked_samples(NUM_SAMPLES)
+    def __init__(self, context: RankContext, num_samples: int) -> None:
+        self.inputs, self.targets = marked_samples(num_samples)
         self.context = context
 
     def __len__(self) -> int:
@@ -44,42 +43,38 @@ class Samples(Dataset[tuple[Tensor, Tensor]]):
         return self.inputs[index], self.targets[index]
 
 
-def trains(run: str, num_workers: int) -> Body:
-    """A body that trains in the folder of ``run``, or goes on there."""
-
-    def body(context: RankContext, learner: SimpleNamespace) -> Any:
-        torch.manual_seed(context.rank)
-        context.init_group()
-        model, dataset = OddNet(seed=context.rank), Samples(context)
-        return train_watched(
-            context,
-            model,
-            run,
-            lambda folder: learner.train(
-                model,
-                dataset,
-                folder=folder,
-                epochs=EPOCHS,
-                batch_size=BATCH_SIZE,
-                checkpoint_every=EVERY,
-                num_workers=num_workers,
-                lr=0.02,
-            ),
-        )
-
-    return body
+def job(run: str, num_workers: int) -> Body:
+    """A body that trains in the folder of ``run``, or resumes there."""
+    return trains(
+        run,
+        NUM_SAMPLES,
+        data=lambda context, num_samples: [Samples(context, num_samples)],
+        before=seed,
+        epochs=EPOCHS,
+        batch_size=BATCH_SIZE,
+        checkpoint_every=EVERY,
+        num_workers=num_workers,
+        lr=0.02,
+    )
 
 
-def judge_whole(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
-    """Before any restart."""
-    yield from whole_findings(PLAN, reports, "at where an epoch begins and ends")
+def seed(context: RankContext) -> None:
+    """A different random state on each rank."""
+    torch.manual_seed(context.rank)
+
+
+def judge_loading(
+    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+) -> Iterator[Finding]:
+    """An uninterrupted run, and which process loaded its samples."""
+    yield from judge_whole(PLAN)(reports, earlier)
     for report in reports:
         fetched = len(report.of("fetched"))
         if fetched >= NUM_SAMPLES // 2:
             yield Finding(
-                "loads-by-itself",
-                f"num_workers=1, and rank {report.rank}'s own process loaded {fetched} samples",
-                "loading overlaps with training in as many workers as were asked for",
+                "loads-in-the-trainer",
+                f"num_workers=1, but rank {report.rank}'s own process loaded {fetched} samples",
+                "num_workers processes load samples while the trainer's process trains",
                 "at how the loader is built",
             )
             return
@@ -91,27 +86,23 @@ def kill(step: int) -> Fault:
     Not one rank: its loader workers would hold its sockets open, and the others would wait for
     it until the workers' own watchdogs wake up, after five seconds.
     """
-    return Fault(rank=None, at="optimizer_step", count=step)
+    return Fault.after_step(step, rank=None)
 
 
 SCENARIOS = [
-    Scenario(name="whole", body=trains("whole", 1), judge=judge_whole, deadline_s=6),
-    Scenario(
-        name="killed", body=trains("a", 1), judge=judge_killed, fault=kill(3), deadline_s=6
-    ),
-    # Near the end of an epoch the loader cannot run as far ahead as elsewhere.
-    Scenario(
-        name="again", body=trains("a", 1), judge=judge_killed, fault=kill(3), deadline_s=6
-    ),
+    Scenario(name="whole", body=job("whole", 1), judge=judge_loading, deadline_s=6),
+    Scenario(name="killed", body=job("a", 1), judge=judge_killed, fault=kill(3), deadline_s=6),
+    # Near the end of an epoch, the loader has less to prefetch.
+    Scenario(name="again", body=job("a", 1), judge=judge_killed, fault=kill(3), deadline_s=6),
     Scenario(
         name="resumed",
-        body=trains("a", 0),
+        body=job("a", 0),
         deadline_s=6,
-        judge=after(PLAN, "whole", LOOK, {"killed": 2, "again": 2}),
+        judge=judge_restart(PLAN, "whole", LOOK, {"killed": 2, "again": 2}),
     ),
     Scenario(
         name="three",
-        body=trains("b", 0),
+        body=job("b", 0),
         judge=judge_killed,
         world_size=3,
         fault=kill(5),
@@ -119,9 +110,9 @@ SCENARIOS = [
     ),
     Scenario(
         name="three resumed",
-        body=trains("b", 0),
+        body=job("b", 0),
         world_size=3,
         deadline_s=6,
-        judge=after(PLAN_OF_THREE, "", LOOK, {"three": 4}),
+        judge=judge_restart(PLAN_OF_THREE, "", LOOK, {"three": 4}),
     ),
 ]

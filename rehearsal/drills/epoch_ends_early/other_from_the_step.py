@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 
 
 def train(model, dataset, *, folder, epochs, batch_size, checkpoint_every, num_workers, lr):
-    """No sampler with a memory: epoch and batch follow from the number of optimizer steps."""
+    """Keeps no sampler state: epoch and batch follow from the number of optimizer steps."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     for tensor in model.state_dict().values():

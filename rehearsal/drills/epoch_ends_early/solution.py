@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader, Sampler
 
 
 class ResumableSampler(Sampler):
-    """This rank's samples of an epoch, from where the run stands."""
+    """This rank's samples of the current epoch, from the saved position on."""
 
     def __init__(self, num_samples, rank, world_size):
         self.num_samples, self.rank, self.world_size = num_samples, rank, world_size
@@ -15,7 +15,7 @@ class ResumableSampler(Sampler):
     def __iter__(self):
         generator = torch.Generator().manual_seed(1000 + self.epoch)
         order = torch.randperm(self.num_samples, generator=generator).tolist()
-        # The loader runs ahead of training: what it takes from here says nothing.
+        # The loader prefetches: samples it takes from here aren't trained yet.
         yield from order[self.rank :: self.world_size][self.consumed :]
 
     def state_dict(self):

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 
 class Folder:
-    """Checkpoints of one run. What is named step-N.pt is whole and on the disk."""
+    """Checkpoints of one run. A file named step-N.pt is complete and on disk."""
 
     def __init__(self, path, keep):
         self.path, self.keep = path, keep
@@ -56,5 +56,5 @@ def train(model, shares, folder, *, lr, keep):
         optimizer.step()
         step += 1
         if dist.get_rank() == 0:
-            model_state, momenta = model.state_dict(), optimizer.state_dict()
-            store.add(step, {"step": step, "model": model_state, "optimizer": momenta})
+            model_state, moments = model.state_dict(), optimizer.state_dict()
+            store.add(step, {"step": step, "model": model_state, "optimizer": moments})

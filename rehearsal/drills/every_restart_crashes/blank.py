@@ -3,7 +3,7 @@ import torch.distributed as dist
 
 
 class Checkpoints:
-    """The checkpoints of a run, in a folder that all ranks see; rank 0 writes."""
+    """A run's checkpoints, in a folder that all ranks share; only rank 0 writes."""
 
     def __init__(self, folder, keep=2):
         self.folder, self.keep = folder, keep
@@ -21,7 +21,7 @@ class Checkpoints:
                 old.unlink()
 
     def newest(self):
-        """The state to go on from; None for a fresh run."""
+        """The state to resume from; None for a new run."""
         found = self.all()
         return torch.load(found[-1]) if found else None
 

@@ -3,8 +3,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 
-def newest_whole(folder):
-    """Rank 0 reads, newest first, until a file can be read; the others get what it got."""
+def newest_intact(folder):
+    """Rank 0 tries the files, newest first, until one loads; the others get its state."""
     box = [None]
     if dist.get_rank() == 0:
         for path in sorted(folder.glob("*.pt"), reverse=True):
@@ -12,7 +12,7 @@ def newest_whole(folder):
                 box[0] = torch.load(path)
                 break
             except Exception as error:
-                print(f"{path.name} is not whole ({error}): set aside")
+                print(f"{path.name} is damaged ({error}) and set aside")
                 path.rename(path.with_suffix(".torn"))
     dist.broadcast_object_list(box, 0)
     return box[0]
@@ -22,7 +22,7 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoi
     rank, world_size = dist.get_rank(), dist.get_world_size()
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
-    run = newest_whole(folder) or {"step": 0}
+    run = newest_intact(folder) or {"step": 0}
     if run["step"]:
         model.load_state_dict(run["model"])
         optimizer.load_state_dict(run["optimizer"])

@@ -6,13 +6,13 @@ import torch.distributed as dist
 
 
 class Slots:
-    """Two files, written in turn, each with a digest: one of them is always whole."""
+    """Two files, written in turn, each with a digest: one of them is always intact."""
 
     def __init__(self, folder):
         self.paths = [folder / "slot-a", folder / "slot-b"]
 
     def read(self):
-        """The newest state of a slot that is whole, or None."""
+        """The newest state in an intact slot, or None."""
         states = []
         for path in self.paths:
             data = path.read_bytes() if path.exists() else b""
@@ -21,7 +21,7 @@ class Slots:
         return max(states, key=lambda state: state["step"], default=None)
 
     def write(self, state):
-        # Over the older one, or over one that is torn.
+        # Overwrite the older slot, or a damaged one.
         newest = self.read()
         state["slot"] = 0 if newest is None else 1 - newest["slot"]
         file = io.BytesIO()

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 
 class Checkpoints:
-    """The checkpoints of a run, in a folder that all ranks see; rank 0 writes."""
+    """A run's checkpoints, in a folder that all ranks share; only rank 0 writes."""
 
     def __init__(self, folder, keep=2):
         self.folder, self.keep = folder, keep
@@ -18,7 +18,7 @@ class Checkpoints:
         if dist.get_rank() == 0:
             state = {"step": step, "model": model.state_dict()}
             state["optimizer"] = optimizer.state_dict()
-            # Under another name until it is whole and on disk: all() must not find it before.
+            # Until it's complete and on disk, the file has a name that all() doesn't find.
             temporary = self.folder / "being-written"
             torch.save(state, temporary)
             with temporary.open("rb+") as file:
@@ -28,7 +28,7 @@ class Checkpoints:
                 old.unlink()
 
     def newest(self):
-        """The state to go on from; None for a fresh run."""
+        """The state to resume from; None for a new run."""
         found = self.all()
         return torch.load(found[-1]) if found else None
 

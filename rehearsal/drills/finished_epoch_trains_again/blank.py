@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 
 class Trainer:
-    """A model, its optimizer, and how far the run has come."""
+    """A model, its optimizer and the run's position."""
 
     def __init__(self, model, inputs, targets, folder, global_batch_size, lr):
         self.model, self.inputs, self.targets = model, inputs, targets

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 
 class Trainer:
-    """A model, its optimizer, and how far the run has come."""
+    """A model, its optimizer and the run's position."""
 
     def __init__(self, model, inputs, targets, folder, global_batch_size, lr):
         self.model, self.inputs, self.targets = model, inputs, targets
@@ -55,7 +55,7 @@ class Trainer:
                 self.batch += 1
                 if self.step % checkpoint_every == 0:
                     self.save()
-            # The epoch is over: the next one begins at its first batch.
+            # The epoch is finished: the position is the first batch of the next one.
             self.epoch, self.batch = epoch + 1, 0
             self.save()
 

@@ -4,7 +4,7 @@ from torch.nn.utils import clip_grad_norm_
 
 
 def train(model, inputs, targets, *, epochs, global_batch_size, micro_batch_size, max_norm, lr):
-    """Train on all ranks together; the log of gradient norms, one per step."""
+    """Train on all ranks together; return the gradient norm of each step."""
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
@@ -24,11 +24,11 @@ def accumulate(model, inputs, targets, samples, micro_batch_size, max_norm):
     """Run this rank's micro-batches of a step."""
     world_size = dist.get_world_size()
     mine = samples[dist.get_rank() :: world_size]
-    # A rank without samples runs an empty micro-batch: its gradient is zero, not None.
+    # A rank without samples runs an empty micro-batch, so that its gradient is zero, not None.
     for at in range(0, max(1, len(mine)), micro_batch_size):
         micro = list(mine[at : at + micro_batch_size])
         errors = (model(inputs[micro]) - targets[micro]).pow(2).sum()
-        # Averaged over ranks, that is the mean over the samples of the step.
+        # Averaged over ranks, this is the mean over the step's samples.
         (errors * world_size / len(samples)).backward()
         norm = clip_grad_norm_(model.parameters(), max_norm)
     return norm

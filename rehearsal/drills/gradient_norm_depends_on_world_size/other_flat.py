@@ -3,7 +3,7 @@ import torch.distributed as dist
 
 
 def train(model, inputs, targets, *, epochs, global_batch_size, micro_batch_size, max_norm, lr):
-    """One flat gradient per step: summed here, then over ranks, then measured and shortened."""
+    """One flat gradient per step: summed locally, then over ranks, then clipped."""
     parameters = list(model.parameters())
     sizes = [p.numel() for p in parameters]
     flat = torch.cat([p.detach().flatten() for p in parameters])

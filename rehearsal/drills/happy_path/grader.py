@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import some
-from rehearsal.kit.lineage import Plan, resume_findings, start_in
-from .open import watched_steps
-from rehearsal.kit.resume import run_folder
+from rehearsal.kit.judge.coverage import miscounted
+from rehearsal.kit.judge.findings import nothing_to_judge, only_first, some
+from rehearsal.kit.judge.lineage import resume_findings
+from rehearsal.kit.judge.recorded_run import UninterruptedRun, start_in
+from rehearsal.kit.observe.restart import run_folder
+from .watch import watched_steps
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
 from rehearsal.grading.verdict import Finding
@@ -114,7 +115,7 @@ def next_run(context: RankContext, learner: SimpleNamespace) -> Any:
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def judge_whole(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
     """The findings of three whole runs; the first is told."""
     answer = reports[0].answer
     runs = [start_in(reports[0], folder) for folder in "abc"]
@@ -176,8 +177,7 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
         "at how an epoch is cut into batches",
     )
     total = Counter(sample for step in steps for sample in step.samples)
-    twice = [sample for sample in range(NUM_SAMPLES) if total[sample] > EPOCHS]
-    never = [sample for sample in range(NUM_SAMPLES) if total[sample] < EPOCHS]
+    twice, never = miscounted(total.elements(), NUM_SAMPLES, EPOCHS)
     if -1 in total or not total:
         found = f"{total[-1] or 'all'} inputs of the model are not in make_dataset(config)"
         rule = "the model is given the dataset's inputs, as a batch"
@@ -239,18 +239,10 @@ def honest(report: RankReport, metrics: Any) -> Iterator[Finding]:
         yield Finding("does-not-learn", found, rule, "at the classes, and at the step")
 
 
-def judge_killed(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
-    """Nothing to judge: it was killed."""
-    return ()
-
-
 def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
     """On from the last complete epoch, to the weights of the whole run; then nothing more."""
-    plan = Plan(
-        [start.steps for r in earlier["a whole run"] if (start := start_in(r, "a"))],
-        NUM_SAMPLES,
-        STEPS_PER_EPOCH,
-    )
+    starts = [start_in(report, "a") for report in earlier["a whole run"]]
+    run = UninterruptedRun([start.steps for start in starts if start], STEPS_PER_EPOCH)
     done = len(earlier["killed in its second epoch"][0].of("optimizer_step"))
     kill = f"killed in epoch 1, after step {done}"
     ended = [i for i, event in enumerate(reports[0].events) if event["kind"] == "end"]
@@ -259,10 +251,10 @@ def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         rest = [e for e in report.events[ended[0] :] if e["kind"] == "optimizer_step"]
         report = replace(report, events=report.events[: ended[0] + 1])
     if ended and not report.of("optimizer_step"):
-        found = f"{kill}, the next run took no step; the whole run has {plan.total}"
+        found = f"{kill}, the next run took no step; the whole run has {run.total}"
         rule = "the starts of a run together take the steps of the plan"
         yield Finding("stopped-short", found, rule, "at what a run does that finds a save")
-    yield from resume_findings(plan, [report], "k", kill, STEPS_PER_EPOCH, done)
+    yield from resume_findings(run, [report], "k", kill, STEPS_PER_EPOCH, done)
     if rest or (report.has_answer and report.answer[1]):
         found = f"run, called again when all {EPOCHS} epochs were done, took {len(rest)} steps "
         found += f"and told {len(report.answer[1]) if report.has_answer else 0} epochs"
@@ -270,19 +262,18 @@ def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         yield Finding("trains-on", found, rule, "at what the last save says")
 
 
-def first(judge: Any) -> Any:
-    """The same judge, telling only what it finds first: the rest follows from it."""
-    return lambda *arguments: list(islice(judge(*arguments), 1))
-
-
 SCENARIOS = [
     Scenario(
-        name="a whole run", body=whole_run, judge=first(judge_whole), world_size=1, deadline_s=6
+        name="a whole run",
+        body=whole_run,
+        judge=only_first(judge_whole_runs),
+        world_size=1,
+        deadline_s=6,
     ),
     Scenario(
         name="killed in its second epoch",
         body=killed_run,
-        judge=judge_killed,
+        judge=nothing_to_judge,
         world_size=1,
         deadline_s=6,
         fault=Fault(rank=0, at="optimizer_step", count=STEPS_PER_EPOCH + 2),
@@ -290,7 +281,7 @@ SCENARIOS = [
     Scenario(
         name="the next run",
         body=next_run,
-        judge=first(judge_next),
+        judge=only_first(judge_next),
         world_size=1,
         deadline_s=6,
         judges_failures=True,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import largest_difference, weights_of
+from rehearsal.kit.judge.findings import only_first
+from rehearsal.kit.judge.weights import ranks_differ
+from rehearsal.kit.observe.samples import weights_of
 from .slow import SlowLoop
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
@@ -32,6 +33,8 @@ CODES = {
     "no-summary": "train does not return p50 and p95 of each phase and of the wall time",
     "not-the-p50": "the median is not that of the call's lines",
     "not-the-p95": "the 95th percentile is not that of the call's lines",
+    "no-max": "train does not return the max of each phase and of the wall time",
+    "not-the-max": "the max is not that of the call's slowest step",
 }
 PHASES = ["data_wait", "forward", "backward", "grad_sync", "optimizer", "checkpoint", "other"]
 # Of each call: steps, save_every, and seconds by (phase, rank, step).
@@ -71,14 +74,7 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
 # ---------------------------------------------------------------- in the kernel
 
 
-def judge(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterable[Finding]:
-    """What is found first: the rest follows from it."""
-    return list(islice(findings(reports), 1))
-
-
-def findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
+def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
     """The findings of one job."""
     for number, (num_steps, save_every, _) in enumerate(CALLS):
         saves = list(range(save_every, num_steps + 1, save_every))
@@ -90,11 +86,11 @@ def findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
                 rule = "a loop that is measured does what it did before"
                 yield Finding("other-steps", found, rule, "at the loop")
                 return
-        distance, name = largest_difference(calls[0]["weights"], calls[1]["weights"])
-        if not distance < 1e-6:
-            found = f"the ranks end up to {distance:.2g} apart, in {name}"
-            rule = "a loop that is measured does what it did before"
-            yield Finding("ranks-differ", found, rule, "at the gradients before the step")
+        yield from ranks_differ(
+            [call["weights"] for call in calls],
+            "at the gradients before the step",
+            rule="a loop that is measured does what it did before",
+        )
     barriers = [c["name"] for r in reports for c in r.collectives if "barrier" in c["name"]]
     if barriers:
         found = f"{len(barriers)} barriers; the loop had none"
@@ -207,7 +203,7 @@ def added_up(call: Mapping[str, Any], rank: int) -> Iterator[Finding]:
 
 
 def summarized(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding]:
-    """The percentiles, beside the lines of the same call."""
+    """The percentiles and the max, against the lines of the same call."""
     rows = {name: sorted(line["phases_s"][name] for line in call["lines"]) for name in PHASES}
     rows["wall"] = sorted(line["wall_s"] for line in call["lines"])
     look = "at which steps go into it, and at how it is taken"
@@ -233,6 +229,21 @@ def summarized(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Find
                 rule = f"{share:.0%} of a call's steps take no longer than its {key}"
                 yield Finding(f"not-the-{key}", found, rule, look)
                 return
+        where = f"rank {rank}, call {number + 1}: "
+        told_max = call["summary"][name].get("max_s")
+        if not isinstance(told_max, int | float):
+            found = f"{where}{name} has no max_s in what train returned"
+            rule = "p50 and p95 miss a rare stall: only the max shows one slow save in 41 steps"
+            yield Finding("no-max", found, rule, "at what train returns")
+            return
+        if not abs(told_max - row[-1]) <= 1e-4:
+            found = f"{where}max_s of {name} is {told_max * 1000:.2f} ms; the slowest of this "
+            found += f"call's {len(row)} steps took {row[-1] * 1000:.2f} ms"
+            rule = "max_s is the time of the slowest step of this call"
+            yield Finding("not-the-max", found, rule, look)
+            return
 
 
-SCENARIOS = [Scenario(name="delays", body=body, judge=judge, world_size=2, deadline_s=6)]
+SCENARIOS = [
+    Scenario(name="delays", body=body, judge=only_first(findings), world_size=2, deadline_s=6)
+]

@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from rehearsal.kit.harness import OddNet, marked_samples
+from rehearsal.kit.observe.samples import OddNet, marked_samples
 
 
 class SlowLoop:

@@ -8,8 +8,9 @@ from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import OddNet, cover_findings, largest_difference
-from rehearsal.kit.harness import marked_samples, watch_samples, weights_of
+from rehearsal.kit.judge.coverage import coverage_findings
+from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
+from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
@@ -57,27 +58,18 @@ def judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterable[Finding]:
     """The findings of one job."""
-    world_size = len(reports)
-    yield from cover_findings(
-        reports, NUM_SAMPLES, EPOCHS, "at the samples that a rank takes of a step"
-    )
-    first = reports[0].answer
-    for report in reports[1:]:
-        difference, name = largest_difference(first["weights"], report.answer["weights"])
-        if not difference < 1e-6:
-            yield Finding(
-                "ranks-differ",
-                f"ranks 0 and {report.rank} of {world_size} end with different weights, by up "
-                f"to {difference:.2g} in {name}",
-                "ranks that start alike and take the same steps stay alike",
-                "at the weights before the first step, and at the gradient before each",
-            )
-            return
-    difference, name = largest_difference(first["weights"], first["expected"])
-    if not difference < 1e-4:
-        yield Finding(
+    look = "at the samples that a rank takes of a step"
+    yield from coverage_findings(reports, NUM_SAMPLES, EPOCHS, look)
+    look = "at the weights before the first step, and at the gradient before each"
+    differ = list(ranks_differ(weights_of_ranks(reports), look))
+    yield from differ
+    if not differ:
+        yield from weights_differ(
             "not-the-global-mean",
-            f"{world_size} rank(s) end up to {difference:.2g} in {name} away from one process",
+            f"{len(reports)} rank(s) end with other weights than one process: they differ",
+            reports[0].answer["weights"],
+            reports[0].answer["expected"],
+            1e-4,
             "a step follows the mean gradient over all its samples, however they are dealt",
             "at what the loss is divided by, in a full step and in the last of an epoch",
         )

@@ -5,12 +5,12 @@ import torch.distributed as dist
 
 
 def factor(step):
-    """What the rates are multiplied by in a step, counted from 0: a warm-up, then a decay."""
+    """The factor on the rates in a step, counted from 0: warmup, then decay."""
     return min(1.0, (step + 1) / 3) * 0.9**step
 
 
 def groups_of(model, lr, weight_decay):
-    """Vectors learn twice as fast as matrices, and do not decay."""
+    """Vectors have twice the learning rate of matrices, and no weight decay."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     return [
@@ -22,7 +22,7 @@ def groups_of(model, lr, weight_decay):
 def train(
     model, inputs, targets, *, folder, steps, global_batch_size, lr, weight_decay, save_every
 ):
-    """No schedule object: the rate of a step is computed in the step. Nothing can go stale."""
+    """No schedule object: each step computes its own rate, so nothing can go stale."""
     rank, world_size, path = dist.get_rank(), dist.get_world_size(), folder / "latest.pt"
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)

@@ -4,12 +4,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def factor(step):
-    """What the rates are multiplied by in a step, counted from 0: a warm-up, then a decay."""
+    """The factor on the rates in a step, counted from 0: warmup, then decay."""
     return min(1.0, (step + 1) / 3) * 0.9**step
 
 
 def groups_of(model, lr, weight_decay):
-    """Vectors learn twice as fast as matrices, and do not decay."""
+    """Vectors have twice the learning rate of matrices, and no weight decay."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     return [
@@ -21,7 +21,7 @@ def groups_of(model, lr, weight_decay):
 def train(
     model, inputs, targets, *, folder, steps, global_batch_size, lr, weight_decay, save_every
 ):
-    """What comes out of a file are weights, moments and the position; settings never do."""
+    """Only weights, moments and the position come from the file; settings never do."""
     path, done = folder / "latest.pt", 0
     parameters = dict(model.named_parameters())
     optimizer = torch.optim.AdamW(groups_of(model, lr, weight_decay))
@@ -32,7 +32,7 @@ def train(
         for number, moments in state["optimizer"]["state"].items():
             optimizer.state[ordered[number]] = moments
         done = state["step"]
-    # Constructed in the middle of a run, it begins there, with the rates of these groups.
+    # Built in the middle of a run, the schedule starts there, with the rates of these groups.
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor, last_epoch=done - 1)

@@ -5,12 +5,12 @@ import torch.distributed as dist
 
 
 def factor(step):
-    """What the rates are multiplied by in a step, counted from 0: a warm-up, then a decay."""
+    """The factor on the rates in a step, counted from 0: warmup, then decay."""
     return min(1.0, (step + 1) / 3) * 0.9**step
 
 
 def groups_of(model, lr, weight_decay):
-    """Vectors learn twice as fast as matrices, and do not decay."""
+    """Vectors have twice the learning rate of matrices, and no weight decay."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     return [
@@ -27,11 +27,11 @@ def save(path, parts, step):
 
 
 def restore(path, parts):
-    """The number of steps that are done."""
+    """Restore the checkpoint, if there is one; return the number of completed steps."""
     if not path.exists():
         return 0
     state, optimizer, schedule = torch.load(path), parts["optimizer"], parts["schedule"]
-    # A state dict holds settings beside the moments: those of this call are put in their place.
+    # A state dict holds settings as well as state; replace the settings with this call's.
     state["optimizer"]["param_groups"] = optimizer.state_dict()["param_groups"]
     state["schedule"]["base_lrs"] = schedule.base_lrs
     for name, part in parts.items():
@@ -61,7 +61,7 @@ def train(
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
     done = restore(folder / "latest.pt", parts)
     if dist.get_rank() == 0:
-        print(f"from step {done} on with lr={lr:g}, weight_decay={weight_decay:g}")
+        print(f"starting at step {done} with lr={lr:g}, weight_decay={weight_decay:g}")
     for step in range(done, steps):
         first = step * global_batch_size
         samples = [i % len(inputs) for i in range(first, first + global_batch_size)]

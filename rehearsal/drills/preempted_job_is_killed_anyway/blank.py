@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 
 class StopRequest:
-    """Set by SIGTERM; the loop looks at it between two steps."""
+    """Set by SIGTERM; the loop checks it between two steps."""
 
     def __init__(self):
         self.is_set = False
@@ -17,7 +17,7 @@ class StopRequest:
 
 
 def train(model, shares, folder, *, lr):
-    """Go on from what is in folder. False if it was told to stop before the end."""
+    """Resume from the checkpoint in folder. False if a signal stopped it before the end."""
     stop = StopRequest()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     step = load(model, optimizer, folder)
@@ -41,7 +41,7 @@ def average_gradients(model):
 
 
 def save(model, optimizer, step, folder):
-    """Rank 0 writes, aside, and publishes by a rename."""
+    """Rank 0 writes to a temporary file, then publishes it by renaming."""
     if dist.get_rank() == 0:
         state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
         torch.save(state, folder / "latest.tmp")
@@ -49,7 +49,7 @@ def save(model, optimizer, step, folder):
 
 
 def load(model, optimizer, folder):
-    """The number of steps that the weights have behind them."""
+    """Restore the checkpoint, if there is one; return the number of completed steps."""
     if not (folder / "latest.pt").exists():
         return 0
     state = torch.load(folder / "latest.pt")

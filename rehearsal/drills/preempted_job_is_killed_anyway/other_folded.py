@@ -6,9 +6,9 @@ import torch.distributed as dist
 
 
 def train(model, shares, folder, *, lr):
-    """The request rides in the gradients' all-reduce, so it costs no collective of its own."""
-    told = []
-    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    """The request rides along in the gradients' all-reduce, so it costs no extra collective."""
+    signals = []
+    signal.signal(signal.SIGTERM, lambda number, frame: signals.append(number))
     parameters = [p for p in model.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=lr, momentum=0.9)
     path = folder / "run.pt"
@@ -22,7 +22,7 @@ def train(model, shares, folder, *, lr):
         loss = ((model(inputs) - targets) ** 2).sum(1).mean()
         grads = torch.autograd.grad(loss, parameters, allow_unused=True)
         used = [(p, g) for p, g in zip(parameters, grads) if g is not None]
-        flat = torch.cat([g.flatten() for _, g in used] + [torch.tensor([float(len(told))])])
+        flat = torch.cat([g.flatten() for _, g in used] + [torch.tensor([float(len(signals))])])
         dist.all_reduce(flat)
         parts = flat[:-1].split([g.numel() for _, g in used])
         for (p, g), part in zip(used, parts):

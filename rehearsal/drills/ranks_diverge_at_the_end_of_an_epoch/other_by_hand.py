@@ -3,7 +3,7 @@ import torch.distributed as dist
 
 
 def train(model, epochs, *, lr, grad_accum_steps):
-    """Gradients are summed by hand, right before the update that uses them."""
+    """Sums gradients by hand, right before the update that uses them."""
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)

@@ -10,9 +10,9 @@ def train(model, epochs, *, lr, grad_accum_steps):
     optimizer = torch.optim.SGD(ddp.parameters(), lr=lr, momentum=0.9)
     for micro_batches in epochs:
         for micro_step, (inputs, targets) in enumerate(micro_batches, start=1):
-            # One decision for both: gradients are shared in the backward before a step.
+            # One decision for both: gradients are synced in the backward before a step.
             is_step = micro_step % grad_accum_steps == 0 or micro_step == len(micro_batches)
-            # An all-reduce for each micro-batch would cost grad_accum_steps times the bytes.
+            # An all-reduce per micro-batch would send grad_accum_steps times the bytes.
             with contextlib.nullcontext() if is_step else ddp.no_sync():
                 loss = (ddp(inputs) - targets).pow(2).sum(1).mean()
                 (loss / step_size(micro_step, len(micro_batches), grad_accum_steps)).backward()
@@ -22,6 +22,6 @@ def train(model, epochs, *, lr, grad_accum_steps):
 
 
 def step_size(micro_step, num_micro_batches, grad_accum_steps):
-    """How many micro-batches the step has to which micro_step belongs, counted from 1."""
+    """The number of micro-batches in the step that micro_step, counted from 1, belongs to."""
     first = (micro_step - 1) // grad_accum_steps * grad_accum_steps
     return min(grad_accum_steps, num_micro_batches - first)

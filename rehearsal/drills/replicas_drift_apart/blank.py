@@ -11,7 +11,7 @@ def newest(folder):
 
 
 def save(folder, state, keep=2):
-    """Publish a checkpoint on this node's disk; drop those that are older than ``keep``."""
+    """Publish a checkpoint on this node's disk; delete all but the newest ``keep``."""
     temporary = folder / "being-written"
     torch.save(state, temporary)
     os.replace(temporary, folder / f"step-{state['step']:08d}.pt")

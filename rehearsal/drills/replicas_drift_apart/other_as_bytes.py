@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 
 def restore_together(folder):
-    """Step and state as bytes from the rank whose disk has the newest; step 0 if none has."""
+    """Step and state, sent as bytes by the rank with the newest; step 0 if no rank has one."""
     steps = [int(path.name.split(".")[0]) for path in folder.glob("*.state")]
     mine = torch.tensor([max(steps, default=0), dist.get_rank()])
     everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]

@@ -11,7 +11,7 @@ def newest(folder):
 
 
 def save(folder, state, keep=2):
-    """Publish a checkpoint on this node's disk; drop those that are older than ``keep``."""
+    """Publish a checkpoint on this node's disk; delete all but the newest ``keep``."""
     temporary = folder / "being-written"
     torch.save(state, temporary)
     os.replace(temporary, folder / f"step-{state['step']:08d}.pt")
@@ -20,7 +20,7 @@ def save(folder, state, keep=2):
 
 
 def agreed_state(folder):
-    """The newest state that any rank has, for all ranks; None if none has any."""
+    """The newest state that any rank has, on every rank; None if no rank has one."""
     path = newest(folder)
     mine = -1 if path is None else int(path.stem.removeprefix("step-"))
     steps = [None] * dist.get_world_size()

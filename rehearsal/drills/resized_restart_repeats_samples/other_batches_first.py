@@ -6,7 +6,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoint_every, lr):
-    """The global batches exist before the ranks do; the position is the number of steps."""
+    """Global batches are cut before the ranks' shares; the position is the number of steps."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     batches = []
     for epoch in range(epochs):
@@ -23,7 +23,7 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoi
     for steps, batch in list(enumerate(batches, 1))[done:]:
         mine = batch[rank::world_size]
         optimizer.zero_grad()
-        # DDP divides by the number of ranks.
+        # DDP averages over ranks, but we want the sum.
         loss = (ddp(inputs[mine]) - targets[mine]).pow(2).sum() * world_size / len(batch)
         loss.backward()
         optimizer.step()

@@ -5,14 +5,14 @@ import torch.distributed as dist
 
 
 class ShardedOrder:
-    """This rank's share of each epoch's order; knows how much of it is done."""
+    """This rank's share of each epoch's order, and how much of it is done."""
 
     def __init__(self, num_samples, rank, world_size):
         self.num_samples, self.rank, self.world_size = num_samples, rank, world_size
         self.epoch, self.done = 0, 0
 
     def next_batch(self, size):
-        """The next ``size`` samples of this rank, fewer or none where the epoch ends."""
+        """This rank's next ``size`` samples; fewer, or none, at the end of an epoch."""
         generator = torch.Generator().manual_seed(40 + self.epoch)
         order = torch.randperm(self.num_samples, generator=generator)
         return order[self.rank :: self.world_size][self.done : self.done + size]
@@ -22,7 +22,7 @@ class ShardedOrder:
         if self.done * self.world_size >= self.num_samples:
             self.epoch, self.done = self.epoch + 1, 0
 
-    # A rank's share is another one in another world; what all ranks have done is not.
+    # A rank's count depends on the world size; the job's total doesn't.
     def state_dict(self):
         return {"epoch": self.epoch, "done_by_all": self.done * self.world_size}
 

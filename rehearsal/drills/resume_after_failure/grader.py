@@ -6,14 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.grading.drill import Body, Judge, Scenario
+from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport, killed
-from rehearsal.kit.harness import cover_findings, largest_difference, marked_samples
-from rehearsal.kit.lineage import Plan, resume_findings, start_in
-from rehearsal.kit.resume import DropoutNet, copy_folder, run_folder, strikes_in_save, watched
+from rehearsal.kit.judge.coverage import coverage_findings, most_steps
+from rehearsal.kit.judge.lineage import resume_findings
+from rehearsal.kit.judge.recorded_run import UninterruptedRun, start_in
+from rehearsal.kit.judge.weights import ranks_differ
+from rehearsal.kit.observe.restart import run_folder
+from rehearsal.kit.observe.samples import marked_samples
+from .watch import DropoutNet, copy_folder, strikes_in_save, watched
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, Judge
 
 CODES = {
     "trained-twice": "a sample is trained more than once per epoch, over a kill or without one",
@@ -111,15 +115,15 @@ def start_all_again(context: RankContext, learner: SimpleNamespace) -> Any:
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def plan_of(earlier: Earlier) -> Plan:
+def run_of(earlier: Earlier) -> UninterruptedRun:
     """The uninterrupted run's steps."""
     starts = [start_in(report, "whole") for report in earlier["nobody kills it"]]
-    return Plan([start.steps for start in starts if start], NUM_SAMPLES, STEPS_PER_EPOCH)
+    return UninterruptedRun([start.steps for start in starts if start], STEPS_PER_EPOCH)
 
 
-def judge_whole(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
+def judge_uninterrupted(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
     """The uninterrupted run is a training run, and saves."""
-    yield from cover_findings(reports, NUM_SAMPLES, EPOCHS, "at the samples of each step")
+    yield from coverage_findings(reports, NUM_SAMPLES, EPOCHS, "at the samples of each step")
     first, second = [start.steps for r in reports if (start := start_in(r, "whole"))]
     if len(first) != TOTAL or len(second) != TOTAL:
         found = f"{len(first)} and {len(second)} optimizer steps on the ranks; {TOTAL} planned"
@@ -132,11 +136,8 @@ def judge_whole(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Fin
         rule = "the model that is given is the one that is trained, step by step"
         yield Finding("not-this-model", found, rule, "at what the optimizer steps on")
         return
-    distance, name = largest_difference(first[-1].after, second[-1].after)
-    if not distance < 1e-6:
-        found = f"without a kill, the ranks end up to {distance:.2g} apart, in {name}"
-        rule = "ranks that start alike and take the same steps stay alike"
-        yield Finding("ranks-differ", found, rule, "at the weights before step 1")
+    last, look = [first[-1].after, second[-1].after], "at the weights before step 1"
+    yield from ranks_differ(last, look, where="without a kill, ")
     before, after = reports[0].answer
     if not after < 0.8 * before:
         found = f"{TOTAL} steps bring the loss from {before:.3f} to {after:.3f}"
@@ -155,9 +156,9 @@ def judge_whole(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Fin
         yield Finding("saves-nothing", found, "only files outlive a kill", "at the loop's end")
 
 
-def judge_killed(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
+def judge_fresh_start(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
     """A fresh start takes the same steps again."""
-    for rank, (report, whole) in enumerate(zip(reports, plan_of(earlier).ranks, strict=True)):
+    for rank, (report, whole) in enumerate(zip(reports, run_of(earlier).ranks, strict=True)):
         begun = start_in(report, "killed")
         for number, (ours, theirs) in enumerate(
             zip(begun.steps if begun else [], whole, strict=False), 1
@@ -174,9 +175,9 @@ def judge_killed(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Fi
 def judge_resumed(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
     """In the middle of an epoch."""
     before = earlier["killed in the middle of an epoch"]
-    done = max(len(report.of("optimizer_step")) for report in before)
+    done = most_steps(before)
     kill = f"killed after step {done}, in the middle of an epoch"
-    yield from resume_findings(plan_of(earlier), reports, "killed", kill, last_save(done), done)
+    yield from resume_findings(run_of(earlier), reports, "killed", kill, last_save(done), done)
 
 
 def last_save(done: int) -> int:
@@ -188,25 +189,25 @@ def judge_save(folder: str) -> Judge:
     """On from the end of an epoch, until the kill inside the save."""
 
     def judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
-        plan = plan_of(earlier)
-        done = plan.reached(earlier["goes on, killed after an epoch"], "killed")
+        run = run_of(earlier)
+        done = run.reached(earlier["goes on, killed after an epoch"], "killed")
         kill = f"killed after step {done}, its save and the end of its epoch"
         saved = done // SAVE_EVERY * SAVE_EVERY
-        yield from resume_findings(plan, reports, folder, kill, saved, done)
+        yield from resume_findings(run, reports, folder, kill, saved, done)
 
     return judge
 
 
 def judge_all(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
     """Each of the starts after a kill inside a save, and the start of a finished run."""
-    plan = plan_of(earlier)
+    run = run_of(earlier)
     for folder, kill in KILLS.items():
-        done = plan.reached(earlier[kill], folder)
+        done = run.reached(earlier[kill], folder)
         if any(map(killed, earlier[kill])):
             said, saved = f"{kill} of step {done}", last_save(done)
-            yield from resume_findings(plan, reports, folder, said, saved, done)
+            yield from resume_findings(run, reports, folder, said, saved, done)
     said = f"finished with step {TOTAL}"
-    yield from resume_findings(plan, reports, "finished", said, TOTAL, TOTAL)
+    yield from resume_findings(run, reports, "finished", said, TOTAL, TOTAL)
     for report in reports:
         begun = start_in(report, "finished")
         if begun and begun.files:
@@ -229,11 +230,13 @@ FAULTS = [Fault(rank=None, at="write", count=1)]
 FAULTS += [Fault(rank=0, at="late_file", count=count) for count in (2, 3, 4)]
 FAULTS += [Fault(rank=1, at="late_file", count=1)]
 SCENARIOS = [
-    Scenario(name="nobody kills it", body=run_in("whole"), judge=judge_whole, deadline_s=5),
+    Scenario(
+        name="nobody kills it", body=run_in("whole"), judge=judge_uninterrupted, deadline_s=5
+    ),
     Scenario(
         name="killed in the middle of an epoch",
         body=run_in("killed"),
-        judge=judge_killed,
+        judge=judge_fresh_start,
         fault=Fault(rank=1, at="optimizer_step", count=5),
         deadline_s=5,
     ),

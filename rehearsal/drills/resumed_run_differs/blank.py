@@ -26,7 +26,7 @@ def train_step(model, optimizer, inputs, targets):
 
 
 def save(path, **state):
-    """Rank 0 writes; the random state of every rank goes into the file."""
+    """Rank 0 writes the file, which holds every rank's random state."""
     states = [None] * dist.get_world_size()
     dist.all_gather_object(states, torch.get_rng_state())
     if dist.get_rank() == 0:
@@ -36,7 +36,7 @@ def save(path, **state):
 
 def train(model, inputs, targets, *, folder, epochs, batch_size, checkpoint_every, seed, lr):
     rank, path = dist.get_rank(), folder / "checkpoint.pt"
-    # Ranks draw different noise.
+    # Each rank draws its own noise.
     torch.manual_seed(seed + rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     for tensor in model.state_dict().values():

@@ -1,92 +1,103 @@
-"""The noise of every step and rank, killed and restarted, is that of the undisturbed run."""
+"""Killed and restarted, does every step draw the noise of the uninterrupted run?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
-from rehearsal.grading.drill import Body, Scenario
+from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.harness import marked_samples
-from .noise import CODES as NOISE_CODES
-from .noise import NoisyNet, alike, other_noise
-from rehearsal.kit.restart import CODES as RESTART_CODES
-from rehearsal.kit.restart import Plan, after, judge_killed, kill, train_watched
-from rehearsal.kit.restart import whole_findings
-from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.engine.reports import Fault
+from rehearsal.kit.judge.findings import first_of, only_first
+from rehearsal.kit.judge.restart import CODES as RESTART_CODES
+from rehearsal.kit.judge.restart import Plan, judge_killed, judge_restart, judge_whole
+from rehearsal.kit.observe.restart import Body, trains
+from rehearsal.grading.verdict import Finding, Judge
+from .noise import NoisyNet
+from .noise_findings import CODES as NOISE_CODES
+from .noise_findings import other_noise, same_noise
 
 CODES = {**RESTART_CODES, **NOISE_CODES}
 # 13 samples for each of two ranks, in batches of 3: the last batch of an epoch has one.
 PLAN = Plan(num_samples=26, epochs=2, steps_per_epoch=5)
-LOOK = "at every draw from the random state between its restore and the first step"
+LOOK = "at every draw from the random state between the restore and the first step"
 
 
-def trains(run: str, every: int = 2) -> Body:
-    """A body that trains in the folder of ``run``, or goes on there."""
-
-    def body(context: RankContext, learner: SimpleNamespace) -> Any:
-        # What was drawn before train is called is another number in each process.
-        torch.seed()
-        context.init_group()
-        model, (inputs, targets) = NoisyNet(context), marked_samples(PLAN.num_samples)
-        return train_watched(
-            context,
-            model,
-            run,
-            lambda folder: learner.train(
-                model,
-                inputs,
-                targets,
-                folder=folder,
-                epochs=PLAN.epochs,
-                batch_size=3,
-                checkpoint_every=every,
-                seed=7,
-                lr=0.02,
-            ),
-        )
-
-    return body
+def train_in(run: str, every: int = 2) -> Body:
+    """A body that trains in the folder of ``run``, or resumes there."""
+    return trains(
+        run,
+        PLAN.num_samples,
+        model=NoisyNet,
+        before=lambda _: forget_the_seed(),
+        epochs=PLAN.epochs,
+        batch_size=3,
+        checkpoint_every=every,
+        seed=7,
+        lr=0.02,
+    )
 
 
-def judge_whole(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
-    """Before any restart: the run, and noise that is noise."""
-    yield from whole_findings(PLAN, reports, "at what all ranks begin with")
-    yield from alike(reports)
+def forget_the_seed() -> None:
+    """The random state before the call of train differs from process to process."""
+    torch.seed()
 
 
-def restarted(killed: str, start: int) -> Callable[..., Iterable[Finding]]:
+def judge_noise(
+    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+) -> Iterator[Finding]:
+    """An uninterrupted run, and whether its noise is noise."""
+    yield from judge_whole(PLAN)(reports, earlier)
+    yield from same_noise(reports)
+
+
+def restarted(killed: str, start: int) -> Judge:
     """The judge of a restart with a checkpoint of step ``start``."""
 
     def judge(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-    ) -> Iterable[Finding]:
-        findings = list(after(PLAN, "whole", LOOK, {killed: start})(reports, earlier))
+    ) -> Iterator[Finding]:
+        findings = list(judge_restart(PLAN, "whole", LOOK, {killed: start})(reports, earlier))
         if not findings or findings[0].code == "not-the-same-run":
-            # The noise tells more than the weights that come of it.
-            findings = [
-                *alike(reports),
-                *other_noise(reports, earlier["whole"], start, LOOK),
-                *findings,
-            ]
-        return findings[:1]
+            # The noise says more than the weights that follow from it.
+            noise = same_noise(reports), other_noise(reports, earlier["whole"], start, LOOK)
+            yield from first_of(*noise, findings)
+        else:
+            yield from findings
 
-    return judge
+    return only_first(judge)
 
 
 SCENARIOS = [
-    Scenario(name="whole", body=trains("whole"), judge=judge_whole, deadline_s=6),
-    Scenario(name="killed", body=trains("a"), judge=judge_killed, fault=kill(3), deadline_s=6),
-    Scenario(name="resumed", body=trains("a"), judge=restarted("killed", 2), deadline_s=6),
-    # Now with the last checkpoint at the end of an epoch.
-    Scenario(name="end", body=trains("b", 5), judge=judge_killed, fault=kill(6), deadline_s=6),
-    Scenario(name="from the end", body=trains("b", 5), judge=restarted("end", 5), deadline_s=6),
-    Scenario(name="late", body=trains("c", 4), judge=judge_killed, fault=kill(9), deadline_s=6),
+    Scenario(name="whole", body=train_in("whole"), judge=judge_noise, deadline_s=6),
     Scenario(
-        name="resumed late", body=trains("c", 4), judge=restarted("late", 8), deadline_s=6
+        name="killed",
+        body=train_in("a"),
+        judge=judge_killed,
+        fault=Fault.after_step(3, rank=1),
+        deadline_s=6,
+    ),
+    Scenario(name="resumed", body=train_in("a"), judge=restarted("killed", 2), deadline_s=6),
+    # Now with the last checkpoint at the end of an epoch.
+    Scenario(
+        name="end",
+        body=train_in("b", 5),
+        judge=judge_killed,
+        fault=Fault.after_step(6, rank=1),
+        deadline_s=6,
+    ),
+    Scenario(
+        name="from the end", body=train_in("b", 5), judge=restarted("end", 5), deadline_s=6
+    ),
+    Scenario(
+        name="late",
+        body=train_in("c", 4),
+        judge=judge_killed,
+        fault=Fault.after_step(9, rank=1),
+        deadline_s=6,
+    ),
+    Scenario(
+        name="resumed late", body=train_in("c", 4), judge=restarted("late", 8), deadline_s=6
     ),
 ]

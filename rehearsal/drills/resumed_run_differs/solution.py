@@ -10,8 +10,8 @@ def loader_of(epoch, first, inputs, targets, batch_size):
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
     mine = order[dist.get_rank() :: dist.get_world_size()].split(batch_size)[first:]
     batches = [batch.tolist() for batch in mine]
-    # A loader draws a seed for its workers whenever it is iterated over, even without workers:
-    # from a generator of its own, or a resume would shift the noise by that draw.
+    # Each iteration over a loader draws a base seed, even without workers. A resumed run
+    # iterates once more, so a draw from the global generator would shift the noise.
     own = torch.Generator()
     return DataLoader(TensorDataset(inputs, targets), batch_sampler=batches, generator=own)
 
@@ -29,7 +29,7 @@ def train_step(model, optimizer, inputs, targets):
 
 
 def save(path, **state):
-    """Rank 0 writes; the random state of every rank goes into the file."""
+    """Rank 0 writes the file, which holds every rank's random state."""
     states = [None] * dist.get_world_size()
     dist.all_gather_object(states, torch.get_rng_state())
     if dist.get_rank() == 0:
@@ -39,7 +39,7 @@ def save(path, **state):
 
 def train(model, inputs, targets, *, folder, epochs, batch_size, checkpoint_every, seed, lr):
     rank, path = dist.get_rank(), folder / "checkpoint.pt"
-    # Ranks draw different noise.
+    # Each rank draws its own noise.
     torch.manual_seed(seed + rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     for tensor in model.state_dict().values():

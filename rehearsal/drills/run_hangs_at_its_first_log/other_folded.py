@@ -3,7 +3,7 @@ import torch.distributed as dist
 
 
 def train(model, shares, *, lr, log_every):
-    """The loss rides in the collective that the gradients need anyway."""
+    """The loss rides along in the collective that the gradients need anyway."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     parameters = list(model.parameters())
     log = []

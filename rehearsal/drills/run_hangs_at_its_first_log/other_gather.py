@@ -3,7 +3,7 @@ import torch.distributed as dist
 
 
 class Log:
-    """Every rank tells rank 0 its sum; only rank 0 keeps a line."""
+    """Every rank sends its sum to rank 0; only rank 0 keeps a line."""
 
     def __init__(self, every):
         self.every, self.lines = every, []

@@ -15,7 +15,7 @@ def train(model, micro_batches, *, lr, grad_accum_steps):
         optimizer.zero_grad()
         for number, (ids, targets, mask) in enumerate(step, start=1):
             is_last = number == len(step)
-            # Only the last backward of a step talks to the other ranks.
+            # Only a step's last backward syncs gradients.
             with contextlib.nullcontext() if is_last else ddp.no_sync():
                 loss = masked_loss(ddp(ids), targets, mask)
                 (loss / len(step)).backward()
@@ -23,6 +23,6 @@ def train(model, micro_batches, *, lr, grad_accum_steps):
 
 
 def masked_loss(outputs, targets, mask):
-    """The mean squared error over the tokens that are no padding. All (B, T)."""
+    """The mean squared error over the tokens that aren't padding. All (B, T)."""
     errors = (outputs - targets).pow(2) * mask
     return errors.sum() / mask.sum().clamp(min=1)

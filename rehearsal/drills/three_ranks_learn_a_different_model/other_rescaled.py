@@ -6,7 +6,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, micro_batches, *, lr, grad_accum_steps):
-    """DDP's average of summed losses, turned into a mean over tokens before the update."""
+    """Rescales DDP's average of summed losses to a mean over tokens, before the update."""
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=lr)
     num_tokens, micro_step = 0, 0

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 
 class Checkpoints:
-    """The last two checkpoints of a run; rank 0 writes, all ranks read."""
+    """A run's last two checkpoints; rank 0 writes, all ranks read."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -22,7 +22,7 @@ class Checkpoints:
                 old.unlink()
 
     def restore(self, model, optimizer):
-        """The step to go on from."""
+        """Load the newest checkpoint, if there is one; return its step, or 0."""
         if not self.all():
             return 0
         state = torch.load(self.all()[-1])
@@ -39,7 +39,7 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoi
     checkpoints = Checkpoints(folder)
     step = checkpoints.restore(model, optimizer)
     steps_per_epoch = -(-len(inputs) // global_batch_size)
-    left_out = []
+    skipped = []
     while step < epochs * steps_per_epoch:
         first = step % steps_per_epoch * global_batch_size
         last = min(first + global_batch_size, len(inputs))
@@ -49,12 +49,12 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoi
         loss = (model(inputs[mine]) - targets[mine]).pow(2).sum() / (last - first)
         loss.backward()
         if torch.isnan(loss):
-            print(f"[rank {rank}] step {step}: the loss is not a number")
-            left_out.append(step)
+            print(f"[rank {rank}] step {step}: the loss is NaN")
+            skipped.append(step)
         for parameter in model.parameters():
             if parameter.grad is not None:
                 dist.all_reduce(parameter.grad)
         optimizer.step()
         if step % checkpoint_every == 0:
             checkpoints.save(step, model, optimizer)
-    return left_out
+    return skipped

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 
 class Checkpoints:
-    """The last two checkpoints of a run; rank 0 writes, all ranks read."""
+    """A run's last two checkpoints; rank 0 writes, all ranks read."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -22,7 +22,7 @@ class Checkpoints:
                 old.unlink()
 
     def restore(self, model, optimizer):
-        """The step to go on from."""
+        """Load the newest checkpoint, if there is one; return its step, or 0."""
         if not self.all():
             return 0
         state = torch.load(self.all()[-1])
@@ -39,7 +39,7 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoi
     checkpoints = Checkpoints(folder)
     step = checkpoints.restore(model, optimizer)
     steps_per_epoch = -(-len(inputs) // global_batch_size)
-    left_out = []
+    skipped = []
     while step < epochs * steps_per_epoch:
         first = step % steps_per_epoch * global_batch_size
         last = min(first + global_batch_size, len(inputs))
@@ -51,12 +51,12 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoi
         grads = [p.grad for p in model.parameters() if p.grad is not None]
         for grad in grads:
             dist.all_reduce(grad)
-        # After the reduce all ranks see the same sum, and one rank's NaN is in it: so all of
-        # them come to the same verdict without another collective.
+        # After the all-reduce, every rank sees the same sums, with any rank's NaN in them. So
+        # all ranks make the same decision without another collective.
         if all(torch.isfinite(grad).all() for grad in grads):
             optimizer.step()
         else:
-            left_out.append(step)
+            skipped.append(step)
         if step % checkpoint_every == 0:
             checkpoints.save(step, model, optimizer)
-    return left_out
+    return skipped
