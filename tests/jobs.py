@@ -74,9 +74,9 @@ def kill_after_save(rank: int, step: int) -> None:
 
     save = launch.save
 
-    def save_and_die(parts: Any, journal: Any, writer: Any) -> None:
-        save(parts, journal, writer)
-        if this_rank() == rank and parts["sampler"].position == step:
+    def save_and_die(job: Any) -> None:
+        save(job)
+        if this_rank() == rank and job.parts["sampler"].position == step:
             die()
 
     launch.save = save_and_die
@@ -84,7 +84,7 @@ def kill_after_save(rank: int, step: int) -> None:
 
 def break_the_loader(rank: int, at_call: int) -> None:
     """Make one rank's dataset raise on one of its reads."""
-    from trainer_core.data import ToyClassificationDataset
+    from trainer_core.datasets import ToyClassificationDataset
 
     batch, calls = ToyClassificationDataset.batch, []
 
@@ -191,10 +191,10 @@ def both(*preparations: Callable[[], None]) -> None:
 
 def hide_checkpoints(rank: int) -> None:
     """Show ``rank`` an empty folder."""
-    import trainer_core.run_folder as runfolder
+    import trainer_core.run_folder as run_folder
 
     if this_rank() == rank:
-        runfolder.published_steps = lambda _: {}  # type: ignore[assignment]
+        run_folder.published_steps = lambda _: {}  # type: ignore[assignment]
 
 
 def run_ranks(

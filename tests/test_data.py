@@ -517,7 +517,7 @@ class TestTokens:
         tokens.tofile(tmp_path / "x.bin")
         source = build_dataset(tokens_of(tmp_path / "x.bin"))
         source.batch([0])
-        with pytest.raises(UserError, match=r"token 256, .*--vocab-size 256.*Raise"):
+        with pytest.raises(UserError, match=r"token 256 found, .*--vocab-size 256.*Raise"):
             source.batch([0, 6])
         build_dataset(tokens_of(tmp_path / "x.bin", vocab_size=257)).batch([6])
 

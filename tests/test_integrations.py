@@ -329,7 +329,7 @@ def progress_of(records: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 class TestBuildExporters:
     def test_an_unknown_name_is_refused(self) -> None:
         """A run of a week without the curves that were asked for."""
-        rule = "no such exporter, so its numbers would be lost"
+        rule = "no such exporter, so its metrics would be lost"
         with pytest.raises(
             UserError, match=f"--export wandb: {rule}. Choose tensorboard or prometheus."
         ):
@@ -348,7 +348,7 @@ class TestBuildExporters:
         with pytest.raises(UserError) as error:
             build_exporters([name])
         assert f"--export {name}: the package {package} is not installed" in str(error.value)
-        assert "its numbers would be lost" in str(error.value)
+        assert "its metrics would be lost" in str(error.value)
         assert str(error.value).endswith(f"Run: pip install -c constraints.txt -e '.[{name}]'")
 
     def test_the_sinks_come_in_the_order_of_the_names(

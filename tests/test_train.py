@@ -127,10 +127,10 @@ class TestPrecision:
         for module in trainer.model.modules():
             if isinstance(module, nn.Linear):
                 module.register_forward_hook(watch)
-        withheld = train_step(trainer, [batch_of(16)], 16, 1e-3)
+        skipped = train_step(trainer, [batch_of(16)], 16, 1e-3)
         assert seen == {dtype}
         assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}
-        assert withheld.item() == 0
+        assert skipped.item() == 0
         (record,) = read_records(trainer, 1)
         expected = sum(
             g.square().sum() for g in mean_gradients(trainer_of().model, batch_of(16))

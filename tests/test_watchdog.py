@@ -20,7 +20,8 @@ from jobs import finish, run_ranks, slow_down_saves, slow_down_steps, small, thi
 from torch.distributed import HashStore
 
 from trainer_core.local_launcher import LocalRanks
-from trainer_core.watchdog import Watchdog, blame, place_of
+from trainer_core.hang_report import blame, process_identity
+from trainer_core.watchdog import Watchdog
 
 TIMEOUT_S = 2.0
 # Ranks cannot import a test module; its functions travel by value, as a notebook's do.
@@ -48,7 +49,7 @@ class TestBlame:
     def test_if_all_stand_alike_nobody_is_named(self) -> None:
         """A rank that is blamed is also ended; a guess would end an innocent one."""
         ranks, why = blame([report(True, 4), report(True, 4)])
-        assert (ranks, why) == ([], "all ranks stood at the same collective")
+        assert (ranks, why) == ([], "all ranks were at the same collective")
 
     def test_if_nobody_waits_no_collective_is_blamed(self) -> None:
         """All ranks may wait for the same disk; the network is the wrong place to look."""
@@ -203,7 +204,7 @@ class TestHang:
         """A rank that is gone leaves its process id to whoever comes next."""
         stranger = subprocess.Popen(["sleep", "60"])
         try:
-            place = place_of(stranger.pid)
+            place = process_identity(stranger.pid)
             store = HashStore()
             watchdog = Watchdog.__new__(Watchdog)
             store.set("place/1", json.dumps([*place[:-1], "another start"]))

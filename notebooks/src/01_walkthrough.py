@@ -837,9 +837,21 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 
 # %% include="run_folder" collapsed=true
 
+# %% include="resume" collapsed=true
+
+# %% include="resume_check" collapsed=true
+
+# %% include="run_log" collapsed=true
+
+# %% include="ledger" collapsed=true
+
+# %% include="progress" collapsed=true
+
+# %% include="hang_report" collapsed=true
+
 # %% include="watchdog" collapsed=true
 
-# %% include="journal" collapsed=true
+# %% include="job" collapsed=true
 
 # %% include="launch" typed="run train_run train_loop next_step save"
 

@@ -26,18 +26,18 @@ def is_rank(rank: int | None) -> bool:
 
 def at_step(step: int, act: Callable[[], None], when: str = "before the ledger") -> None:
     """Call ``act`` when the optimizer has taken ``step``, before or after its ledger line."""
-    from trainer_core.journal import Journal
+    from trainer_core.ledger import Ledger
 
-    trained = Journal.trained
+    add = Ledger.add
 
-    def acting(self: Journal, at: int, *rest: object) -> None:
+    def acting(self: Ledger, at: int, *rest: object) -> None:
         if at == step and when == "before the ledger":
             act()
-        trained(self, at, *rest)  # type: ignore[arg-type]
+        add(self, at, *rest)  # type: ignore[arg-type]
         if at == step and when == "after the ledger":
             act()
 
-    Journal.trained = acting  # type: ignore[method-assign,assignment]
+    Ledger.add = acting  # type: ignore[method-assign,assignment]
 
 
 def signal_itself(
@@ -71,14 +71,14 @@ def signal_in_the_save(signal_: signal.Signals, step: int) -> None:
 
 def fail_in(place: str, act: Callable[[], None], rank: int, call: int) -> None:
     """Call ``act``, which raises, on one rank in its ``call``-th forward, read or event."""
-    import trainer_core.journal
-    from trainer_core.data import ToyClassificationDataset
+    import trainer_core.run_log
+    from trainer_core.datasets import ToyClassificationDataset
     from trainer_core.model import TinyNet
 
     owner, name = {
         "forward": (TinyNet, "forward"),
         "loader": (ToyClassificationDataset, "batch"),
-        "logging": (trainer_core.journal, "log_rank_event"),
+        "logging": (trainer_core.run_log, "log_rank_event"),
     }[place]
     original, calls = getattr(owner, name), count(1)
 
@@ -117,7 +117,7 @@ def exhaust_memory(limit: str, with_torch: bool) -> None:
 
 def poison(sample: int) -> None:
     """Make a sample of the toy data NaN, for whichever rank trains it."""
-    from trainer_core.data import ToyClassificationDataset
+    from trainer_core.datasets import ToyClassificationDataset
 
     batch = ToyClassificationDataset.batch
 

@@ -108,13 +108,13 @@ def fill_at_line(kind: str, failing: int, step: int, passes: bool, rank: int) ->
 
 def fill_at_trace(rank: int) -> None:
     """The disk is full when the trace is written."""
-    import trainer_core.journal as journal
+    import trainer_core.progress as progress
 
     def limit(path: Path, *_: Any, **__: Any) -> None:
         if path.exists() and path.stat().st_size > 2000:
             limit_file_size(path.stat().st_size)
 
-    before(journal, "append_trace", limit)
+    before(progress, "append_trace", limit)
 
 
 def slow_down_fsync(seconds: float, struck: Path, rank: int) -> None:

@@ -164,7 +164,7 @@ def second_job(bench: Bench, world_size: int) -> Try:
         time.sleep(0.2)  # rank 1 may still write its line
         before = contents(run_dir)
         with Job(folder, world_size, SMALL, run_dir=run_dir) as second:
-            problem = refused(second, "another job trains here")
+            problem = refused(second, "another job is training here")
         if contents(run_dir) != before:
             problem = problem or "the refused job has changed files"
         go.touch()
@@ -213,18 +213,18 @@ def orphaned_worker(bench: Bench) -> Try:
 
 def wait_before_the_lock(here: Path, go: Path) -> None:
     """Stop a start between its decision and its lock until a file appears."""
-    import trainer_core.launch as launch
+    import trainer_core.job as job
 
-    prepare_run_dir = vars(launch)["prepare_run_dir"]
+    prepare_run_dir = vars(job)["prepare_run_dir"]
 
-    def late(*arguments: Any) -> None:
+    def late(*arguments: Any) -> Any:
         here.touch()
         deadline = time.monotonic() + 60
         while not go.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
-        prepare_run_dir(*arguments)
+        return prepare_run_dir(*arguments)
 
-    vars(launch)["prepare_run_dir"] = late
+    vars(job)["prepare_run_dir"] = late
 
 
 def late_decision(bench: Bench) -> Try:

@@ -13,7 +13,7 @@ class TrainConfig:
     """Every setting of a run, checked on construction.
 
     Raises:
-        UserError: if a value is of the wrong type or out of its bounds, or if two disagree.
+        UserError: if a value has the wrong type or is out of bounds, or if two values conflict.
     """
 
     # identity: a resume that changes one of these is refused
@@ -75,8 +75,8 @@ class TrainConfig:
         raise NotImplementedError
 
     def digest(self) -> str:
-        """SHA-256 (hex) over the settings that define the training: equal in every process.
+        """SHA-256 (hex) over the settings that define the training; the same in every process.
 
-        Paths, ranks and the way the global batch is cut are left out; G itself is in it.
+        Paths, ranks and the way the global batch is split are left out. G itself is included.
         """
         raise NotImplementedError
