@@ -98,16 +98,18 @@ def texts_in(path: Path) -> Iterator[str]:
 class TestTable:
     def test_the_table_has_each_modules_question_and_lines_of_code(self) -> None:
         """A table with stale numbers is worse than none."""
-        head = "| read in this order | question it answers | lines of code |"
-        rows = [f"\n{head}\n|---|---|---|\n"]
+        head = "| read in this order | question it answers | lines of code | practice |"
+        rows = [f"\n{head}\n|---|---|---|---|\n"]
         for name in MODULES:
             path = ROOT / "trainer_core" / f"{name}.py"
             docstring = path.read_text().split('"""')[1]
             question = re.search(r'answers: "(.*?)"', docstring, re.DOTALL)
             assert question is not None
             text = " ".join(question[1].split())
+            (notebook,) = (ROOT / "notebooks" / "drills").glob(f"*_cell_{name}.ipynb")
             rows.append(
-                f"| [{name}](trainer_core/{name}.py) | {text} | {lines_of_code(path)} |\n"
+                f"| [{name}](trainer_core/{name}.py) | {text} | {lines_of_code(path)} "
+                f"| [drill](notebooks/drills/{notebook.name}) |\n"
             )
         table = "".join(rows) + "\n"
         if UPDATE:
