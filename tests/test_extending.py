@@ -169,6 +169,28 @@ class TestEvents:
         assert shown == events.table() + "\n", "run with UPDATE_EXTENDING=1"
 
 
+# ---------------------------------------------------------------- diffs
+
+
+def test_a_diff_shows_the_sources_of_notebooks_not_the_notebooks() -> None:
+    """One changed sentence is 300 changed lines of JSON, and nobody reviews the sentence."""
+    paths = sorted((ROOT / "notebooks").rglob("*.*"))
+    derived = [path for path in paths if path.suffix == ".ipynb"]
+    sources = [path for path in paths if path.suffix == ".py"]
+    assert derived
+    assert sources
+    rules = [
+        line.split()
+        for line in (ROOT / ".gitattributes").read_text("utf-8").splitlines()
+        if not line.startswith("#")
+    ]
+    ((pattern, *attributes),) = rules
+    assert attributes == ["linguist-generated=true", "-diff"]
+    matched = {*ROOT.glob(pattern)}
+    assert set(derived) <= matched
+    assert not set(sources) & matched
+
+
 # ---------------------------------------------------------------- python -m rehearsal new
 
 
