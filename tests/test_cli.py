@@ -155,6 +155,7 @@ class TestCommands:
             assert text in capsys.readouterr().out, arguments
         assert progress().entries() == []
 
+    @pytest.mark.ranks
     def test_it_runs_as_a_module(self) -> None:
         """-m takes another way in than a call of main."""
         run = subprocess.run(
