@@ -154,7 +154,7 @@ class TestFlags:
             ("--dataset-size 1000000000000", "held in memory"),
             ("--device cuda", "GPU"),
             ("--export nowhere", "tensorboard or prometheus"),
-            ("--warmup-steps 60", "nothing is left to decay over"),
+            ("--warmup-steps 60", "nothing is left to decay"),
         ],
     )
     def test_a_mistake_ends_with_2_and_a_short_message(
