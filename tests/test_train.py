@@ -431,6 +431,7 @@ class TestSync:
 
 class Trained(NamedTuple):
     losses: list[float]  # of ten steps
+    norms: list[float]  # of their gradients
     has_moved: bool
     reduce_scatters: int
 
@@ -474,10 +475,11 @@ def ten_steps(
         batch = batch_of(13, seed=step)
         share = MicroBatch(*(tensor[info.rank :: info.world_size] for tensor in batch))
         train_step(trainer, cut(share, 4, len(share.samples) - 4), 13, 1e-2)
-    losses = [record.loss for record in read_records(trainer, 10)]
+    records = read_records(trainer, 10)
+    losses, norms = [r.loss for r in records], [r.grad_norm for r in records]
     pairs = zip(before, model.parameters(), strict=True)
     has_moved = any(not torch.equal(old, new) for old, new in pairs)
-    return losses, has_moved, len(calls)
+    return losses, norms, has_moved, len(calls)
 
 
 def count_calls(owner: Any, name: str) -> list[None]:
@@ -505,6 +507,7 @@ class TestWrappers:
             trained[wrapper] = first
         assert trained["FSDP2"].reduce_scatters == 10
         assert trained["DDP"].losses == pytest.approx(trained["FSDP2"].losses, rel=1e-5)
+        assert trained["DDP"].norms == pytest.approx(trained["FSDP2"].norms, rel=1e-5)
         assert trained["DDP"].losses[0] != trained["DDP"].losses[-1]
 
     def test_an_optimizer_made_before_fully_shard_updates_nothing(self) -> None:
