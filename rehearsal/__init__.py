@@ -1,20 +1,77 @@
-"""The coach: runs what a learner typed on real ranks, and says what is wrong with it."""
+"""The coach: runs what you typed on real ranks and tells you what is wrong with it.
 
-from rehearsal.drill import Drill, UnknownDrill, drill_ids, load
-from rehearsal.grading import grade, grade_source
-from rehearsal.progress import forget
-from rehearsal.ranks import warm_up
-from rehearsal.ui import brief, check, debrief, diff, hint, narration, solution, start, status
-from rehearsal.verdict import Finding, Verdict
+import rehearsal
+rehearsal.start("lift_to_distributed")    # shows the task and starts the clock
+rehearsal.check("lift_to_distributed")    # in a later cell, once you have typed it
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rehearsal.grading.check import grade, grade_source, warm_up
+    from rehearsal.grading.drill import Drill, UnknownDrill
+    from rehearsal.grading.verdict import Finding, Verdict
+    from rehearsal.session.coach import (
+        brief,
+        check,
+        debrief,
+        diff,
+        hint,
+        narration,
+        solution,
+        start,
+        status,
+    )
+    from rehearsal.session.progress import forget
+
+# Imported when they are first used: a rank imports this package too, and needs none of them.
+_HOMES = {
+    "rehearsal.grading.check": "grade grade_source warm_up",
+    "rehearsal.grading.drill": "Drill UnknownDrill",
+    "rehearsal.grading.verdict": "Finding Verdict",
+    "rehearsal.session.coach": "brief check debrief diff hint narration solution start status",
+    "rehearsal.session.progress": "forget",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def drills() -> list[Drill]:
-    """All drills, in the order in which to take them: id, title, minutes, needed names."""
+    """All drills in the order in which to take them: id, title, minutes, needed names."""
+    from rehearsal.grading.drill import drill_ids, load
+
     return [load(drill_id) for drill_id in drill_ids()]
 
 
 __all__ = [
-    "Drill", "Finding", "UnknownDrill", "Verdict",
-    "brief", "check", "debrief", "diff", "drills", "forget", "grade", "grade_source", "hint",
-    "narration", "solution", "start", "status", "warm_up",
-]  # fmt: skip
+    "Drill",
+    "Finding",
+    "UnknownDrill",
+    "Verdict",
+    "brief",
+    "check",
+    "debrief",
+    "diff",
+    "drills",
+    "forget",
+    "grade",
+    "grade_source",
+    "hint",
+    "narration",
+    "solution",
+    "start",
+    "status",
+    "warm_up",
+]

@@ -7,20 +7,22 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rehearsal import docs, drills, forget, selftest, ui
-from rehearsal.drill import UnknownDrill, load
-from rehearsal.frontend import spelled_for_a_shell
+from rehearsal import drills, forget
+from rehearsal.grading.drill import UnknownDrill, load
+from rehearsal.grading import drills_page, selftest
+from rehearsal.session import coach
+from rehearsal.session.frontend import spelled_for_a_shell
 
 OF_A_DRILL = {
-    "brief": (ui.brief, "what is asked"),
-    "start": (ui.start, "the same, and the clock begins"),
-    "hint": (ui.hint, "the next of three"),
-    "narration": (ui.narration, "what to say while typing it"),
-    "diff": (ui.diff, "what changed between the last two attempts"),
+    "brief": (coach.brief, "what is asked"),
+    "start": (coach.start, "the same, and the clock begins"),
+    "hint": (coach.hint, "the next of three"),
+    "narration": (coach.narration, "what to say while typing it"),
+    "diff": (coach.diff, "what changed between the last two attempts"),
 }
 PLAIN = {
-    "status": (ui.status, "what has passed, what is due, what to do next"),
-    "debrief": (ui.debrief, "the last timed run: pace and findings"),
+    "status": (coach.status, "what has passed, what is due, what to do next"),
+    "debrief": (coach.debrief, "the last timed run: pace and findings"),
     "forget": (forget, "delete the history of your rehearsals"),
 }
 
@@ -79,7 +81,7 @@ def check(drill: str, file: Path) -> int:
             f"{file} cannot be read ({error}). A check takes a file of Python text; "
             f"begin one with: python -m rehearsal blank {drill} > attempt.py"
         ) from None
-    return 0 if ui.check_text(drill, text, str(file)).status == "passed" else 1
+    return 0 if coach.check_text(drill, text, str(file)).status == "passed" else 1
 
 
 def run_selftest(names: Sequence[str]) -> int:
@@ -105,12 +107,12 @@ def obey(options: argparse.Namespace) -> int:
     if options.command == "selftest":
         return run_selftest(options.drill)
     if options.command == "docs":
-        if not docs.PATH.parent.is_dir():
+        if not drills_page.PATH.parent.is_dir():
             raise Unreadable(
-                f"{docs.PATH.parent} does not exist: the page belongs to a copy of the "
+                f"{drills_page.PATH.parent} does not exist: the page belongs to a copy of the "
                 "project. Run this in a clone, installed by make setup."
             )
-        return 0 if docs.write(drills(), print) else 1
+        return 0 if drills_page.write(drills(), print) else 1
     if options.command in OF_A_DRILL:
         OF_A_DRILL[options.command][0](options.drill)
     elif options.command in PLAIN:
@@ -118,7 +120,7 @@ def obey(options: argparse.Namespace) -> int:
     elif options.command == "blank":
         print(load(options.drill).blank, end="")
     elif options.command == "solution":
-        ui.solution(options.drill, give_up=options.give_up)
+        coach.solution(options.drill, give_up=options.give_up)
     else:
         show_list()
     return 0

@@ -1,11 +1,12 @@
-"""How fast the trainer is, beside what it can be compared with.
+"""How fast is the trainer, next to the alternatives?
 
     python scripts/bench.py
     python scripts/bench.py --only step,order --json figures.json
     python scripts/bench.py --quick
 
-What is compared takes turns in one process, step by step or save by save: on a shared machine
-the speed of a minute ago says nothing. The table is Markdown; a target means "at most".
+Alternatives take turns in one process, step by step or save by save, because on a shared
+machine the speed of a minute ago says nothing. The output is a Markdown table; each target is
+an upper bound.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rehearsal.audit import read_jsonl
+from rehearsal.engine.processes import stat_of
+from rehearsal.evidence.audit import read_jsonl
 from trainer_core import job, launch
 from trainer_core.checkpoint import save_checkpoint
 from trainer_core.checkpoint_writer import CheckpointWriter
@@ -62,7 +64,7 @@ now = time.perf_counter
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One line of the table; without a figure the note says why."""
+    """One line of the table; if there is no figure, the note says why."""
 
     section: str
     what: str
@@ -73,13 +75,13 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the figure is at most the target; None where one is missing."""
+        """Whether the figure is at most the target; None if either is missing."""
         if self.figure is None or self.target is None:
             return None
         return self.figure <= self.target
 
     def cells(self) -> list[str]:
-        """The line, as text."""
+        """The line's cells as text."""
         figure = "skipped" if self.figure is None else f"{self.figure:.4g} {self.unit}"
         target = "" if self.target is None else f"{self.target:g} {self.unit}"
         met = {None: "", True: "yes", False: "NO"}[self.met]
@@ -87,18 +89,18 @@ class Row:
 
 
 def quartiles(values: Sequence[float], scale: float = 1.0) -> str:
-    """The spread of some values, for a note."""
+    """The quartiles of some values, for a note."""
     return "quartiles " + ", ".join(f"{value * scale:.4g}" for value in quantiles(values, n=4))
 
 
 # ---------------------------------------------------------------- the step
 
 FRAMEWORKS = {"Lightning Fabric": "lightning_fabric", "Accelerate": "accelerate"}
-WARM_UP = 40  # steps that are not counted
+WARM_UP = 40  # steps left out of the figures
 
 
 def plain_loop(cfg: TrainConfig, device: torch.device, framework: str = "") -> Iterator[None]:
-    """The loop that one writes by hand or in a framework: same loader, clipping, schedule."""
+    """The loop you'd write by hand or in a framework: same loader, clipping and schedule."""
     source = build_dataset(cfg)
     sampler = ResumeAwareDistributedSampler(plan_steps(cfg, source), cfg, 0, 1)
     view = TrainingView(source, seed=cfg.seed, input_noise=0.0)
@@ -139,19 +141,19 @@ def plain_loop(cfg: TrainConfig, device: torch.device, framework: str = "") -> I
 def take_turns(
     cfg: TrainConfig, device: torch.device, loops: Mapping[str, Iterator[None]]
 ) -> dict[str, list[float]]:
-    """Seconds of each step of ``run(cfg)``, the "trainer", and of the loops beside it.
+    """Seconds of each step of ``run(cfg)``, called "trainer", and of the other loops.
 
-    The trainer is the real one, from ``run`` on; only its loader is wrapped, which it asks once
-    per step. When it asks, its clock stops, each of the others makes one step, in an order
-    drawn anew, and its clock starts again. From one request to the next that is a whole step,
-    with all that is written to ledger, log and trace.
+    The trainer is the real one, started by ``run``. Only its loader is wrapped, which it calls
+    once per step: its clock stops, each of the other loops takes one step, in random order, and
+    its clock starts again. From one call to the next is one full step, including everything
+    written to ledger, log and trace.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ("trainer", *loops)}
     names, draw = list(loops), random.Random(0)
 
     def clock() -> float:
         if device.type == "cuda":
-            torch.cuda.synchronize()  # each pays for the work that it has started
+            torch.cuda.synchronize()  # each loop pays for the work it launched
         return now()
 
     def wrapped_loader(*arguments: Any) -> Iterator[MicroBatch]:
@@ -169,7 +171,7 @@ def take_turns(
     progress = (cfg.run_dir.parent / "progress.txt").open("w")
     with patch.object(job, "build_dataloader", wrapped_loader), redirect_stderr(progress):
         launch.run(cfg)
-    # The last step of all saves a checkpoint, and the trainer's does not come back from it.
+    # After the last step the trainer saves a checkpoint and never calls the loader again.
     counted = slice(WARM_UP, len(seconds["trainer"]))
     return {name: times[counted] for name, times in seconds.items()}
 
@@ -177,20 +179,27 @@ def take_turns(
 def bench_step(
     quick: bool, folder: Path, section: str = "step", device: str = "cpu"
 ) -> Iterator[Row]:
-    """The trainer with logs, phases and ledger on, against loops that have none of them."""
-    there = [name for name, module in FRAMEWORKS.items() if importlib.util.find_spec(module)]
-    for name in [name for name in FRAMEWORKS if name not in there]:
+    """The trainer with logs, phases and ledger on, vs. loops that have none of them."""
+    installed = [
+        name for name, module in FRAMEWORKS.items() if importlib.util.find_spec(module)
+    ]
+    for name in [name for name in FRAMEWORKS if name not in installed]:
         note = "not installed: pip install -e '.[bench]'"
         yield Row(section=section, what=f"trainer / {name}", target=1.0, note=note)
     for input_dim, hidden_dim, steps in ((256, 512, 1200), (8, 8, 2400)):
         steps = 300 if quick else steps
         cfg = TrainConfig(
-            run_dir=folder / f"{section}-{hidden_dim}", device=device,
-            input_dim=input_dim, hidden_dim=hidden_dim, dataset_size=16 * steps, max_epochs=1,
-            decay_steps=steps, checkpoint_every_steps=steps,
-        )  # fmt: skip
-        for name in ["hand-written", *there]:
-            # Two at a time: a third would evict what both keep in the caches.
+            run_dir=folder / f"{section}-{hidden_dim}",
+            device=device,
+            input_dim=input_dim,
+            hidden_dim=hidden_dim,
+            dataset_size=16 * steps,
+            max_epochs=1,
+            decay_steps=steps,
+            checkpoint_every_steps=steps,
+        )
+        for name in ["hand-written", *installed]:
+            # Two loops at a time: a third would evict their data from the caches.
             framework = "" if name == "hand-written" else name
             other = plain_loop(cfg, torch.device(device), framework)
             seconds = take_turns(
@@ -203,23 +212,23 @@ def bench_step(
 def step_rows(
     section: str, width: str, name: str, seconds: Mapping[str, Sequence[float]]
 ) -> Iterator[Row]:
-    """What the seconds of each step of the trainer and of the loop ``name`` say."""
+    """The table's rows for the step times of the trainer and of the loop ``name``."""
 
     def us(values: Sequence[float]) -> float:
-        # A median of all would hide what only each 20th step does, a mean would show the noise.
+        # A plain median would hide what only every 20th step does; a mean would show the noise.
         logs = [value for step, value in enumerate(values, WARM_UP + 1) if step % 20 == 0]
         rest = [value for step, value in enumerate(values, WARM_UP + 1) if step % 20]
         return (0.95 * median(rest) + 0.05 * median(logs)) * 1e6
 
     row = partial(Row, section=section)
     typical = {loop: us(values) for loop, values in seconds.items()}
-    # Of the differences within a turn: they drift less.
+    # Differences within one turn drift less than the difference of two medians.
     extra = [a - b for a, b in zip(seconds["trainer"], seconds[name], strict=True)]
     targets = {"256/512 hand-written": (1.03, None), "8/8 hand-written": (None, 100.0)}
     ratio_target, us_target = targets.get(f"{width} {name}", (1.0, None))
     ratio, note = 1 + us(extra) / typical[name], f"{len(extra)} steps of {typical[name]:.4g} us"
     yield row(what=f"{width} trainer / {name}", figure=ratio, target=ratio_target, note=note)
-    note = f"{quartiles(extra, 1e6)}; handing over costs {typical['nothing']:.2g}"
+    note = f"{quartiles(extra, 1e6)}; switching loops costs {typical['nothing']:.2g}"
     what = f"{width} trainer - {name}"
     yield row(what=what, figure=us(extra), unit="us", target=us_target, note=note)
 
@@ -228,14 +237,14 @@ def step_rows(
 
 
 def bench_order(quick: bool, folder: Path) -> Iterator[Row]:
-    """The bijection in blocks, and the first batch after a resume anywhere."""
+    """The bijection, computed in blocks, and the first batch after a resume anywhere."""
     row, block, draw = partial(Row, section="order"), 65536, random.Random(0)
     for num_samples in (10**6, 2 * 10**6, 10**7, 10**8, 10**9, 10**12):
         order, ns = EpochOrder(num_samples, seed=1, epoch=0), []
         for _ in range(10 if quick else 100):
             first = draw.randrange(num_samples - block)
             ns.append(seconds_of(lambda: order.samples(first, first + block)) / block * 1e9)  # noqa: B023
-        what = f"n = {num_samples:.0e}, an index"
+        what = f"n = {num_samples:.0e}, one index"
         yield row(what=what, figure=median(ns), unit="ns", target=40, note=quartiles(ns))
     tracemalloc.start()
     EpochOrder(10**12, seed=1, epoch=0).samples(10**11, 10**11 + block)
@@ -258,13 +267,16 @@ def bench_order(quick: bool, folder: Path) -> Iterator[Row]:
     ms = {name: median(a_round[name] for a_round in rounds) for name in positions}
     for name in ("middle", "end"):
         yield row(
-            what=f"n = 1e+12, first batch at the {name}, later than at the start", unit="ms",
-            figure=ms[name] - ms["start"], target=5, note=f"{ms[name]:.3g} - {ms['start']:.3g}",
-        )  # fmt: skip
+            what=f"n = 1e+12, first batch at the {name} minus first batch at the start",
+            unit="ms",
+            figure=ms[name] - ms["start"],
+            target=5,
+            note=f"{ms[name]:.3g} - {ms['start']:.3g}",
+        )
 
 
 def seconds_of(action: Callable[[], object]) -> float:
-    """How long a call takes."""
+    """Seconds that one call takes."""
     start = now()
     action()
     return now() - start
@@ -274,7 +286,7 @@ def seconds_of(action: Callable[[], object]) -> float:
 
 
 def bench_checkpoint(quick: bool, folder: Path) -> Iterator[Row]:
-    """Saves of 400 MB in 100 tensors, each beside what no save could do without."""
+    """Saves of 400 MB in 100 tensors, each next to the least any save has to do."""
     row, pairs = partial(Row, section="checkpoint"), 3 if quick else 20
     state = {"model": {f"layer{i}": torch.randn(10**6) for i in range(100)}}
     tensors = list(state["model"].values())
@@ -294,11 +306,11 @@ def bench_checkpoint(quick: bool, folder: Path) -> Iterator[Row]:
             os.fsync(file.fileno())
 
     def digest() -> None:
-        whole = hashlib.sha256()
+        sha256 = hashlib.sha256()
         for tensor in tensors:
-            whole.update(tensor.numpy().data)
+            sha256.update(tensor.numpy().data)
 
-    # With the trainer's retention: all that the background has to do while the run trains.
+    # With the trainer's retention: everything the writer does while the run trains.
     background: list[float] = []
     writer = CheckpointWriter(
         folder / "async", 3, True, lambda _, step, seconds: background.append(seconds)
@@ -314,17 +326,18 @@ def bench_checkpoint(quick: bool, folder: Path) -> Iterator[Row]:
     ratios = [a / b for a, b in zip(blocked, copied, strict=True)]
     note = f"{median(blocked):.3g} s / {median(copied):.3g} s, {pairs} pairs; "
     note += quartiles(ratios)
-    what = "async save blocks / memcpy of the state"
+    what = "async save, time blocked / memcpy of the state"
     yield row(what=what, figure=median(blocked) / median(copied), target=1.5, note=note)
     note = f"{quartiles(background)}; the newest is read back before the oldest is deleted"
-    yield row(what="async save beside training", figure=median(background), unit="s", note=note)
+    what = "async save, total in the background"
+    yield row(what=what, figure=median(background), unit="s", note=note)
 
-    # Nothing is deleted by the writer here: the target is about writing and hashing.
+    # The writer deletes nothing here: the target is about writing and hashing.
     writer = CheckpointWriter(folder / "sync", 2, False, lambda *_, **__: None)
     saved, written, hashed = [], [], []
     for pair in range(pairs):
         for is_ours in random.Random(pair).sample((True, False), 2):
-            os.sync()  # what was left to the disk before is not this one's
+            os.sync()  # so that neither side pays for the other's unwritten pages
             if is_ours:
                 saved.append(seconds_of(partial(save, writer, pair)))
             else:
@@ -344,19 +357,22 @@ def bench_checkpoint(quick: bool, folder: Path) -> Iterator[Row]:
 
 LIMIT_S = 30.0
 TORCHRUN = "-m torch.distributed.run --standalone --nproc-per-node 2 --max-restarts 3".split()
-FLAGS = "--max-epochs 1000 --checkpoint-every-steps 20".split()
+# Two ranks on the CPU: a machine with one GPU has a device for only one of them.
+FLAGS = "--max-epochs 1000 --checkpoint-every-steps 20 --device cpu".split()
 
 
 def kill_and_wait(run_dir: Path, victim: int) -> dict[str, float] | None:
-    """SIGKILL one of two ranks in mid-training; seconds to what follows, or None for a hang."""
+    """SIGKILL one of two ranks mid-training; seconds to each later event, None for a hang."""
     script = [str(ROOT / "scripts/launch.py"), "--run-dir", str(run_dir), *FLAGS]
     job = subprocess.Popen(
-        [sys.executable, *TORCHRUN, *script], env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, *TORCHRUN, *script],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
     def first(kind: str, rank: int, deadline: float, **wanted: Any) -> dict[str, Any]:
-        """The first line of a rank's file that has these values, once it is there."""
+        """Wait for the first line of a rank's file that has these values, and return it."""
         path = run_dir / kind / f"rank-{rank}.jsonl"
         while time.time() < deadline:
             for line in read_jsonl(path) if path.exists() else ():
@@ -376,36 +392,41 @@ def kill_and_wait(run_dir: Path, victim: int) -> dict[str, float] | None:
         born = max(process_start(line["pid"]) for line in starts)
         ready = max(line["time"] for line in starts)
         stepped = max(first("ledger", r, limit, attempt=1)["time"] for r in (0, 1))
-        return {"all": stepped - killed, "again": born - killed, "ready": ready - born,
-                "step": stepped - ready}  # fmt: skip
+        return {
+            "all": stepped - killed,
+            "again": born - killed,
+            "ready": ready - born,
+            "step": stepped - ready,
+        }
     except TimeoutError:
         return None
     finally:
-        job.terminate()  # the agent hands it on to the ranks, and kills those that do not end
+        job.terminate()  # torchrun passes it on to the ranks, and kills any that don't exit
         job.wait(2 * LIMIT_S)
 
 
 def process_start(pid: int) -> float:
     """When a process was started, in seconds since the epoch, to a hundredth. Linux only."""
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    since_boot = ticks / os.sysconf("SC_CLK_TCK")
+    since_boot = stat_of(pid).start_ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
 def bench_restart(quick: bool, folder: Path) -> Iterator[Row]:
-    """From the kill -9 of a rank under torchrun to the first step of all ranks after it."""
+    """From kill -9 of one rank under torchrun to the first step by all ranks after it."""
     row, tries = partial(Row, section="restart"), 4 if quick else 20
     outcomes = [kill_and_wait(folder / f"restart-{n}", victim=n % 2) for n in range(tries)]
-    whole = [outcome for outcome in outcomes if outcome]
-    note = f"of {tries}, rank 0 and 1 killed in turn; a hang is {LIMIT_S:g} s without a step"
-    yield row(what="restarts that hang", figure=tries - len(whole), target=0, note=note)
+    finished = [outcome for outcome in outcomes if outcome]
+    note = (
+        f"of {tries}; rank 0 and rank 1 killed in turn; a hang is {LIMIT_S:g} s without a step"
+    )
+    yield row(what="restarts that hang", figure=tries - len(finished), target=0, note=note)
     for part, what in (
-        ("all", "kill -9 to a new step of all ranks"),
-        ("again", "- until torchrun has started the ranks again"),
+        ("all", "kill -9 to a new step on all ranks"),
+        ("again", "- until torchrun has restarted the ranks"),
         ("ready", "- until they are ready to train"),
-        ("step", "- until all have made a step"),
+        ("step", "- until all have taken a step"),
     ):
-        seconds = [outcome[part] for outcome in whole]
+        seconds = [outcome[part] for outcome in finished]
         if len(seconds) > 1:
             note = f"{quartiles(seconds)}; longest {max(seconds):.3g}"
             target = 3.5 if part == "all" else None
@@ -438,7 +459,7 @@ FIRST_JOB = """
 import time
 began = time.perf_counter()
 import rehearsal
-from rehearsal.ranks import run_ranks
+from rehearsal.engine.ranks import run_ranks
 rehearsal.warm_up()
 run_ranks(lambda context: context.init_group(), world_size=2)
 print(time.perf_counter() - began)
@@ -446,8 +467,9 @@ print(time.perf_counter() - began)
 
 
 def bench_checks(quick: bool, folder: Path) -> Iterator[Row]:
-    """What a learner waits for, beside the same job by torchrun and by mp.spawn."""
-    from rehearsal import drills, grade_source, ranks
+    """How long a learner waits, next to the same job under torchrun and mp.spawn."""
+    from rehearsal import drills, grade_source
+    from rehearsal.engine import ranks
 
     row, tries = partial(Row, section="checks"), 3 if quick else 15
 
@@ -459,17 +481,19 @@ def bench_checks(quick: bool, folder: Path) -> Iterator[Row]:
         exec(COMMON_WORK + "    pass", scope)
         scope["work"]()
 
-    # In a process of its own: a fresh kernel has imported nothing yet.
+    # In a separate process: a fresh kernel has imported nothing yet.
     (folder / "first.py").write_text(FIRST_JOB)
     first = [
         float(subprocess.check_output([sys.executable, str(folder / "first.py")], cwd=ROOT))
         for _ in range(2 if quick else 5)
     ]
-    what = "a kernel's set-up cell and its first job"
+    what = "setup cell and first job of a fresh kernel"
     yield row(what=what, figure=median(first), unit="s", target=3.5, note=quartiles(first))
     ours = [seconds_of(lambda: ranks.run_ranks(same_work, world_size=2)) for _ in range(tries)]
-    what = "20 steps on 2 ranks, "
-    yield row(what=what + "warm", figure=median(ours), unit="s", note=quartiles(ours))
+    what = "20 steps on 2 ranks: "
+    yield row(
+        what=what + "run_ranks, warm", figure=median(ours), unit="s", note=quartiles(ours)
+    )
     (folder / "by_torchrun.py").write_text(COMMON_WORK + "    work()")
     spawning = "    torch.multiprocessing.spawn(work, args=(os.environ['PORT'],), nprocs=2)"
     (folder / "by_spawn.py").write_text(COMMON_WORK + spawning)
@@ -487,7 +511,7 @@ def bench_checks(quick: bool, folder: Path) -> Iterator[Row]:
         seconds_of(lambda: ranks.run_ranks(hang, world_size=2, deadline_s=1.0)) - 1.0
         for _ in range(tries)
     ]
-    what = "a hang is told after its deadline"
+    what = "hang reported, after its deadline"
     yield row(what=what, figure=median(late), unit="s", target=0.5, note=quartiles(late))
     for drill in drills():
         check = partial(grade_source, drill.id, drill.solution)
@@ -499,12 +523,12 @@ def bench_checks(quick: bool, folder: Path) -> Iterator[Row]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port that nobody is listening on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
-# ---------------------------------------------------------------- all together
+# ---------------------------------------------------------------- CUDA, and all sections
 
 
 def bench_cuda(quick: bool, folder: Path) -> Iterator[Row]:
@@ -513,17 +537,21 @@ def bench_cuda(quick: bool, folder: Path) -> Iterator[Row]:
         yield from bench_step(quick, folder, "cuda", "cuda")
         return
     for what in ("256/512 trainer / hand-written", "8/8 trainer - hand-written"):
-        yield Row(section="cuda", what=what, note="no CUDA device here: not measured")
+        yield Row(section="cuda", what=what, note="not measured: no CUDA device here")
 
 
 SECTIONS = {
-    "step": bench_step, "order": bench_order, "checkpoint": bench_checkpoint,
-    "restart": bench_restart, "checks": bench_checks, "cuda": bench_cuda,
-}  # fmt: skip
+    "step": bench_step,
+    "order": bench_order,
+    "checkpoint": bench_checkpoint,
+    "restart": bench_restart,
+    "checks": bench_checks,
+    "cuda": bench_cuda,
+}
 
 
 def show(lines: Sequence[Sequence[str]]) -> None:
-    """A Markdown table, its columns aligned."""
+    """Print a Markdown table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     head, *rest = [[c.ljust(w) for c, w in zip(line, widths, strict=True)] for line in lines]
     for line in (head, ["-" * width for width in widths], *rest):
@@ -532,9 +560,14 @@ def show(lines: Sequence[Sequence[str]]) -> None:
 
 def main() -> None:
     """Measure, print, save."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default=",".join(SECTIONS), help="some of the default")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="for the figures")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    text = "sections to run, separated by commas (default: %(default)s)"
+    parser.add_argument("--only", metavar="SECTIONS", default=",".join(SECTIONS), help=text)
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the figures to FILE"
+    )
     parser.add_argument("--quick", action="store_true", help="few repeats, rough figures")
     options = parser.parse_args()
     wanted = options.only.split(",")
@@ -542,15 +575,20 @@ def main() -> None:
         parser.error(f"--only {','.join(unknown)}: choose from {','.join(SECTIONS)}")
     torch.set_num_threads(1)
     rows: list[Row] = []
-    (ROOT / "runs").mkdir(exist_ok=True)  # on the disk that runs use: /tmp may be memory
+    (ROOT / "runs").mkdir(exist_ok=True)  # on the same disk as real runs: /tmp may be in memory
     with tempfile.TemporaryDirectory(dir=ROOT / "runs", prefix="bench-") as folder:
         for section in wanted:
             print(f"{section} ...", file=sys.stderr, flush=True)
             rows += SECTIONS[section](options.quick, Path(folder))
     show([["section", "what", "figure", "target", "met", "note"], *(r.cells() for r in rows)])
-    machine = {"time": time.strftime("%Y-%m-%d %H:%M"), "platform": platform.platform(),
-               "cores": os.cpu_count(), "python": platform.python_version(),
-               "torch": torch.__version__, "quick": options.quick}  # fmt: skip
+    machine = {
+        "time": time.strftime("%Y-%m-%d %H:%M"),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "quick": options.quick,
+    }
     print(", ".join(f"{name} {value}" for name, value in machine.items()))
     if options.json:
         figures = [asdict(row) | {"met": row.met} for row in rows]

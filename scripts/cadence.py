@@ -1,10 +1,11 @@
-"""How often to save: the checkpoint interval of the highest goodput, and what it leaves.
+"""How often to save: the checkpoint interval with the highest goodput, and that goodput.
 
     python scripts/cadence.py --save-s 4 --restart-s 60 --mtbf-h 8 --step-s 2
     python scripts/cadence.py --run-dir RUN --mtbf-h 8 [--plot FILE] [--json]
     python scripts/cadence.py --save-s 4 --restart-s 600 --ranks 16384 --mtbf-per-rank-h 50000
 
-With --run-dir, what is not given is taken from the run's own logs. Exit code 2: a wrong call.
+With --run-dir, any time you don't give is measured from the run's own logs. Exit codes: 0 done,
+2 usage error.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from rehearsal.audit import Steps, read_jsonl, read_ledger, read_logs
-from rehearsal.cadence import (
+from rehearsal.evidence.audit import Steps, read_jsonl, read_ledger, read_logs
+from rehearsal.evidence.cadence import (
     Costs,
     best_interval,
     best_steps,
@@ -33,11 +34,11 @@ from rehearsal.cadence import (
     job_mtbf_s,
     young_interval,
 )
-from rehearsal.cadence_simulation import Stragglers, enough_failures, simulate_job
+from rehearsal.evidence.cadence_simulation import Stragglers, enough_failures, simulate_job
 
 
 def read_config(run_dir: Path) -> tuple[bool, int | None]:
-    """Whether the run saves beside the training, and its steps per epoch, by config.json."""
+    """From config.json: whether the run saves asynchronously, and its steps per epoch."""
     try:
         config = json.loads((run_dir / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -49,10 +50,11 @@ def read_config(run_dir: Path) -> tuple[bool, int | None]:
 
 
 def read_saves(run_dir: Path) -> dict[str, float]:
-    """Median stall of a save and, if it is written beside the training, until it counts.
+    """The median stall of a save and, for asynchronous saves, the median time to publish.
 
-    A train_progress record holds the longest checkpoint phase of the steps since the one
-    before. The slowest rank counts, for the others wait for it at the next gradient sync.
+    A train_progress record has the longest checkpoint phase since the previous record. That
+    maximum is what shows a save: with one save in 20 steps, p50 and p95 are both 0. The slowest
+    rank counts, because the others wait for it at the next gradient sync.
     """
     stalls_s: dict[tuple[int, int], float] = {}
     written_s = []
@@ -75,9 +77,9 @@ def read_saves(run_dir: Path) -> dict[str, float]:
 
 
 def read_restarts(ledger: dict[int, Steps], ended: set[int], step_s: float) -> list[float]:
-    """From the last step of the rank that fell silent first to the next attempt's first step.
+    """From the last step of the first rank to go silent to the next attempt's first step.
 
-    Less one usual step, which is work. Attempts that ``ended`` by themselves had no failure.
+    Minus one typical step, which is work. Attempts that ``ended`` cleanly did not fail.
     """
     restarts_s = []
     for (attempt, before), (_, after) in pairwise(sorted(ledger.items())):
@@ -92,7 +94,7 @@ def read_restarts(ledger: dict[int, Steps], ended: set[int], step_s: float) -> l
 
 
 def measure_run(run_dir: Path) -> dict[str, float]:
-    """What a run's own logs and ledgers tell of save_s, publish_s, restart_s and step_s.
+    """save_s, publish_s, restart_s and step_s, as far as a run's logs and ledgers show them.
 
     Raises:
         ValueError: if there is no such folder.
@@ -100,7 +102,7 @@ def measure_run(run_dir: Path) -> dict[str, float]:
     if not run_dir.is_dir():
         raise ValueError(
             f"--run-dir {run_dir}: no such folder, so nothing can be measured. Name the folder "
-            "that was --run-dir of launch.py."
+            "you gave launch.py as --run-dir."
         )
     measured, ledger, logs = read_saves(run_dir), read_ledger(run_dir), read_logs(run_dir)
     all_lines = (
@@ -115,22 +117,25 @@ def measure_run(run_dir: Path) -> dict[str, float]:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     seconds: dict[str, Any] = {"type": float, "metavar": "SECONDS"}
-    add("--save-s", **seconds, help="stall of all ranks in a save")
-    add("--publish-s", **seconds, help="from there until an asynchronous save counts")
+    hours: dict[str, Any] = {"type": float, "metavar": "HOURS"}
+    add("--save-s", **seconds, help="how long a save stalls all ranks")
+    add("--publish-s", **seconds, help="from the stall's end until an async save is usable")
     add("--restart-s", **seconds, help="from a failure to the first new step")
-    add("--step-s", "--steps-s", **seconds, help="a step without stragglers")
-    add("--mtbf-h", type=float, metavar="HOURS", help="between failures of the whole job")
-    add("--mtbf-per-rank-h", type=float, metavar="HOURS", help="of one rank; needs --ranks")
+    add("--step-s", "--steps-s", **seconds, help="time of a step without stragglers")
+    add("--mtbf-h", **hours, help="mean time between failures of the whole job")
+    add("--mtbf-per-rank-h", **hours, help="the same for a single rank; needs --ranks")
     add("--ranks", type=int, metavar="N", help="world size of the job")
-    add("--spread", type=float, metavar="S", help="of step times over ranks; such as 0.02")
-    add("--run-dir", type=Path, metavar="RUN", help="measure what is not given in this run")
-    add("--plot", type=Path, metavar="FILE", help="draw goodput against interval (png, svg)")
+    add("--spread", type=float, metavar="S", help="relative spread of step times, e.g. 0.02")
+    add("--run-dir", type=Path, metavar="RUN", help="measure any time not given from this run")
+    add("--plot", type=Path, metavar="FILE", help="draw goodput vs. interval (.png, .svg)")
     add("--limits", type=Path, metavar="FILE", help="draw where Young's formula goes wrong")
-    add("--json", action="store_true", help="print one JSON object instead")
+    add("--json", action="store_true", help="print one JSON object instead of text")
     return parser.parse_args(arguments)
 
 
@@ -143,8 +148,9 @@ def mtbf_s_of(args: argparse.Namespace) -> float:
     if (args.mtbf_h is None) == (args.mtbf_per_rank_h is None):
         found = "neither" if args.mtbf_h is None else "both"
         raise ValueError(
-            f"{found} of --mtbf-h and --mtbf-per-rank-h given: the interval follows from one "
-            "failure rate, and a run is too short to measure it. Give one, such as --mtbf-h 8."
+            f"{found} of --mtbf-h and --mtbf-per-rank-h given: the interval depends on exactly "
+            "one failure rate, and no run is long enough to measure it. Give one of them, for "
+            "example --mtbf-h 8."
         )
     if args.mtbf_per_rank_h is None:
         check_durations(mtbf_h=args.mtbf_h)
@@ -152,16 +158,16 @@ def mtbf_s_of(args: argparse.Namespace) -> float:
     if args.ranks is None:
         raise ValueError(
             f"--mtbf-per-rank-h {args.mtbf_per_rank_h:g} without --ranks: a job of N ranks "
-            "fails N times as often as one rank. Give --ranks N too."
+            "fails N times as often as one rank. Add --ranks N."
         )
     return job_mtbf_s(args.mtbf_per_rank_h, args.ranks)
 
 
 def resolve(args: argparse.Namespace) -> tuple[Costs, float | None, Stragglers | None]:
-    """Costs, step time and stragglers: what the flags say, and for the rest the run.
+    """Costs, step time and stragglers: from the flags, or else measured from the run.
 
     Raises:
-        ValueError: if something is missing, or no possible value.
+        ValueError: if a value is missing or impossible.
     """
     measured = measure_run(args.run_dir) if args.run_dir else {}
     names = ("save_s", "restart_s", "publish_s", "step_s")
@@ -171,8 +177,8 @@ def resolve(args: argparse.Namespace) -> tuple[Costs, float | None, Stragglers |
         if name not in values:
             where = f"{args.run_dir} shows no {what}, and " if args.run_dir else ""
             raise ValueError(
-                f"{where}no --{name.replace('_', '-')} is given: without the time of a {what} "
-                f"no interval follows. Give --{name.replace('_', '-')} SECONDS."
+                f"{where}--{name.replace('_', '-')} is not given: the interval depends on how "
+                f"long a {what} takes. Give --{name.replace('_', '-')} SECONDS."
             )
     step_s = values.pop("step_s", None)
     if step_s is not None:
@@ -180,7 +186,7 @@ def resolve(args: argparse.Namespace) -> tuple[Costs, float | None, Stragglers |
     if args.spread is not None and args.ranks is None:
         raise ValueError(
             f"--spread {args.spread:g} without --ranks: how slow the slowest rank is depends "
-            "on how many there are. Give --ranks N too."
+            "on how many there are. Add --ranks N."
         )
     if args.ranks is not None:
         check_ranks(args.ranks)
@@ -191,7 +197,7 @@ def resolve(args: argparse.Namespace) -> tuple[Costs, float | None, Stragglers |
 def examine(
     costs: Costs, step_s: float | None, stragglers: Stragglers | None
 ) -> dict[str, Any]:
-    """The intervals worth comparing, each with its goodput by formula and by simulation."""
+    """The intervals worth comparing, each with its goodput by formula and in simulation."""
     slowdown = stragglers.mean_slowdown() if stragglers else 1.0
     best_s, num_steps = best_interval(costs, slowdown), None
     if step_s is not None:
@@ -227,29 +233,29 @@ def examine(
 
 
 def format_report(report: dict[str, Any]) -> str:
-    """The report as aligned tables, the flag to copy as last line."""
+    """The report as aligned tables, with the flag to copy as the last line."""
     lines = [f"{name:12}{value:.6g}" for name, value in report["costs"].items() if value]
     if report["step_s"] is not None:
         lines.append(f"{'step_s':12}{report['step_s']:.6g}")
     if report["slowdown"] != 1:
-        lines.append(f"{'slowdown':12}{report['slowdown']:.4f} by the slowest rank")
+        lines.append(f"{'slowdown':12}{report['slowdown']:.4f} from the slowest rank")
     lines += ["", "interval     seconds     steps   goodput   simulated"]
     for name, row in report["intervals"].items():
         steps = "-" if row["steps"] is None else f"{row['steps']:.1f}"
         job = row["simulated"]
-        simulated = f"{100 * job['goodput']:.2f} +- {100 * job['standard_error']:.2f} %"
-        text = f"{name:8}{row['interval_s']:12.5g}{steps:>10}{100 * row['goodput']:8.2f} %"
+        simulated = f"{100 * job['goodput']:.2f} +- {100 * job['standard_error']:.2f}%"
+        text = f"{name:8}{row['interval_s']:12.5g}{steps:>10}{100 * row['goodput']:9.2f}%"
         lines.append(f"{text}   {simulated}")
     best = report["intervals"]["best"]["simulated"]
     parts = ("goodput", "straggling", "saving", "restarting", "lost")
-    spent = ", ".join(f"{part} {100 * best[part]:.2f} %" for part in parts if best[part])
+    spent = ", ".join(f"{part} {100 * best[part]:.2f}%" for part in parts if best[part])
     lines += ["", f"simulated at best: {spent}"]
     num_steps, per_epoch = report["checkpoint_every_steps"], report["steps_per_epoch"]
     if num_steps is None:
-        return "\n".join([*lines, "for a number of steps give --step-s SECONDS"])
+        return "\n".join([*lines, "give --step-s SECONDS to get the interval in steps"])
     if per_epoch is not None and per_epoch < num_steps:
         lines.append(
-            f"the trainer also saves at each epoch's end, here every {per_epoch} steps"
+            f"the trainer also saves at the end of each epoch, here every {per_epoch} steps"
         )
     return "\n".join([*lines, f"--checkpoint-every-steps {num_steps}"])
 
@@ -257,15 +263,15 @@ def format_report(report: dict[str, Any]) -> str:
 def draw(
     args: argparse.Namespace, costs: Costs, step_s: float | None, stragglers: Stragglers | None
 ) -> None:
-    """Draw the pictures that were asked for.
+    """Draw the requested pictures.
 
     Raises:
-        ValueError: if matplotlib or the folder is missing, or the ending names no format.
+        ValueError: if matplotlib or the folder is missing, or the file type is unknown.
     """
     if args.plot is None and args.limits is None:
         return
     try:
-        from rehearsal.cadence_pictures import interval_picture, limits_picture
+        from rehearsal.evidence.cadence_pictures import interval_picture, limits_picture
 
         if args.plot is not None:
             figure = interval_picture(costs, step_s=step_s, stragglers=stragglers)
@@ -273,15 +279,15 @@ def draw(
         if args.limits is not None:
             limits_picture(costs.save_s, costs.restart_s).savefig(args.limits, dpi=100)
     except ImportError as error:
-        text = "pictures are drawn with matplotlib. Run: pip install -e '.[notebooks]'"
+        text = "drawing needs matplotlib. Run: pip install -e '.[notebooks]'"
         raise ValueError(f"{error}: {text}") from None
     except (OSError, ValueError) as error:
-        text = "Name a file such as cadence.png in a folder that exists"
-        raise ValueError(f"no picture is drawn: {error}. {text}.") from None
+        text = "Name a file such as cadence.png in an existing folder"
+        raise ValueError(f"the picture could not be drawn: {error}. {text}.") from None
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the interval and its goodput; returns the exit code."""
+    """Print the best interval and its goodput; returns the exit code."""
     args = parse(arguments)
     try:
         costs, step_s, stragglers = resolve(args)

@@ -1,10 +1,10 @@
-"""The demonstration: two ranks train on real data, one is killed, and no sample is lost.
+"""The demo: two ranks train on real data, one is killed, and no sample is lost.
 
     python scripts/demo.py
 
-Trains `--data digits` under torchrun twice: once undisturbed, once with a SIGKILL of rank 1 on
-the way, after which torchrun restarts both ranks. Then the audit reads the ledgers, and the
-weights of the two runs are compared.
+Trains `--data digits` under torchrun twice: once uninterrupted, and once with a SIGKILL of rank
+1 mid-run, after which torchrun restarts both ranks. Then it audits the ledgers and compares the
+two runs' final weights.
 """
 
 from __future__ import annotations
@@ -19,21 +19,30 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rehearsal.audit import audit_run, read_jsonl
-from rehearsal.pictures import loss_curves, sample_map
+from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.pictures import loss_curves, sample_map
 
 ROOT = Path(__file__).resolve().parents[1]
 KILL_AFTER_STEP = 150
 FLAGS = "--data digits --dropout 0.1 --max-epochs 6 --checkpoint-every-steps 40 --log-every 1"
+FLAGS += " --device cpu"  # two ranks: a machine with one GPU has a device for only one of them
 
 
 def start_torchrun(run_dir: Path) -> subprocess.Popen[str]:
-    """Two ranks of scripts/launch.py under torchrun, restarted when one dies."""
+    """Start two ranks of scripts/launch.py under torchrun, which restarts them if one dies."""
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-        "--max-restarts=3", "--monitor-interval=0.05", str(ROOT / "scripts/launch.py"),
-        "--run-dir", str(run_dir), *FLAGS.split(),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "--max-restarts=3",
+        "--monitor-interval=0.05",
+        str(ROOT / "scripts/launch.py"),
+        "--run-dir",
+        str(run_dir),
+        *FLAGS.split(),
+    ]
     log = (run_dir.parent / f"{run_dir.name}.log").open("w")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -42,17 +51,17 @@ def start_torchrun(run_dir: Path) -> subprocess.Popen[str]:
 
 
 def finish(job: subprocess.Popen[str], run_dir: Path) -> dict[str, Any]:
-    """Wait for the job; the last line that rank 0 printed."""
+    """Wait for the job, and return the summary that rank 0 printed last."""
     output, _ = job.communicate()
     if job.returncode:
         log = run_dir.parent / f"{run_dir.name}.log"
-        sys.exit(f"{run_dir}: torchrun ended with {job.returncode}. Its output is in {log}.")
+        sys.exit(f"{run_dir}: torchrun exited with {job.returncode}. Its output is in {log}.")
     result: dict[str, Any] = json.loads(output.splitlines()[-1])
     return result
 
 
 def kill_rank(job: subprocess.Popen[str], run_dir: Path, rank: int, after_step: int) -> int:
-    """SIGKILL ``rank`` when its ledger shows ``after_step``; its last trained step."""
+    """SIGKILL ``rank`` once its ledger shows ``after_step``; returns the last step it shows."""
     ledger, log = (run_dir / kind / f"rank-{rank}.jsonl" for kind in ("ledger", "logs"))
     while job.poll() is None:
         lines = list(read_jsonl(ledger)) if ledger.exists() else []
@@ -62,11 +71,11 @@ def kill_rank(job: subprocess.Popen[str], run_dir: Path, rank: int, after_step: 
             os.kill(pid, signal.SIGKILL)
             return last
         time.sleep(0.02)
-    sys.exit(f"{run_dir}: the run ended before step {after_step}, so nobody was killed.")
+    sys.exit(f"{run_dir}: the run ended before step {after_step}, so no rank was killed.")
 
 
 def main() -> None:
-    """Run the demonstration and print what it shows."""
+    """Run the demo and print what it shows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--out", type=Path, default=ROOT / "runs", help="folder for the two runs"
@@ -75,13 +84,11 @@ def main() -> None:
     out.mkdir(parents=True)
     straight, killed = out / "straight", out / "killed"
 
-    print("1. Two ranks under torchrun, scikit-learn's digits, undisturbed ...", flush=True)
-    undisturbed = finish(start_torchrun(straight), straight)
-    print(f"   step {undisturbed['step']}, loss {undisturbed['loss']:.4f}")
+    print("1. Train on scikit-learn's digits: two ranks, uninterrupted ...", flush=True)
+    uninterrupted = finish(start_torchrun(straight), straight)
+    print(f"   step {uninterrupted['step']}, loss {uninterrupted['loss']:.4f}")
 
-    print(
-        f"2. The same again; rank 1 gets a SIGKILL after step {KILL_AFTER_STEP} ...", flush=True
-    )
+    print(f"2. Train again, but SIGKILL rank 1 after step {KILL_AFTER_STEP} ...", flush=True)
     job = start_torchrun(killed)
     last = kill_rank(job, killed, rank=1, after_step=KILL_AFTER_STEP)
     at = time.perf_counter()
@@ -90,24 +97,24 @@ def main() -> None:
     events = read_jsonl(killed / "logs" / "rank-0.jsonl")
     restored = next(e for e in events if e["event"] == "checkpoint_restored")
     seconds = time.perf_counter() - at
-    print(f"   restored {restored['folder']}, done {seconds:.1f} s after the kill")
+    print(f"   resumed from {restored['folder']}, finished {seconds:.1f} s after the kill")
 
-    print("3. The audit of the ledgers:")
+    print("3. Audit the ledgers, compare the weights:")
     report = audit_run(killed)
-    twice, missed = report.duplicates, report.misses
     print(f"   {report.status}: {report.epochs} epochs, {report.steps} steps")
-    print(f"   samples trained twice: {twice}, missed: {missed}")
-    print(f"   steps trained again after the kill: {report.replayed_steps}")
-    hashes = [result["weights_sha256"] for result in (undisturbed, resumed)]
+    print(f"   samples trained twice: {report.duplicates}, samples missed: {report.misses}")
+    print(f"   steps retrained after the kill: {report.replayed_steps}")
+    hashes = [result["weights_sha256"] for result in (uninterrupted, resumed)]
     is_equal = hashes[0] == hashes[1]
-    print(f"   weights undisturbed: {hashes[0][:16]}, killed, resumed: {hashes[1][:16]}")
-    print(f"   {'equal bit for bit' if is_equal else 'DIFFERENT'}")
+    print(f"   weights, uninterrupted:      {hashes[0][:16]}")
+    print(f"   weights, killed and resumed: {hashes[1][:16]}")
+    print(f"   {'bit-identical' if is_equal else 'DIFFERENT'}")
     pictures = {"sample_map.png": sample_map(killed)}
-    runs = {"undisturbed": straight, "killed, resumed": killed}
+    runs = {"uninterrupted": straight, "killed and resumed": killed}
     pictures["loss.png"] = loss_curves(runs)
     for name, figure in pictures.items():
         figure.savefig(out / name, dpi=150)
-    print("4. Look at:")
+    print("4. See for yourself:")
     for name in pictures:
         print(f"   {out / name}")
     print(f"   python scripts/audit_run.py {killed}")

@@ -29,12 +29,17 @@ def format_table(rows: Sequence[Row]) -> str:
     """The rows under their heads; numbers to the right."""
     cells = [COLUMNS] + [
         (
-            row.fault, f"{row.tries}", f"{row.survived}", f"{row.skipped or ''}", f"{row.lost}",
-            f"{row.repeated}", f"{row.replayed_steps}",
+            row.fault,
+            f"{row.tries}",
+            f"{row.survived}",
+            f"{row.skipped or ''}",
+            f"{row.lost}",
+            f"{row.repeated}",
+            f"{row.replayed_steps}",
             "" if row.restart_s is None else f"{row.restart_s:.2f}",
         )
         for row in rows
-    ]  # fmt: skip
+    ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
         "  ".join([first.ljust(widths[0]), *map(str.rjust, rest, widths[1:])])

@@ -1,10 +1,13 @@
-"""Train, alone or under torchrun: the flags are the fields of TrainConfig.
+"""Train as a single process or under torchrun. Each flag sets a field of TrainConfig.
 
     python scripts/launch.py --run-dir runs/first --data digits
-    torchrun --nproc-per-node 2 scripts/launch.py --run-dir runs/second --data digits
+    torchrun --nproc-per-node 2 scripts/launch.py --run-dir runs/second --device cpu
 
-Exit codes: 0 done, already done, or preempted after SIGTERM; 2 what the user can mend; 1 else,
-also for a rank of several that gets SIGTERM before it trains.
+Two ranks on one machine need --device cpu unless it has two GPUs. Run the same command again
+to resume.
+
+Exit codes: 0 done, already done, or preempted after SIGTERM; 2 a mistake you can fix; 1
+anything else, including SIGTERM to one of several ranks before it trains.
 """
 
 from __future__ import annotations
@@ -29,21 +32,21 @@ from trainer_core.settings import UserError, flag_name
 
 
 class FlagParser(argparse.ArgumentParser):
-    """Raises what argparse would print, and names the nearest flag for an unknown one."""
+    """Raises UserError where argparse would print and exit, and suggests the nearest flag."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}. See --help for all flags.")
 
     def parse(self, arguments: Sequence[str]) -> tuple[TrainConfig, list[str]]:
-        """The configuration that the flags describe, and the exporters asked for."""
+        """The configuration that the flags describe, and the exporters requested."""
         values, unknown = self.parse_known_args(arguments)
         if unknown:
             flag = unknown[0].partition("=")[0]
             known = [name for action in self._actions for name in action.option_strings]
             nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)[0]
             raise UserError(
-                f"{flag}: no such flag, and none is ignored. The nearest is {nearest}; "
-                "--help lists all."
+                f"{flag}: no such flag, and unknown flags are never ignored. The nearest is "
+                f"{nearest}; --help lists them all."
             )
         given = vars(values)
         exports = given.pop("export")
@@ -63,7 +66,7 @@ def add_flag(parser: argparse.ArgumentParser, spec: Field[Any]) -> None:
         def value(text: str) -> Any:
             return None if optional and text == "none" else convert(text)
 
-        value.__name__ = kind  # argparse names it in "invalid int value"
+        value.__name__ = kind  # argparse uses it in "invalid int value"
         options |= {
             "type": value,
             "metavar": "|".join(rules.get("choices", ())) or kind.upper(),
@@ -74,34 +77,38 @@ def add_flag(parser: argparse.ArgumentParser, spec: Field[Any]) -> None:
 
 
 def build_parser() -> FlagParser:
-    """A flag for each field; the world size is torchrun's to say."""
+    """One flag per field, except world_size, which torchrun sets."""
     parser = FlagParser(description=__doc__, allow_abbrev=False, usage="launch.py [flags]")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     for spec in fields(TrainConfig):
         if spec.name != "world_size":
             add_flag(parser, spec)
     parser.add_argument(
-        "--export", action="append", default=[], metavar="SINK",
-        help="more places for events: tensorboard, prometheus (repeatable)",
-    )  # fmt: skip
+        "--export",
+        action="append",
+        default=[],
+        metavar="SINK",
+        help="also send metrics to: tensorboard, prometheus (repeatable)",
+    )
     return parser
 
 
 def end_at_once(*_: object) -> None:
-    """Answer SIGTERM before ``run`` listens to it, and after: nothing is lost.
+    """Exit on SIGTERM before ``run`` handles it and after it stops: there is nothing to lose.
 
-    One rank of several must not claim success by leaving: the others would wait for it, and
-    torchrun with them. It starts all of them again instead.
+    In a multi-rank job the exit code must not be 0: the other ranks would wait for this one,
+    and torchrun would wait for them. With a non-zero code, torchrun restarts them all.
     """
-    os.write(2, b"launch.py: ended by SIGTERM while it was not training\n")
+    os.write(2, b"launch.py: exiting on SIGTERM, which arrived while it was not training\n")
     os._exit(1 if int(os.environ.get("WORLD_SIZE", 1)) > 1 else 0)
 
 
 def listen_to_sigterm() -> None:
-    """Have SIGTERM answered at once, also while this process waits in C for a peer.
+    """React to SIGTERM immediately, even while this process is blocked in C waiting for a peer.
 
-    Python runs a handler when the main thread is back from C; a rank that waits for a dead peer
-    in the meeting never is, and torchrun ends it only after 30 s. Hence a second thread.
+    Python runs a signal handler only once the main thread returns from C. A rank that waits for
+    a dead peer in the rendezvous never returns, and torchrun kills it only after 30 s. Hence a
+    second thread.
     """
     signal.signal(signal.SIGTERM, end_at_once)
     reading, writing = os.pipe()
@@ -117,31 +124,31 @@ def listen_to_sigterm() -> None:
 
 
 def die_with_torchrun() -> None:
-    """Have the kernel end this rank when torchrun dies. Linux only.
+    """Have the operating system kill this rank when torchrun dies. Linux only.
 
-    Ranks that train on without their agent hold the run folder's lock, so the command that a
-    supervisor starts again would be refused.
+    A rank that outlives its agent keeps training and keeps the run folder's lock, so a
+    supervisor that reruns the command would be refused.
     """
     if sys.platform == "linux" and "TORCHELASTIC_RUN_ID" in os.environ:
         torchrun, set_parent_death_signal = os.getppid(), 1  # PR_SET_PDEATHSIG in <sys/prctl.h>
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-        if os.getppid() != torchrun:  # it died in between
+        if os.getppid() != torchrun:  # torchrun died before the call took effect
             os._exit(1)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, train, print the summary on rank 0."""
+    """Parse the flags, train, and print the summary on rank 0; returns the exit code."""
     is_main_rank = int(os.environ.get("RANK", 0)) == 0
     is_first_here = int(os.environ.get("LOCAL_RANK", 0)) == 0
     try:
         cfg, exports = build_parser().parse(arguments)
-        # They import torch, which takes two seconds; --help and a wrong flag need none.
+        # These import torch, which takes two seconds; --help and a wrong flag don't need it.
         from trainer_core.integrations.exporters import build_exporters
         from trainer_core.launch import run
 
         result = run(cfg, sinks=build_exporters(exports))
     except UserError as error:
-        # One rank of each node says it: a flag or a device may be wrong on one node only.
+        # One rank per node reports it: a flag or a device may be wrong on just one node.
         if is_first_here:
             print(f"launch.py: {error}", file=sys.stderr)
         return 2
@@ -150,12 +157,12 @@ def main(arguments: Sequence[str]) -> int:
             traceback.print_exc()
             os._exit(1)
         rank = os.environ.get("RANK", 0)
-        remedy = "Mend that and start again: the last checkpoint is whole."
+        remedy = "Fix that and run the command again: the last checkpoint is intact."
         print(f"launch.py: [rank {rank}] {error}. {remedy}", file=sys.stderr, flush=True)
         os._exit(2)
     except Exception:
-        # A peer may be dead. The interpreter's own end would close the process group and wait
-        # for what that peer still owes; torchrun waits for this exit before it restarts.
+        # A peer may be dead. A normal interpreter exit would close the process group and wait
+        # for that peer's collectives, and torchrun restarts nothing until this process is gone.
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

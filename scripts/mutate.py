@@ -1,12 +1,12 @@
-"""Do the tests notice? Breaks ``trainer_core`` as tests/mutants.toml says, one way at a time.
+"""Do the tests notice? Breaks ``trainer_core`` in the ways listed in tests/mutants.toml.
 
     python scripts/mutate.py                            all; about an hour on two cores
-    python scripts/mutate.py --only no_fsync            some
-    python scripts/mutate.py --write docs/mutants.md    and the table for the docs
+    python scripts/mutate.py --only no_fsync            just this one
+    python scripts/mutate.py --write docs/mutants.md    all, and write the table for the docs
 
-A mutant is killed when a test fails on it that passes on the trainer as it is. One that
-survives is a promise that no test keeps: exit code 0 only if there is none, or if its text
-argues why it may.
+A mutant is killed when a test that passes on the real trainer fails on the mutant. A mutant
+that survives is a promise that no test checks. The exit code is 0 only if every survivor comes
+with an argument for why it may survive.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = ROOT / "tests" / "mutants.toml"
-TEST_LIMIT_S = 120  # a test that a mutant hangs has failed
-LIMIT_S = 1800.0  # for all tests of a mutant
+TEST_LIMIT_S = 120  # a test that hangs on a mutant counts as failed
+LIMIT_S = 1800.0  # for all of a mutant's tests together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mutant:
-    """One edit of one module, the promise that it breaks, and who should notice."""
+    """One edit to one module, the promise it breaks, and the tests that should notice."""
 
     name: str
     breaks: str
@@ -47,18 +47,22 @@ class Mutant:
     argued: str = ""  # why it may survive
 
     def edited(self, root: Path) -> str:
-        """The module with the edit. ValueError if the text is not there exactly once."""
+        """The text of the module with the edit applied.
+
+        Raises:
+            ValueError: if ``find`` does not occur exactly once.
+        """
         text = (root / self.file).read_text()
         if (count := text.count(self.find)) != 1:
             raise ValueError(
-                f"{self.name}: its text occurs {count} times in {self.file}. It must occur "
-                "once, or another trainer than the described one is tested. Take it anew."
+                f"{self.name}: `find` occurs {count} times in {self.file}. It must occur "
+                "exactly once, or the wrong edit is tested. Copy it again from the module."
             )
         return text.replace(self.find, self.replace)
 
 
 class NoVerdict(Exception):
-    """The tests neither passed nor failed."""
+    """pytest neither passed nor failed a mutant."""
 
 
 class Outcome(NamedTuple):
@@ -71,40 +75,46 @@ class Outcome(NamedTuple):
 
 
 def read_mutants(path: Path) -> list[Mutant]:
-    """The mutants of a file, in its order."""
+    """The mutants in a file, in order."""
     with path.open("rb") as file:
         return [Mutant(name=name, **facts) for name, facts in tomllib.load(file).items()]
 
 
 def run_tests(copy: Path, tests: Sequence[str], limit_s: float) -> str | None:
-    """Run tests in a copy, up to the first that fails, which is returned.
+    """Run tests in a copy of the project; returns the first test that fails, if any.
 
     Raises:
-        NoVerdict: if pytest comes to no end, or ends without saying what failed.
+        NoVerdict: if pytest does not finish, or exits without naming what failed.
     """
     options = ["-x", "-q", "-p", "no:cacheprovider", "--timeout", f"{TEST_LIMIT_S}"]
     options += ["--hypothesis-profile", "mutants", "--basetemp", str(copy / "of-the-tests")]
     command = [sys.executable, "-m", "pytest", *options, *tests]
-    # PYTHONPATH for the processes that the tests start: the copy, not what is installed.
+    # PYTHONPATH makes processes that tests start import the copy, not the installed package.
     environment = {**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        command, cwd=copy, env=environment, text=True, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        command,
+        cwd=copy,
+        env=environment,
+        text=True,
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired as error:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        raise NoVerdict(f"no end within {limit_s:.0f} s") from error
+        raise NoVerdict(f"not finished within {limit_s:.0f} s") from error
     failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.MULTILINE)
     if process.returncode not in (0, 1) or (process.returncode == 1) != bool(failed):
-        raise NoVerdict(f"pytest has ended with {process.returncode}: {output[-500:]}")
+        raise NoVerdict(f"pytest exited with {process.returncode}: {output[-500:]}")
     return failed[1] if failed else None
 
 
 def try_mutant(copies: SimpleQueue[Path], mutant: Mutant) -> Outcome:
-    """Apply the edit in a copy of the project that is free, run the tests, take it back."""
+    """Apply the edit in a free copy of the project, run the tests, and undo the edit."""
     began, copy = time.monotonic(), copies.get()
     module = copy / mutant.file
     text = module.read_text()
@@ -121,10 +131,10 @@ def try_mutant(copies: SimpleQueue[Path], mutant: Mutant) -> Outcome:
 
 
 def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
-    """Try each mutant; last, the tests that noticed must pass on the trainer as it is.
+    """Try each mutant; at the end, run the tests that noticed on the real trainer.
 
     Raises:
-        NoVerdict: if one does not: it fails for another reason, and proves nothing.
+        NoVerdict: if one fails there too: then it fails for another reason and proves nothing.
     """
     ignored = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", ".*_cache")
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
@@ -141,27 +151,27 @@ def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
                 yield outcome
         limit_s = LIMIT_S + 60 * len(noticed)
         if noticed and (failed := run_tests(copies.get(), sorted(noticed), limit_s)):
-            raise NoVerdict(f"{failed} noticed a mutant, but fails without it as well")
+            raise NoVerdict(f"{failed} killed a mutant, but also fails on the real trainer")
 
 
 def as_table(outcomes: Sequence[Outcome]) -> str:
-    """The document: the score and a line for each mutant."""
+    """The page for the docs: the score, and one row per mutant."""
     killed = sum(outcome.fate == "killed" for outcome in outcomes)
     lines = [
         "# Do the tests notice?",
         "",
-        "`make mutants` breaks `trainer_core` in each of these ways and runs the tests. A "
-        "mutant is killed when a test fails on it that passes on the trainer as it is. The "
-        "edits are in [tests/mutants.toml](../tests/mutants.toml). This page is written by "
-        "`python scripts/mutate.py --write docs/mutants.md`.",
+        "`make mutants` breaks `trainer_core` in each of these ways, one at a time, and runs "
+        "the tests. A mutant is killed when a test that passes on the real trainer fails on "
+        "the mutant. The edits are in [tests/mutants.toml](../tests/mutants.toml); `python "
+        "scripts/mutate.py --write docs/mutants.md` writes this page.",
         "",
         f"**{killed} of {len(outcomes)} killed.**",
         "",
-        "| mutant | module | the promise that it breaks | noticed first by |",
+        "| mutant | module | promise it breaks | first test to notice |",
         "|---|---|---|---|",
     ]
     for mutant, fate, by, _ in outcomes:
-        # Without parameters: they may hold a bar, which would end the cell.
+        # Without parameters: they may contain a |, which would end the cell.
         test = by.partition("[")[0].replace("tests/", "")
         shown = test if fate == "killed" else f"**{fate}**"
         shown += f": {mutant.argued}" if fate == "survived" and mutant.argued else ""
@@ -170,26 +180,29 @@ def as_table(outcomes: Sequence[Outcome]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, judge, print a line for each mutant."""
+    """Try the mutants and print one line for each; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="+", metavar="MUTANT", help="some of them, by name")
-    parser.add_argument("--mutants", type=Path, default=MUTANTS, help="another file of mutants")
-    parser.add_argument("--jobs", type=int, default=2, help="at a time (default: 2)")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="the table, as Markdown")
+    parser.add_argument("--only", nargs="+", metavar="MUTANT", help="only these, by name")
+    text = "file of mutants (default: tests/mutants.toml)"
+    parser.add_argument("--mutants", type=Path, default=MUTANTS, metavar="FILE", help=text)
+    text = "how many to try at a time (default: 2)"
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help=text)
+    text = "write the table to FILE, as Markdown"
+    parser.add_argument("--write", type=Path, metavar="FILE", help=text)
     options = parser.parse_args(arguments)
     mutants = read_mutants(options.mutants)
     if unknown := set(options.only or ()) - {mutant.name for mutant in mutants}:
-        parser.error(f"no mutant {', '.join(sorted(unknown))} in {options.mutants}")
+        parser.error(f"no mutant named {', '.join(sorted(unknown))} in {options.mutants}")
     if options.only:
         mutants = [mutant for mutant in mutants if mutant.name in options.only]
     outcomes = []
     for outcome in judge(mutants, options.jobs):
         outcomes.append(outcome)
-        loud = outcome.fate if outcome.fate == "killed" else outcome.fate.upper()
+        fate = "killed by" if outcome.fate == "killed" else outcome.fate.upper()
         print(
-            f"{outcome.mutant.name}: {loud} {outcome.by} ({outcome.seconds:.0f} s)", flush=True
+            f"{outcome.mutant.name}: {fate} {outcome.by} ({outcome.seconds:.0f} s)", flush=True
         )
     outcomes.sort(key=lambda outcome: mutants.index(outcome.mutant))
     killed = sum(outcome.fate == "killed" for outcome in outcomes)

@@ -1,9 +1,9 @@
-"""How sure the coach is: verdicts that do not change, kernels that hostile code does not end.
+"""How reliable is the coach? Do verdicts ever change, and do kernels survive hostile code?
 
-    python scripts/soak.py verdicts --times 50    all solutions of all drills, again and again
-    python scripts/soak.py kernels --times 50     Jupyter kernels, each with hostile code in it
+    python scripts/soak.py verdicts --times 50    check every solution of every drill 50 times
+    python scripts/soak.py kernels --times 50     run hostile code in 50 Jupyter kernels
 
-Prints one line per drill or kind of code; exit code 1 if anything was not as it must be.
+Prints one line per drill or kernel. Exit code 1 if anything was not as expected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from statistics import median
 from jupyter_client.manager import KernelManager
 
 from rehearsal import drills, grade_source
-from rehearsal.ranks import ONCE_MORE
+from rehearsal.engine.processes import stat_of
+from rehearsal.engine.ranks import RUNNING_AGAIN
 
 DRILL = "lift_to_distributed"
 HOSTILE = {
@@ -43,17 +44,20 @@ HOSTILE = {
     "abort in C": ("os.abort()", "crashed"),
     "a segmentation fault": ("ctypes.string_at(0)", "crashed"),
     "os._exit(0)": ("os._exit(0)", "crashed"),
-    "a daemon that left its group": (
+    "a daemon that left its process group": (
         "subprocess.Popen(['sleep', '600'], start_new_session=True); raise KeyError('x')",
         "crashed",
     ),
-    "endless recursion": ("train(model, inputs, targets, epochs=1, global_batch_size=1, lr=1)",
-                          "crashed"),
-    "a flood of output": ("print('x' * 10000) or [print(i) for i in range(10**5)]",
-                          "wrong crashed hung"),
-    "the server of the ranks killed": ("os.kill(os.getppid(), 9)\n    while True: pass",
-                                       "crashed"),
-}  # fmt: skip
+    "endless recursion": (
+        "train(model, inputs, targets, epochs=1, global_batch_size=1, lr=1)",
+        "crashed",
+    ),
+    "a flood of output": (
+        "print('x' * 10000) or [print(i) for i in range(10**5)]",
+        "wrong crashed hung",
+    ),
+    "killing the ranks' server": ("os.kill(os.getppid(), 9)\n    while True: pass", "crashed"),
+}
 CELL = """
 import ctypes, os, subprocess, sys, threading, time
 import torch, torch.distributed as dist
@@ -69,7 +73,7 @@ print("OUTCOME", outcome)
 
 
 def soak_verdicts(times: int) -> Iterator[str]:
-    """A line for each drill, and the verdicts that were not passed."""
+    """One line per drill, and every verdict that was not a pass."""
     for drill in drills():
         seen, said = dict[str, Counter[str]](), list[str]()
         for name, text in drill.solutions().items():
@@ -78,16 +82,16 @@ def soak_verdicts(times: int) -> Iterator[str]:
             for odd in [verdict for verdict in verdicts if verdict.status != "passed"]:
                 yield f"NOT PASSED {drill.id} {name}\n{odd}"
         passed = sum(counts["passed"] for counts in seen.values())
-        repeated = sum(line.endswith(ONCE_MORE) for line in said)
-        again = f", {repeated} run again" if repeated else ""
-        checks = f"{times * len(seen)} checks of {len(seen)} texts"
+        repeated = sum(line.endswith(RUNNING_AGAIN) for line in said)
+        again = f", {repeated} rerun" if repeated else ""
+        checks = f"{times * len(seen)} checks of {len(seen)} solutions"
         yield f"{drill.id}: {passed} of {checks} passed{again}"
 
 
 def soak_kernels(times: int) -> Iterator[str]:
-    """A line for each kernel: the outcome, whether it still computes, what is left running."""
+    """One line per kernel: the outcome, whether the kernel still works, and what still runs."""
     for name, (code, expected) in islice(cycle(HOSTILE.items()), times):
-        mark = uuid.uuid4().hex  # every process that comes of this kernel inherits it
+        mark = uuid.uuid4().hex  # every process that descends from this kernel inherits it
         with tempfile.TemporaryDirectory() as home:
             environment = {**os.environ, "SOAK": mark, "REHEARSAL_HOME": home}
             kernel = KernelManager(kernel_name="python3")
@@ -95,7 +99,7 @@ def soak_kernels(times: int) -> Iterator[str]:
             try:
                 said = run_cell(kernel, CELL.format(code=code, drill=DRILL))
                 lives = run_cell(kernel, "print(6 * 7)") == "42"
-                # The server stays for the next check; of the ranks nothing may be left.
+                # The server stays for the next check; no rank may still be running.
                 left = [line for line in processes_of(mark) if not is_ours(line)]
             finally:
                 kernel.shutdown_kernel(now=False)
@@ -104,13 +108,13 @@ def soak_kernels(times: int) -> Iterator[str]:
             time.sleep(0.05)
         outcome = said.rpartition("OUTCOME ")[2].strip()
         is_ok = lives and not left and not after and outcome in expected.split()
-        yield f"{'' if is_ok else 'NOT OK '}{name}: {outcome}; the kernel " + (
-            f"{'lives' if lives else 'is dead'}; left running: {(left + after) or 'nothing'}"
+        yield f"{'' if is_ok else 'NOT OK '}{name}: {outcome}; kernel " + (
+            f"{'alive' if lives else 'dead'}; still running: {(left + after) or 'nothing'}"
         )
 
 
 def run_cell(kernel: KernelManager, code: str) -> str:
-    """What a cell prints; "" if the kernel does not answer within two minutes."""
+    """What a cell prints; "" if the kernel does not reply within two minutes."""
     client = kernel.client()
     client.start_channels()
     try:
@@ -129,37 +133,43 @@ def run_cell(kernel: KernelManager, code: str) -> str:
 
 
 def processes_of(mark: str) -> list[str]:
-    """The living processes with the mark in their environment, as "parent > command line"."""
+    """Running processes with the mark in their environment, as "parent > command line"."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             if f"SOAK={mark}".encode() in (path / "environ").read_bytes():
-                parent = (path / "stat").read_text().rpartition(")")[2].split()[1]
-                found.append(f"{command_line(parent)} > {command_line(path.name)}")
-        except OSError:  # it has ended, or is somebody else's
+                parent = stat_of(int(path.name)).parent
+                found.append(f"{command_line(str(parent))} > {command_line(path.name)}")
+        except OSError:  # it has exited, or belongs to another user
             continue
     return found
 
 
 def command_line(pid: str) -> str:
-    """The beginning of a process's command line."""
+    """The first 80 characters of a process's command line."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
     return words.decode(errors="replace")[:80]
 
 
 def is_ours(line: str) -> bool:
-    """The kernel, or the server that it has started: ranks have the server's command line."""
+    """Whether a process is the kernel, or the server it started.
+
+    A rank has the server's command line too, but the server as its parent.
+    """
     parent, _, own = line.partition(" > ")
-    return "ipykernel" in own or ("ipykernel" in parent and "rehearsal.forkserver" in own)
+    return "ipykernel" in own or (
+        "ipykernel" in parent and "rehearsal.engine.forkserver" in own
+    )
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code."""
+    """Run the soak test; returns the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("verdicts", "kernels"))
-    parser.add_argument("--times", type=int, default=50)
+    parser.add_argument("what", choices=("verdicts", "kernels"), help="what to test")
+    text = "checks per solution, or kernels (default: 50)"
+    parser.add_argument("--times", type=int, default=50, metavar="N", help=text)
     options = parser.parse_args(arguments)
     soak = {"verdicts": soak_verdicts, "kernels": soak_kernels}[options.what]
     bad, seconds, last = 0, list[float](), time.perf_counter()
@@ -169,7 +179,7 @@ def main(arguments: list[str]) -> int:
         last = now
         bad += line.startswith("NOT")
         print(line, flush=True)
-    print(f"{bad} not as they must be; a line took {median(seconds):.1f} s (median)")
+    print(f"{bad} not as expected; median time per line: {median(seconds):.1f} s")
     return 1 if bad else 0
 
 

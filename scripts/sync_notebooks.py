@@ -1,23 +1,27 @@
-"""Which cell of a notebook comes from which file, and do the two still agree?
+"""Which file does each notebook cell come from, and are the two still in sync?
 
-Modules in ``trainer_core`` are the source of every definition, ``notebooks/src/*.py`` of
-prose and demos. ``notebooks/*.ipynb`` are derived from both, committed without outputs, and
-``notebooks/drills/NNN_<id>.ipynb`` from the drills' folders, with the set-up of 02_rehearse.
+The modules in ``trainer_core`` are the source of every definition; ``notebooks/src/*.py`` is
+the source of prose and demos. ``notebooks/*.ipynb`` is derived from both and committed without
+outputs. ``notebooks/drills/NNN_<id>.ipynb`` is derived from the drills' folders and the setup
+cells of 02_rehearse.
 
     build           write every notebook
-    check           exit 1, with a diff, where a notebook is not what its sources say
-    push NOTEBOOK   carry the text edited in a notebook's cells back to their files
+    check           exit with 1 and print a diff if a notebook is out of date
+    push NOTEBOOK   carry edits made in a notebook's cells back to their source files
 
-What a file in ``notebooks/src`` may say, beside jupytext's percent format:
+What a file in ``notebooks/src`` can contain besides jupytext's percent format:
 
-    # variants: blank, hidden               in a first cell of comments: derive these too
-    # %% include="integrations.exporters"  the cells of trainer_core/integrations/exporters.py
-    # %% include="rehearsal.audit"          the cells of rehearsal/audit.py
-    # %% include="order" collapsed=true     the same, folded away
-    # %% drills="cell"                      the cells of all drills of that kind, in order
-    # %% active="py"                        a cell that is not in the notebook
-    # %matplotlib inline                    a magic, a comment only in the file
+    # variants: blank, hidden               in a first cell of comments: derive these as well
+    # %% include="order"                    all cells of trainer_core/order.py
+    # %% include="a.b"                      all cells of trainer_core/a/b.py
+    # %% include="rehearsal.a"              all cells of rehearsal/a.py
+    # %% include="order" collapsed=true     the same cells, collapsed
+    # %% include="model" typed="TinyNet"    variants empty these functions or classes
+    # %% drills="cell"                      the cells of every drill of that kind, in order
+    # %% active="py"                        a cell that stays out of the notebook
+    # %matplotlib inline                    a magic, commented out in the source only
     {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the file's name
+    {{typing model}} {{typing}}             how long it takes to type one module's cell, or all
 """
 
 from __future__ import annotations
@@ -27,9 +31,12 @@ import ast
 import difflib
 import functools
 import hashlib
+import io
 import json
 import re
 import sys
+import textwrap
+import tokenize
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,17 +46,17 @@ from typing import Any
 import jupytext  # type: ignore[import-untyped, unused-ignore]  # ships no types
 
 ROOT = Path(__file__).resolve().parents[1]
-# The eight cells that people type, which a variant empties; other modules stay whole.
-TYPED = ("config", "data", "model", "distributed", "train", "checkpoint", "metrics", "launch")
+# Non-blank characters a minute, for somebody who explains the code while typing it.
+TYPING_SPEED = 120
 VARIANTS = ("blank", "hidden")
 PACKAGES = ("trainer_core/", "rehearsal/")
 VARIANTS_LINE = re.compile(r"^# variants:(.*)$", re.MULTILINE)
-DIRECTIVES = ("include", "collapsed", "active", "drills")
-# Its cells tagged "setup" open the notebook of each drill too.
+DIRECTIVES = ("include", "collapsed", "typed", "active", "drills")
+# Its cells tagged "setup" also open each drill's notebook.
 REHEARSE = "notebooks/src/02_rehearse.py"
 KINDS = ("handbook", "whiteboard", "cell", "bug")
 KEPT_METADATA = ("tags", "jupyter", "cellView")
-# comment_magics off: jupytext would uncomment "# copy the state" too, taking it for a command.
+# comment_magics is off because jupytext would take "# copy the state" for a command.
 FORMAT = {"extension": ".py", "format_name": "percent", "comment_magics": False}
 FUTURE = "from __future__ import annotations"
 EMPTIED = 'raise NotImplementedError("type this")'
@@ -60,19 +67,19 @@ KERNEL = {
 
 
 class SyncError(ValueError):
-    """Something that the author of a source, module or notebook can mend."""
+    """A mistake that the author of a source, module or notebook can fix."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One derived cell, and the cell of a file that it comes from."""
+    """A derived cell, and the file and cell it comes from."""
 
     kind: str  # code, markdown or raw
     text: str
-    source: str  # as in the file: with the docstring, without a title or an address
+    source: str  # as in the file: with docstring and placeholders, without a title
     file: str
     index: int
-    role: str = ""  # what was done to it: collapsed, blank, solution, drill, or nothing
+    role: str = ""  # how it was derived: collapsed, blank, solution, drill; "" if copied
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -83,7 +90,8 @@ class Cell:
         origin = {"origin": self.origin, "origin_hash": digest(self.kind, self.text)}
         cell: dict[str, Any] = {
             "cell_type": self.kind,
-            # Of the origin alone: an edit changes no id, a cell put in only its own file's.
+            # A hash of the origin alone, so editing a cell leaves every id as it is, and adding
+            # one changes ids of the same file only.
             "id": hashlib.sha1(self.origin.encode()).hexdigest()[:12],
             "metadata": {**self.metadata, **origin},
             "source": self.text.splitlines(keepends=True),
@@ -97,7 +105,7 @@ def digest(kind: str, text: str) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
-    return f" The nearest is {matches[0]!r}." if matches else ""
+    return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
 # Reading files ------------------------------------------------------------------------------
@@ -107,18 +115,18 @@ def read_text(root: Path, file: str) -> str:
     try:
         return (root / file).read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SyncError(f"{file} cannot be read as UTF-8 text: {error}") from error
+        raise SyncError(f"{file} can't be read as UTF-8 text: {error}") from error
 
 
 def parse(text: str, where: str) -> ast.Module:
     try:
         return ast.parse(text)
     except SyntaxError as error:
-        found = f"{error.msg}, in line {error.lineno}: {(error.text or '').strip()}"
-        raise SyncError(f"{where} is not valid Python ({found}). Mend it there.") from error
+        found = f"{error.msg}, on line {error.lineno}: {(error.text or '').strip()}"
+        raise SyncError(f"{where} is not valid Python ({found}). Fix it there.") from error
 
 
-@functools.cache  # every variant reads the same files; nobody changes the cells
+@functools.cache  # every variant reads the same files, and nothing modifies the cells
 def split(text: str) -> list[Any]:
     cells: list[Any] = jupytext.reads(text, fmt=FORMAT).cells
     for cell in cells:
@@ -127,7 +135,7 @@ def split(text: str) -> list[Any]:
 
 
 def read_cells(root: Path, file: str) -> list[Any]:
-    """Jupytext's cells of a percent file; refuses a directive that would be ignored."""
+    """Jupytext's cells of a percent file; rejects a directive that would be ignored."""
     cells = split(read_text(root, file))
     ours = {*DIRECTIVES, *KEPT_METADATA}
     theirs = {"lines_to_next_cell", "cell_marker", "region_name", "title"}
@@ -136,8 +144,8 @@ def read_cells(root: Path, file: str) -> list[Any]:
             if key not in ours | theirs:
                 found = value if key == "incorrectly_encoded_metadata" else key
                 raise SyncError(
-                    f"{file}#{index} is marked {found!r}, which nothing reads. Write one of "
-                    f'{", ".join(sorted(ours))} as key="value".{nearest(found, ours)}'
+                    f"{file}#{index} is marked {found!r}, which means nothing here. Use one of "
+                    f'{", ".join(sorted(ours))}, written as key="value".{nearest(found, ours)}'
                 )
     return cells
 
@@ -154,7 +162,7 @@ def from_file(node: Any, file: str, index: int, text: str | None = None) -> Cell
 
 
 def docstring(cell: Cell) -> str:
-    """The text of a module's first cell up to where the docstring and blank lines end."""
+    """A module's docstring, with the blank lines after it; empty for any other cell."""
     if cell.index or cell.kind != "code" or not cell.file.startswith(PACKAGES):
         return ""
     body = parse(cell.source, cell.origin).body
@@ -170,7 +178,7 @@ def is_constant(node: ast.stmt) -> bool:
 
 
 def trainer_imports(text: str, where: str, module: str = "") -> set[str]:
-    """Modules of the project that the top level of ``text`` imports from."""
+    """The project's own modules that ``text`` imports from at its top level."""
     found: set[str] = set()
     for node in parse(text, where).body:
         if isinstance(node, ast.Import):
@@ -184,7 +192,7 @@ def trainer_imports(text: str, where: str, module: str = "") -> set[str]:
 
 
 def bindings(cell: Cell) -> Iterator[tuple[str, str]]:
-    """Each name that a cell's top level binds, and what the name then means."""
+    """Each name bound at a cell's top level, and the definition it then refers to."""
     for node in parse(cell.source, cell.origin).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, cell.file
@@ -203,60 +211,106 @@ def bindings(cell: Cell) -> Iterator[tuple[str, str]]:
 # Deriving cells -----------------------------------------------------------------------------
 
 
-def empty_bodies(text: str, where: str = "the cell") -> str:
-    """Take out what each function and method does; signatures and docstrings stay.
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A function's body without its docstring: the part that somebody types."""
 
-    Protocols, and bodies that are only a docstring, ``...`` or ``pass``, stay as they are.
+    name: str  # qualified, such as TinyNet.forward
+    start: int  # its first line (from 1), counting a comment above the first statement
+    end: int
+    before: str  # text before the body on its first line: indentation, or a signature
+    text: str
+
+    @property
+    def characters(self) -> int:
+        """Characters to type: neither comments nor whitespace count."""
+        lines = self.text.split("\n")
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                lines[row - 1] = lines[row - 1][:column]
+        return len("".join("".join(lines).split()))
+
+
+def bodies(text: str, where: str) -> list[Body]:
+    """The body of each function and method, in order.
+
+    Protocols don't count, and neither do bodies that hold only a docstring, ``...`` or
+    ``pass``: there is nothing to type.
     """
     lines = text.split("\n")
-    functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+    found: list[Body] = []
 
-    def collect(node: ast.AST) -> None:
+    def collect(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
-            bases = child.bases if isinstance(child, ast.ClassDef) else []
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                functions.append(child)
-            elif not any(re.search(r"\bProtocol\b", ast.unparse(base)) for base in bases):
-                collect(child)
+                body = child.body[ast.get_docstring(child) is not None :]
+                if not all(isinstance(node, ast.Pass) or is_constant(node) for node in body):
+                    found.append(body_of(f"{prefix}{child.name}", child, body[0]))
+            elif isinstance(child, ast.ClassDef):
+                if not any(re.search(r"\bProtocol\b", ast.unparse(b)) for b in child.bases):
+                    collect(child, f"{prefix}{child.name}.")
+            else:
+                collect(child, prefix)
 
-    collect(parse(text, where))
-    for function in reversed(functions):  # from the bottom, so that line numbers stay true
-        body = function.body[ast.get_docstring(function) is not None :]
-        if all(isinstance(node, ast.Pass) or is_constant(node) for node in body):
-            continue
-        first = body[0]
+    def body_of(name: str, function: ast.stmt, first: ast.stmt) -> Body:
         start = min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", []))])
         before = lines[first.lineno - 1].encode()[: first.col_offset].decode()
-        while not before.strip() and re.match(r"\s*(#|$)", lines[start - 2]):
+        on_one_line = bool(before.strip())
+        while not on_one_line and re.match(r"\s*(#|$)", lines[start - 2]):
             start -= 1  # a comment above the first statement belongs to the body
-        lines[start - 1 : function.end_lineno] = [before + EMPTIED]
+        typed = lines[start - 1 : function.end_lineno]
+        typed[0] = typed[0].removeprefix(before) if on_one_line else typed[0]
+        return Body(name, start, function.end_lineno or start, before, dedented(typed))
+
+    collect(parse(text, where), "")
+    return found
+
+
+def dedented(lines: list[str]) -> str:
+    return textwrap.dedent("\n".join(lines)) + "\n"
+
+
+def is_typed(name: str, typed: Iterable[str] | None) -> bool:
+    """Whether ``typed`` lists a function or the class it belongs to; None lists everything."""
+    return typed is None or any(f"{name}.".startswith(f"{entry}.") for entry in typed)
+
+
+def empty_bodies(text: str, where: str = "the cell", typed: Iterable[str] | None = None) -> str:
+    """Remove the bodies of the ``typed`` functions; signatures and docstrings stay."""
+    lines = text.split("\n")
+    for body in reversed(bodies(text, where)):  # bottom-up, so line numbers stay valid
+        if is_typed(body.name, typed):
+            lines[body.start - 1 : body.end] = [body.before + EMPTIED]
     return "\n".join(lines)
 
 
 def collapse(cell: Cell, title: str, role: str) -> Cell:
-    """Fold a cell, for JupyterLab (source_hidden) and for Colab (cellView and a title)."""
+    """Collapse a cell, in JupyterLab (source_hidden) and in Colab (cellView and a title)."""
     tags = [*cell.metadata.get("tags", []), "hide-input"]
     folded = {"jupyter": {"source_hidden": True}, "cellView": "form", "tags": tags}
     text = f"#@title {title}\n{cell.text}" if title else cell.text
     return replace(cell, text=text, role=role, metadata={**cell.metadata, **folded})
 
 
-def vary(cell: Cell, variant: str) -> list[Cell]:
-    """The cells that stand for one typed cell in a variant."""
-    emptied = empty_bodies(cell.text, cell.origin) if cell.kind == "code" else cell.text
-    if not variant or emptied == cell.text:
+def vary(cell: Cell, variant: str, typed: Sequence[str]) -> list[Cell]:
+    """The cells that replace ``cell`` in a variant, which empties the ``typed`` functions."""
+    if not variant or cell.kind != "code":
+        return [cell]
+    emptied = empty_bodies(cell.text, cell.origin, typed)
+    if emptied == cell.text:
         return [cell]
     blank = replace(cell, text=emptied, role="blank")
     if variant == "blank":
         return [blank]
-    # A blank function that its own cell calls raises here, and "Run all" has to go on.
+    # A cell may call the function it defines. "Run all" must continue when the blank raises.
     tags = [*cell.metadata.get("tags", []), "raises-exception"]
     blank = replace(blank, metadata={**cell.metadata, "tags": tags})
     return [blank, collapse(cell, "Solution", "solution")]
 
 
 def addresses(root: Path, name: str) -> dict[str, str]:
-    """What each placeholder stands for in the notebook ``name``; the longest one first."""
+    """What each placeholder stands for in the notebook ``name``; the longest value first."""
     try:
         project = tomllib.loads(read_text(root, "pyproject.toml")).get("project", {})
     except tomllib.TOMLDecodeError as error:
@@ -267,7 +321,7 @@ def addresses(root: Path, name: str) -> dict[str, str]:
     if not found:
         raise SyncError(
             f"[project.urls] Repository in pyproject.toml is {url!r}; badges and Colab links "
-            f"are made of it. Set it to https://github.com/OWNER/NAME."
+            f"are built from it. Set it to https://github.com/OWNER/NAME."
         )
     colab = "https://colab.research.google.com/github"
     return {
@@ -277,30 +331,65 @@ def addresses(root: Path, name: str) -> dict[str, str]:
     }
 
 
+def typed_names(node: Any) -> list[str]:
+    return str(node.metadata.get("typed", "")).split()
+
+
+def typing_times(root: Path) -> dict[str, str]:
+    """How long each module marked as typed takes to type, and all of them, by placeholder.
+
+    Counted in the modules, so the minutes can't drift from what there is to type.
+    """
+    times, total = {}, 0
+    for path in sorted((root / "notebooks/src").glob("*.py")):
+        for node in read_cells(root, path.relative_to(root).as_posix()):
+            if typed := typed_names(node):
+                module, characters = node.metadata["include"], 0
+                for cell in module_cells(root, module):
+                    found = bodies(cell.text, cell.origin) if cell.kind == "code" else []
+                    characters += sum(b.characters for b in found if is_typed(b.name, typed))
+                minutes = -(-characters // TYPING_SPEED)
+                total += minutes
+                times[f"{{{{typing {module}}}}}"] = f"{minutes} min ({characters:,} characters)"
+    return times | {"{{typing}}": f"{total} minutes"}
+
+
 def placeholders(text: str) -> list[str]:
-    return re.findall(r"\{\{(?:repository|colab|notebook)\}\}", text)
+    return re.findall(r"\{\{(?:repository|colab|notebook|typing(?: [\w.]+)?)\}\}", text)
+
+
+def values(root: Path, name: str, wanted: Iterable[str]) -> dict[str, str]:
+    """What each of the ``wanted`` placeholders stands for in the notebook ``name``."""
+    wanted = list(wanted)
+    known = addresses(root, name) if wanted else {}
+    known |= typing_times(root) if any(p.startswith("{{typing") for p in wanted) else {}
+    for placeholder in wanted:
+        if placeholder not in known:
+            raise SyncError(
+                f"{placeholder} in the source of {name} names a module of which nothing is "
+                f'marked as typed. Add typed="..." to its include.{nearest(placeholder, known)}'
+            )
+    return {placeholder: value for placeholder, value in known.items() if placeholder in wanted}
 
 
 def fill(root: Path, name: str, node: Any) -> str:
-    """What a notebook shows of a source's cell: addresses filled in, magics switched on."""
+    """A source's cell as the notebook shows it: placeholders filled in, magics active."""
     text = str(node.source)
-    if placeholders(text):
-        for placeholder, value in addresses(root, name).items():
-            text = text.replace(placeholder, value)
+    for placeholder, value in values(root, name, placeholders(text)).items():
+        text = text.replace(placeholder, value)
     if node.cell_type == "code":
         text = re.sub(r"^([ \t]*)# (%{1,2}\w|!\w)", r"\1\2", text, flags=re.MULTILINE)
     return text
 
 
 def restore(root: Path, name: str, cell: Cell, text: str) -> str:
-    """Take back from an edited ``text`` what deriving did to ``cell``."""
+    """Undo in an edited ``text`` what deriving did to ``cell``."""
     if cell.role in ("collapsed", "solution") and text.startswith("#@title"):
         text = text.partition("\n")[2]
     text = docstring(cell) + text.rstrip("\n")
     if cell.file.startswith("notebooks/src/"):
-        if held := placeholders(cell.source):
-            for placeholder, value in addresses(root, name).items():
-                text = text.replace(value, placeholder) if placeholder in held else text
+        for placeholder, value in values(root, name, placeholders(cell.source)).items():
+            text = text.replace(value, placeholder)
         if cell.kind == "code":
             text = re.sub(r"^([ \t]*)(%{1,2}\w|!\w)", r"\1# \2", text, flags=re.MULTILINE)
     return text
@@ -310,7 +399,7 @@ def restore(root: Path, name: str, cell: Cell, text: str) -> str:
 
 
 def drills_of(root: Path, kind: str = "") -> list[dict[str, Any]]:
-    """The tables of the drills of a kind, or of all, with their ids; in order."""
+    """The table and id of every drill, or of those of one kind, in order."""
     found = []
     for path in (root / "rehearsal/drills").glob("*/drill.toml"):
         file = path.relative_to(root).as_posix()
@@ -318,21 +407,21 @@ def drills_of(root: Path, kind: str = "") -> list[dict[str, Any]]:
             table = tomllib.loads(read_text(root, file))
             table = {key: table[key] for key in ("order", "title", "minutes", "kind")}
         except (tomllib.TOMLDecodeError, KeyError) as error:
-            raise SyncError(f"{file} cannot be used ({error!r}). Mend it there.") from error
+            raise SyncError(f"{file} can't be used ({error!r}). Fix it there.") from error
         found.append({**table, "id": path.parent.name})
     chosen = [table for table in found if kind in ("", table["kind"])]
     return sorted(chosen, key=lambda table: (table["order"], table["id"]))
 
 
 def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
-    """Heading, start, blank, check, hint, and what helps afterwards."""
+    """Heading, start, blank, check, and a cell of commented-out helpers."""
     name, folder = drill["id"], f"rehearsal/drills/{drill['id']}"
-    # Comments, so that "Run all" opens no hint.
+    # Commented out, so that "Run all" doesn't reveal a hint.
     help_text = f'''\
-# hint("{name}")  # the next of three; take the first # away
-# diff("{name}")  # what changed since the attempt before
-# narration("{name}")  # what to say while typing it
-# solution("{name}")  # opens after a pass; give_up=True opens it now'''
+# hint("{name}")  # uncomment to run: next of three hints
+# diff("{name}")  # what changed since your previous attempt
+# narration("{name}")  # what to say while you type
+# solution("{name}")  # available after you pass; give_up=True shows it now'''
     texts = [
         ("markdown", f"{heading} {drill['title']}\n\n{drill['minutes']:g} minutes."),
         ("code", f'start("{name}")'),
@@ -352,7 +441,7 @@ def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
 
 
 def compose_drills(root: Path) -> dict[str, list[Cell]]:
-    """A notebook for each drill, beginning with the set-up of 02_rehearse."""
+    """One notebook per drill; each opens with the setup cells of 02_rehearse."""
     if not (root / REHEARSE).is_file():
         return {}
     setup = [
@@ -376,7 +465,7 @@ def module_file(module: str) -> str:
 
 
 def module_names(root: Path) -> list[str]:
-    """Every module that a notebook may include, spelled as an include spells it."""
+    """Every module that a notebook can include, spelled as in an include."""
     found = []
     for package, base in (
         (root / "trainer_core", root / "trainer_core"),
@@ -388,7 +477,7 @@ def module_names(root: Path) -> list[str]:
 
 
 def module_cells(root: Path, module: str) -> Iterator[Cell]:
-    """A module's cells, without those for the file alone and without its docstring."""
+    """A module's cells, without its docstring and the cells that stay out of notebooks."""
     file = module_file(module)
     for index, node in enumerate(read_cells(root, file)):
         if node.metadata.get("active") == "py":
@@ -400,8 +489,9 @@ def module_cells(root: Path, module: str) -> Iterator[Cell]:
                 continue
         if cell.kind == "code" and (found := trainer_imports(cell.source, cell.origin, module)):
             raise SyncError(
-                f"{cell.origin} imports from this project ({', '.join(sorted(found))}), which "
-                f'a notebook does not have. Move the import into a cell # %% active="py".'
+                f"{cell.origin} imports from this project ({', '.join(sorted(found))}), but a "
+                f"notebook can't: in Colab the project isn't installed. Move the import into a "
+                f'cell marked # %% active="py".'
             )
         yield cell
 
@@ -410,7 +500,7 @@ def refuse_missing(root: Path, module: str, where: str, present: set[str]) -> No
     known = module_names(root)
     if module not in known:
         raise SyncError(
-            f"{where} includes {module!r}; there is no such module.{nearest(module, known)}"
+            f"{where} includes {module!r}, but no such module exists.{nearest(module, known)}"
         )
     file = module_file(module)
     for node in read_cells(root, file):
@@ -418,14 +508,14 @@ def refuse_missing(root: Path, module: str, where: str, present: set[str]) -> No
             for missing in sorted(trainer_imports(node.source, file, module) & set(known)):
                 if missing not in present:
                     raise SyncError(
-                        f"{where} includes {module!r}, which imports from {missing!r}; the "
-                        f"notebook does not have that module's names. Put "
-                        f'# %% include="{missing}" into the source.'
+                        f"{where} includes {module!r}, which imports from {missing!r}, but the "
+                        f"notebook doesn't include that module. Add "
+                        f'# %% include="{missing}" to the source.'
                     )
 
 
 def refuse_clashes(cells: Iterable[Cell], where: str) -> None:
-    """One notebook holds all modules' names: of two definitions the later hides the earlier."""
+    """All modules share one namespace in a notebook: a second definition hides the first."""
     seen: dict[str, tuple[str, str]] = {}
     for cell in cells:
         if cell.kind == "code" and cell.file.startswith(PACKAGES) and cell.role != "drill":
@@ -434,32 +524,43 @@ def refuse_clashes(cells: Iterable[Cell], where: str) -> None:
                 if earlier != meaning and file != cell.file and not name.startswith("__"):
                     raise SyncError(
                         f"{file} and {cell.file} both define {name!r}, and {where} includes "
-                        f"both: the later would hide the earlier. Rename one of them."
+                        f"both, so the second would hide the first. Rename one of them."
                     )
 
 
+def refuse_untypeable(root: Path, module: str, where: str, typed: Sequence[str]) -> None:
+    code = [cell for cell in module_cells(root, module) if cell.kind == "code"] if typed else []
+    known = {body.name for cell in code for body in bodies(cell.text, cell.origin)}
+    for entry in typed:
+        if not any(is_typed(name, [entry]) for name in known):
+            raise SyncError(
+                f"{where} marks {entry!r} as typed, but {module_file(module)} has no such "
+                f"function or class with something to type.{nearest(entry, known)}"
+            )
+
+
 def is_header(node: Any) -> bool:
-    """Whether a source's first cell speaks of the file: comments that name its variants."""
+    """Whether a cell is a file header: nothing but comments, one of which names variants."""
     lines = node.source.splitlines()
     comments = node.cell_type == "code" and all(line.startswith("#") for line in lines)
     return comments and VARIANTS_LINE.search(node.source) is not None
 
 
 def variants_of(cells: list[Any], file: str) -> list[str]:
-    """The variants that a source asks for, and "" for the notebook itself."""
+    """The variants a source asks for; "" stands for the plain notebook."""
     asked = [""]
     for index, node in enumerate(cells):
         if found := VARIANTS_LINE.search(node.source):
             if index or not is_header(node):
                 raise SyncError(
-                    f"{file}#{index} holds {found[0]!r}, which is read only in a first cell "
-                    f"with nothing but comments. Move it there."
+                    f"{file}#{index} contains {found[0]!r}, which only works in a first cell "
+                    f"that holds nothing but comments. Move it there."
                 )
             asked += [variant.strip() for variant in found[1].split(",")]
     for variant in asked:
         if variant not in ("", *VARIANTS):
             raise SyncError(
-                f"{file} asks for the variant {variant!r}; there are "
+                f"{file} asks for the variant {variant!r}; the variants are "
                 f"{' and '.join(VARIANTS)}.{nearest(variant, VARIANTS)}"
             )
     return asked
@@ -469,8 +570,8 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
     """The cells of the notebook ``name``, a variant of the source ``file``."""
     derived: list[Cell] = []
     nodes = read_cells(root, file)
-    # Also what is included further down: a function may call what a later cell defines, and the
-    # eight cells do (the step bills its phases to cell 7). Running the notebook shows the rest.
+    # Includes further down count too: a function may call what a later cell defines, as
+    # train_step does (cell 7 has its timers). Running the notebook catches what is left.
     present: set[str] = {node.metadata.get("include", "") for node in nodes}
     for index, node in enumerate(nodes):
         where, module = f"{file}#{index}", node.metadata.get("include")
@@ -479,7 +580,10 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
             continue
         if kind := node.metadata.get("drills"):
             if kind not in KINDS:
-                raise SyncError(f"{where} asks for drills {kind!r}.{nearest(kind, KINDS)}")
+                raise SyncError(
+                    f"{where} asks for drills of kind {kind!r}, but the kinds are "
+                    f"{', '.join(KINDS)}.{nearest(kind, KINDS)}"
+                )
             for drill in drills_of(root, kind):
                 derived += drill_cells(root, drill, "##")
             continue
@@ -491,36 +595,38 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
             continue
         refuse_missing(root, module, where, present)
         if node.source.strip() or any(cell.file == module_file(module) for cell in derived):
-            found = "holds text of its own" if node.source.strip() else "is not the first to"
-            raise SyncError(f"{where} includes {module!r} and {found}. Take one of them out.")
+            found = "the cell also has text" if node.source.strip() else "so does another cell"
+            raise SyncError(f"{where} includes {module!r}, and {found}. Remove one of them.")
+        typed = typed_names(node)
+        refuse_untypeable(root, module, where, typed)
         for cell in module_cells(root, module):
             code = (earlier.text for earlier in derived if earlier.kind == "code")
             if cell.text == FUTURE and any(FUTURE in text for text in code):
-                continue  # a kernel remembers it for the cells that follow
+                continue  # the notebook's process remembers it for later cells
             if folded and cell.kind == "code":
                 derived.append(collapse(cell, f"{cell.file}, cell {cell.index}", "collapsed"))
             else:
-                derived += vary(cell, variant if module in TYPED else "")
+                derived += vary(cell, variant, typed)
     refuse_clashes(derived, file)
     return derived
 
 
 def compose(root: Path) -> dict[str, list[Cell]]:
-    """Every notebook that the sources ask for: file name -> cells.
+    """Every notebook the sources ask for: file name -> cells.
 
     Raises:
-        SyncError: for a directive, include or name that cannot be what its author meant.
+        SyncError: for a directive, include or name that can't be what its author meant.
     """
     derived: dict[str, list[Cell]] = {}
     sources = sorted((root / "notebooks/src").glob("*.py"))
     if not sources:
-        raise SyncError(f"{root}/notebooks/src holds no .py file to derive a notebook from.")
+        raise SyncError(f"{root}/notebooks/src has no .py file to derive a notebook from.")
     for path in sources:
         file = path.relative_to(root).as_posix()
         for variant in variants_of(read_cells(root, file), file):
             name = f"{path.stem}_{variant}.ipynb" if variant else f"{path.stem}.ipynb"
             if name in derived:
-                raise SyncError(f"{file} derives {name}, and another file does. Rename it.")
+                raise SyncError(f"{file} and another source both produce {name}. Rename one.")
             derived[name] = compose_one(root, file, variant, name)
     return derived | compose_drills(root)
 
@@ -537,32 +643,32 @@ def load(path: Path) -> dict[str, Any]:
             cell.setdefault("metadata", {})
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise SyncError(
-            f"{path} cannot be read as a notebook ({error!r}). If a merge left marks in it, "
-            f"delete it and run: scripts/sync_notebooks.py build"
+            f"{path} can't be read as a notebook ({error!r}). If a merge left conflict markers "
+            f"in it, delete it and run: scripts/sync_notebooks.py build"
         ) from error
     return notebook
 
 
 def dump(notebook: dict[str, Any]) -> str:
-    """The bytes that Jupyter would write too, so that saving there makes no noise."""
+    """The same bytes that Jupyter writes, so that saving there makes no diff."""
     return json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
 
 
 def as_notebook(name: str, cells: list[Cell]) -> dict[str, Any]:
-    # A blank's demos fail until somebody has typed what they call.
+    # The demos in a blank fail until the learner has typed what they call.
     allowed = {"execution": {"allow_errors": True}} if name.endswith("_blank.ipynb") else {}
     content = {"cells": [c.as_json() for c in cells], "metadata": {**KERNEL, **allowed}}
     return content | {"nbformat": 4, "nbformat_minor": 5}
 
 
 def has_outputs(path: Path) -> bool:
-    """Whether a notebook's cells hold outputs or counts of a run."""
+    """Whether a notebook's cells carry outputs or execution counts."""
     cells = load(path)["cells"]
     return any(bool(c.get("outputs") or c.get("execution_count")) for c in cells)
 
 
 def written(notebook: dict[str, Any]) -> list[dict[str, Any]]:
-    """A notebook's cells, less the empty ones that Jupyter appends when the last is run."""
+    """A notebook's cells, without the empty one Jupyter appends after running the last."""
     return [c for c in notebook["cells"] if c["source"].strip() or "origin" in c["metadata"]]
 
 
@@ -575,7 +681,7 @@ def build(root: Path, *, overwrite: bool = False) -> list[Path]:
     """Write every notebook; returns the paths of those that changed.
 
     Raises:
-        SyncError: if an edit made in a notebook would be lost, unless ``overwrite``.
+        SyncError: if that would lose an edit made in a notebook, unless ``overwrite``.
     """
     changed = []
     for name, cells in compose(root).items():
@@ -588,9 +694,9 @@ def build(root: Path, *, overwrite: bool = False) -> list[Path]:
             for number, cell in enumerate(written(load(path)), 1):
                 if is_edited(cell) and digest(cell["cell_type"], cell["source"]) not in kept:
                     raise SyncError(
-                        f"Cell {number} of notebooks/{name} was edited there; building would "
-                        f"lose the edit. Nothing was written. Run push {name}, or build "
-                        f"--overwrite to drop it."
+                        f"Cell {number} of notebooks/{name} was edited in the notebook, and a "
+                        f"build would lose the edit. Nothing was written. Run push {name} to "
+                        f"keep it, or build --overwrite to drop it."
                     )
     for path, text in changed:
         path.parent.mkdir(exist_ok=True)
@@ -599,7 +705,7 @@ def build(root: Path, *, overwrite: bool = False) -> list[Path]:
 
 
 def check(root: Path) -> list[str]:
-    """What differs between the notebooks and their sources; outputs do not count."""
+    """Differences between the notebooks and their sources; outputs don't count."""
 
     def lines(notebook: dict[str, Any]) -> Iterator[str]:
         yield f"metadata {notebook.get('metadata', {}).get('execution')}"
@@ -625,26 +731,27 @@ def check(root: Path) -> list[str]:
             problems.append(f"notebooks/{path.name} has no source in notebooks/src.")
     for path in sorted((root / "notebooks/drills").glob("*.ipynb")):
         if f"drills/{path.name}" not in composed:
-            problems.append(f"notebooks/drills/{path.name} has no folder in rehearsal/drills.")
+            problems.append(f"notebooks/drills/{path.name} has no drill in rehearsal/drills.")
     return problems
 
 
 def refuse_moved(found: list[str | None], wanted: list[str], path: Path) -> None:
-    """Refuse cells that were added, removed or reordered: they have no place in a file."""
+    """Reject cells that were added, removed or moved: they have no place in a source file."""
     if found == wanted:
         return
     new = [f"cell {n} is new" for n, origin in enumerate(found, 1) if origin not in wanted]
-    twice = [f"{o} is there twice" for o in wanted if found.count(o) > 1]
-    gone = [f"{o} is gone" for o in wanted if o not in found]
-    what = "; ".join([*new, *twice, *gone] or ["the order is another"])
+    twice = [f"{o} appears twice" for o in wanted if found.count(o) > 1]
+    gone = [f"{o} is missing" for o in wanted if o not in found]
+    what = "; ".join([*new, *twice, *gone] or ["the order changed"])
     raise SyncError(
-        f"{path.name} does not have the cells of its sources ({what}), so its edits cannot be "
-        f"mapped. Nothing was written. Add, move and remove cells in the files, then build."
+        f"The cells of {path.name} don't match its sources ({what}), so its edits can't be "
+        f"carried over. Nothing was written. Add, move and remove cells in the source files, "
+        f"then build."
     )
 
 
 def put(root: Path, file: str, edits: dict[int, str]) -> tuple[str, str]:
-    """A file's text before and after its cells at ``edits`` are replaced; writes nothing."""
+    """A file's text before and after applying ``edits`` to its cells; writes nothing."""
 
     def text_of(notebook: Any) -> str:
         text = str(jupytext.writes(notebook, fmt=FORMAT))
@@ -653,57 +760,57 @@ def put(root: Path, file: str, edits: dict[int, str]) -> tuple[str, str]:
     old = read_text(root, file)
     notebook = jupytext.reads(old, fmt=FORMAT)
     if text_of(notebook) != old:
-        raise SyncError(f"{file} would change elsewhere too. Run ruff format on it first.")
+        raise SyncError(f"{file} would also change elsewhere. Run ruff format on it first.")
     for index, text in edits.items():
         notebook.cells[index].source = text
     new = text_of(notebook)
     again = [cell.source for cell in jupytext.reads(new, fmt=FORMAT).cells]
     if again != [cell.source for cell in notebook.cells]:
-        raise SyncError(f"The edit would split a cell of {file}. Make it in the file.")
+        raise SyncError(f"The edit would split a cell of {file}. Make it in that file.")
     parse(new, f"Nothing was written: with the edit, {file}")
     return old, new
 
 
 def edited_text(root: Path, path: Path, number: int, node: dict[str, Any], cell: Cell) -> str:
-    """What an edited cell of a notebook comes to in its file; refuses what cannot go there."""
+    """An edited cell's text as its source file has it; rejects an edit that can't go there."""
     name = path.stem + ".ipynb"
     text = restore(root, name, cell, node["source"])
     built = node["metadata"].get("origin_hash")
-    addresses_lost = len(placeholders(text)) < len(placeholders(cell.source))
+    placeholder_lost = len(placeholders(text)) < len(placeholders(cell.source))
     reasons = [
         (cell.role == "blank", "is a blank, and a blank never overwrites its module"),
-        (cell.role == "drill", "is a drill's, and a drill is never overwritten from here"),
-        (node["cell_type"] != cell.kind, "became a cell of another type"),
-        (built != digest(cell.kind, cell.text), "was edited, and its file changed as well"),
-        (addresses_lost, "lost an address that its file writes as {{...}}"),
+        (cell.role == "drill", "belongs to a drill, and push never overwrites a drill"),
+        (node["cell_type"] != cell.kind, "changed its type"),
+        (built != digest(cell.kind, cell.text), "was edited, but its source changed as well"),
+        (placeholder_lost, "lost a text that its source writes as {{...}}"),
         (
             restore(root, name, cell, cell.text) != cell.source,
-            "holds text that its file could write in two ways",
+            "has text that its source could write in two ways",
         ),
     ]
-    for holds, reason in reasons:
-        if holds:
+    for applies, reason in reasons:
+        if applies:
             raise SyncError(
                 f"Cell {number} of {path.name} {reason}. Nothing was written. Make the edit in "
-                f"{cell.file}, cell {cell.index} (from 0), then run build --overwrite."
+                f"{cell.file}, cell {cell.index} (counting from 0), then run build --overwrite."
             )
     return text
 
 
 def push(root: Path, notebook_path: Path) -> str:
-    """Carry the edits made in a notebook back to their files; returns the diff.
+    """Carry the edits made in a notebook back to their source files; returns the diff.
 
-    All edits are written, or none. Outputs stay in the notebook. Tags and other metadata are
-    not carried: they are written in the files only.
+    Either all edits are written or none. Outputs stay in the notebook. Tags and other metadata
+    aren't carried over: they live in the source files only.
 
     Raises:
-        SyncError: for an edit without a place in a file, and where a file changed too.
+        SyncError: if an edit has no place in a source file, or the file changed as well.
     """
     composed, name = compose(root), notebook_path.stem + ".ipynb"
     name = f"drills/{name}" if f"drills/{name}" in composed else name
     if name not in composed:
-        raise SyncError(f"No source derives {name}.{nearest(name, composed)}")
-    # A path as the root sees it comes before one as the current folder sees it.
+        raise SyncError(f"No source produces {name}.{nearest(name, composed)}")
+    # A path relative to the root wins over one relative to the current directory.
     candidates = (root / notebook_path, notebook_path, root / "notebooks" / name)
     path = next((path for path in candidates if path.is_file()), candidates[-1])
     notebook, cells = load(path), composed[name]
@@ -714,7 +821,7 @@ def push(root: Path, notebook_path: Path) -> str:
         if is_edited(node) and (node["cell_type"], node["source"]) != (cell.kind, cell.text):
             text = edited_text(root, path, number, node, cell)
             edits.setdefault(cell.file, {})[cell.index] = text
-            # From now on the file has this text, so a second push starts from here.
+            # The file now has this text, so a second push starts from here.
             node["metadata"]["origin_hash"] = digest(node["cell_type"], node["source"])
     changes = {file: put(root, file, texts) for file, texts in edits.items()}
     diff: list[str] = []
@@ -730,28 +837,34 @@ def push(root: Path, notebook_path: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
-    """Returns 0, 1 where check found a difference, 2 for what a user can mend."""
-    parser = argparse.ArgumentParser(description="Derive notebooks/*.ipynb, and check them.")
+    """Returns 0; 1 if check found a difference; 2 for a mistake the user can fix."""
+    parser = argparse.ArgumentParser(
+        description="Derive notebooks/*.ipynb from their sources, and check that they match."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build", help="write every notebook")
-    building.add_argument("--overwrite", action="store_true", help="drop edits made there")
-    commands.add_parser("check", help="exit 1, with a diff, where one is not what it should be")
-    pushing = commands.add_parser("push", help="carry a notebook's edits back to their files")
+    building.add_argument(
+        "--overwrite", action="store_true", help="drop edits made in the notebooks"
+    )
+    commands.add_parser("check", help="exit with 1 and a diff if a notebook is out of date")
+    pushing = commands.add_parser(
+        "push", help="carry a notebook's edits back to their source files"
+    )
     pushing.add_argument("notebook", type=Path, help="a name such as 01_walkthrough, or a path")
     options = parser.parse_args(argv)
     try:
         if options.command == "build":
             changed = build(root, overwrite=options.overwrite)
             names = [path.relative_to(root).as_posix() for path in changed]
-            print("\n".join(f"wrote {name}" for name in names) or "no change")
+            print("\n".join(f"wrote {name}" for name in names) or "Nothing changed.")
         elif options.command == "push":
             diff = push(root, options.notebook)
-            print(f"{diff}Now run: build" if diff else "No cell was edited.")
+            print(f"{diff}Now run build." if diff else "No cell was edited.")
         else:
             problems = check(root)
-            print("\n".join(problems) or "All notebooks are what their sources say.")
+            print("\n".join(problems) or "All notebooks match their sources.")
             if problems:
-                print("An edit made in a notebook: push NOTEBOOK. Else: build, and commit.")
+                print("To keep a notebook's edits, run push NOTEBOOK; otherwise run build.")
                 return 1
     except SyncError as error:
         print(f"sync_notebooks: {error}", file=sys.stderr)

@@ -12,20 +12,20 @@ from pathlib import Path
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from rehearsal import ui
-from rehearsal.ranks import shut_down
+from rehearsal.session import coach
+from rehearsal.engine.ranks import shut_down
 
 
 def main(spec: str) -> None:
     """Run them one after the other, each in a fresh namespace."""
     verdicts = []
-    settle = ui._settle
+    settle = coach._settle
 
     def recorded(drill, text, verdict):  # type: ignore[no-untyped-def]
         verdicts.append([verdict.drill, verdict.status, [f.code for f in verdict.findings]])
         return settle(drill, text, verdict)
 
-    ui._settle = recorded
+    coach._settle = recorded
     shell = InteractiveShell.instance()
     shell.history_manager.enabled = False
     for path, typed in json.loads(spec):

@@ -68,7 +68,8 @@ def imports_of(path: Path, *, only_on_import: bool = False) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path.name}: write imports in full"
+            beside_a_grader = path.parent.parent == ROOT / "rehearsal" / "drills"
+            assert node.level == 0 or beside_a_grader, f"{path.name}: write imports in full"
             found |= {f"{node.module}", *(f"{node.module}.{a.name}" for a in node.names)}
         is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         if not (only_on_import and is_function):

@@ -1,4 +1,4 @@
-"""The audit: a run that kept its promise is proved, and each way of breaking it is found."""
+"""The audit proves every correct run, and refutes every way of breaking one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rehearsal.audit import AuditReport, audit_run, read_jsonl
+from rehearsal.evidence.audit import AuditReport, audit_run, read_jsonl
 from trainer_core.order import EpochOrder
 
 ROOT = Path(__file__).parents[1]
@@ -25,17 +25,17 @@ Line = dict[str, Any]
 
 
 class Attempt(NamedTuple):
-    """One attempt of a scripted run: trains from after the newest checkpoint up to ``last``."""
+    """One attempt of a scripted run: trains from the newest checkpoint through ``last``."""
 
     world_size: int
     last: int
-    saved: int | None = None  # step of a checkpoint that it saves on the way, or at the end
-    end: str | None = None  # "run_end", "preempted", or killed
-    in_flight: int = 0  # ranks that wrote down one step more before the kill
+    saved: int | None = None  # step of the checkpoint that it saves, if any
+    end: str | None = None  # "run_end", "preempted", or None for a kill
+    in_flight: int = 0  # ranks that recorded one more step before the kill
 
 
 class Run(NamedTuple):
-    """A run folder before it is written: plan, ledger lines and log records."""
+    """A run folder before it is written to disk: plan, ledger lines and log records."""
 
     num_samples: int
     global_batch: int
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 
 def share_of(run: Run, step: int, rank: int, world_size: int) -> tuple[int, list[int]]:
-    """Epoch and samples of a rank in a step: the contract, written down a second time."""
+    """Epoch and samples of a rank in a step: an independent version of the contract."""
     n, batch = run.num_samples, run.global_batch
     epoch, at = divmod(step - 1, -(-n // batch))
     order = EpochOrder(n, seed=run.seed, epoch=epoch).samples(0, n).tolist()
@@ -55,7 +55,7 @@ def share_of(run: Run, step: int, rank: int, world_size: int) -> tuple[int, list
 
 
 def script_run(n: int, batch: int, epochs: int, attempts: list[Attempt], seed: int = 7) -> Run:
-    """What a correct trainer writes down in ``attempts``, half a second a step."""
+    """What a correct trainer records over ``attempts``, at half a second per step."""
     run = Run(n, batch, seed, epochs * -(-n // batch), [], [])
     saved, now = 0, 1000.0
     for number, attempt in enumerate(attempts):
@@ -86,7 +86,7 @@ def script_run(n: int, batch: int, epochs: int, attempts: list[Attempt], seed: i
 
 
 def write_run(run: Run, folder: Path, *, cut: Line | None = None) -> Path:
-    """Write the run folder; the line ``cut`` is torn in the middle, as by a kill."""
+    """Write the run folder; the line ``cut`` is truncated halfway, as by a kill."""
     for part in ("ledger", "logs"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     identity = {
@@ -123,7 +123,7 @@ def find(run: Run, *, step: int, rank: int, attempt: int) -> Line:
 
 @st.composite
 def correct_runs(draw: st.DrawFn) -> Run:
-    """Any size, batch and world size; kills anywhere, with and without a checkpoint."""
+    """Any dataset, batch and world size; kills anywhere, with and without a checkpoint."""
     n, batch = draw(st.integers(1, 40)), draw(st.integers(1, 45))
     epochs = draw(st.integers(1, 3))
     total, saved, attempts = epochs * -(-n // batch), 0, list[Attempt]()
@@ -142,15 +142,15 @@ def correct_runs(draw: st.DrawFn) -> Run:
 
 
 def surviving(run: Run) -> list[Line]:
-    """The lines of the lineage of a finished run, found by another way than the audit's."""
+    """The lineage's lines of a finished run, found in a different way than the audit's."""
     newest = {(x["step"]): x["attempt"] for x in sorted(run.ledger, key=lambda x: x["attempt"])}
     return [x for x in run.ledger if newest[x["step"]] == x["attempt"]]
 
 
 @settings(deadline=None)
 @given(correct_runs())
-def test_a_correct_run_is_proved_at_any_size_world_and_kill(run: Run) -> None:
-    """An audit that cries wolf is switched off."""
+def test_a_correct_run_is_proved_for_any_size_world_size_and_kill(run: Run) -> None:
+    """An audit that cries wolf gets turned off."""
     report = audit(run)
     assert (report.status, report.findings) == ("proved", [])
     attempts_of = [{x["attempt"] for x in run.ledger if x["step"] == s} for s in range(1, 200)]
@@ -211,28 +211,36 @@ def name_a_foreign_sample(run: Run, line: Line) -> None:
 
 
 MUTATIONS: list[tuple[Callable[[Run, Line], None], str, dict[str, int]]] = [
-    (drop_line, r"epoch {epoch} step {step}: lines of ranks", {"incomplete_steps": 1}),
-    (drop_step, r"epoch {epoch} step {step}: lines of ranks none", {"incomplete_steps": 1}),
-    (drop_rank, r"lines of ranks .* each of 0\.\.", {}),
-    (repeat_sample, r"sample {sample} trained in .* and in ", {"duplicates": 1, "misses": 0}),
-    (train_sample_of_another_step, r"epoch {epoch}: sample \d+ trained in step", {"misses": 1}),
-    (lose_sample, r"sample {last} of rank {rank}'s share is in no line", {"misses": 1}),
+    (drop_line, r"epoch {epoch} step {step}: lines from ranks", {"incomplete_steps": 1}),
+    (drop_step, r"epoch {epoch} step {step}: lines from ranks none", {"incomplete_steps": 1}),
+    (drop_rank, r"lines from ranks .* each of 0\.\.", {}),
+    (
+        repeat_sample,
+        r"sample {sample} was trained in .* and again in ",
+        {"duplicates": 1, "misses": 0},
+    ),
+    (
+        train_sample_of_another_step,
+        r"epoch {epoch}: sample \d+ was trained in step",
+        {"misses": 1},
+    ),
+    (lose_sample, r"sample {last}, due on rank {rank}, is in no line", {"misses": 1}),
     (reverse_samples, r"step {step} rank {rank} attempt", {"wrong_lines": 1, "misses": 0}),
     (
         swap_with_another_rank,
         r"step {step} rank {rank} attempt",
         {"wrong_lines": 2, "misses": 0},
     ),
-    (repeat_line, r"lines of ranks .*{rank}, {rank}", {"incomplete_steps": 1}),
+    (repeat_line, r"lines from ranks .*{rank}, {rank}", {"incomplete_steps": 1}),
     (
         claim_another_epoch,
-        r"says epoch {next_epoch}, world size",
+        r"claims epoch {next_epoch} and world size \d instead of {epoch} and",
         {"wrong_lines": 1, "misses": 0},
     ),
-    (claim_another_world_size, r"lines of ranks", {"misses": 0, "incomplete_steps": 1}),
+    (claim_another_world_size, r"lines from ranks", {"misses": 0, "incomplete_steps": 1}),
     (
         name_a_foreign_sample,
-        r"attempt \d: trained {foreign}, .* in place of {sample}, ",
+        r"attempt \d: trained {foreign}, .* instead of {sample}, ",
         {"wrong_lines": 1, "misses": 1},
     ),
 ]
@@ -241,20 +249,20 @@ MUTATIONS: list[tuple[Callable[[Run, Line], None], str, dict[str, int]]] = [
 @pytest.mark.parametrize(("mutate", "finding", "counts"), MUTATIONS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_one_change_of_the_ledger_is_refuted_with_its_own_finding(
+def test_one_change_to_the_ledger_is_refuted_with_its_own_finding(
     mutate: Callable[[Run, Line], None],
     finding: str,
     counts: dict[str, int],
     data: st.DataObject,
 ) -> None:
-    """A proof that overlooks one lost or repeated sample is worth nothing."""
+    """A proof that misses one lost or repeated sample is worth nothing."""
     cuts = st.lists(st.tuples(st.integers(1, 15), st.integers(2, 4)), max_size=2)
     attempts, saved = list[Attempt](), 0
     for length, world_size in data.draw(cuts):
         saved += max(1, length // 2)
         attempts.append(Attempt(world_size, min(saved + length, 35), min(saved, 30)))
     attempts.append(Attempt(data.draw(st.integers(2, 4)), 36, 36, "run_end"))
-    # 90 samples in batches of 8: 12 steps an epoch, the last of 2 samples.
+    # 90 samples in batches of 8: 12 steps per epoch, the last with 2 samples.
     run = script_run(90, 8, 3, attempts)
     lines = [x for x in surviving(run) if len(x["samples"]) > 1]
     line = data.draw(st.sampled_from(lines))
@@ -271,8 +279,8 @@ def test_one_change_of_the_ledger_is_refuted_with_its_own_finding(
     assert {kind: getattr(report, kind) for kind in counts} == counts
 
 
-def test_a_rank_without_samples_in_a_step_must_write_its_line_all_the_same() -> None:
-    """Its absence is the only sign that a rank had left, or was counted twice."""
+def test_a_rank_without_samples_in_a_step_must_still_write_its_line() -> None:
+    """A missing line is the only sign that a rank had left, or was counted twice."""
     run = script_run(50, 8, 1, [Attempt(4, 7, 7, "run_end")])  # the last step has 2 samples
     assert audit(run).status == "proved"
     line = find(run, step=7, rank=3, attempt=0)
@@ -285,15 +293,15 @@ def test_a_rank_without_samples_in_a_step_must_write_its_line_all_the_same() -> 
 # --- kills ---------------------------------------------------------------------------------
 
 
-def test_steps_in_flight_at_a_kill_are_reported_and_not_judged() -> None:
-    """A kill between two ranks' writes is no lost sample: the step is trained again."""
+def test_steps_in_flight_at_a_kill_are_reported_but_not_judged() -> None:
+    """A kill between two ranks' writes loses no sample: the step is trained again."""
     report = audit(script_run(50, 8, 3, [Attempt(3, 12, saved=10, in_flight=2)]))
     assert (report.status, report.steps, report.in_flight_steps) == ("proved", 12, [13])
     assert any("in flight, not judged: steps 13" in note for note in report.notes)
 
 
-def test_an_attempt_that_was_killed_in_its_first_step_leaves_the_earlier_lineage() -> None:
-    """Its half step must not hide that the steps before it are whole."""
+def test_an_attempt_killed_in_its_first_step_leaves_the_earlier_lineage_intact() -> None:
+    """Its half-recorded step must not hide that the steps before it are complete."""
     attempts = [Attempt(2, 12, saved=10), Attempt(2, 10, in_flight=1)]
     report = audit(script_run(50, 8, 3, attempts))
     assert (report.status, report.steps, report.in_flight_steps) == ("proved", 10, [11])
@@ -301,80 +309,78 @@ def test_an_attempt_that_was_killed_in_its_first_step_leaves_the_earlier_lineage
 
 
 @pytest.mark.parametrize("event", ["checkpoint_saved", "run_end", "preempted"])
-def test_a_missing_line_of_a_step_that_the_run_called_done_refutes(event: str) -> None:
-    """A checkpoint is published only after every rank wrote down all of its steps."""
+def test_a_missing_line_in_a_step_that_the_run_called_done_refutes(event: str) -> None:
+    """A checkpoint is published only after every rank has recorded all of its steps."""
     run = script_run(50, 8, 3, [Attempt(2, 12, saved=10, in_flight=1)])
     run.logs.append({"attempt": 0, "rank": 0, "event": event, "step": 13, "time": 1008.0})
     report = audit(run)
     assert (report.status, report.in_flight_steps) == ("refuted", [])
-    assert "epoch 1 step 13: lines of ranks 0, but each of 0..1" in report.findings[0]
+    found = "epoch 1 step 13: lines from ranks 0, expected one from each of 0..1"
+    assert found in report.findings[0]
 
 
 def test_a_run_that_ended_after_its_last_ledger_line_is_refuted() -> None:
-    """Trailing lines that all ranks lost leave no trace in the ledger, only in the logs."""
+    """If all ranks lost the trailing lines, only the logs still show those steps."""
     run = killed_run()
     run.ledger[:] = [line for line in run.ledger if line["step"] != run.total_steps]
     report = audit(run)
     assert (report.status, report.steps, report.misses) == ("refuted", 21, 2)
 
 
-def test_a_torn_line_of_a_step_that_was_trained_again_is_no_finding() -> None:
+def test_a_truncated_line_of_a_retrained_step_is_not_a_finding() -> None:
     """The usual trace of kill -9 must not refute the resumed run."""
     run = killed_run()
     report = audit(run, cut=find(run, step=12, rank=1, attempt=0))
     assert (report.status, report.replayed_steps, report.attempts) == ("proved", 2, 2)
 
 
-def test_a_torn_line_of_the_last_step_of_a_finished_run_refutes() -> None:
-    """Torn by something else than a kill in flight: the evidence is gone."""
+def test_a_truncated_line_in_the_last_step_of_a_finished_run_refutes() -> None:
+    """No kill explains it, and the evidence is gone."""
     run = killed_run()
     report = audit(run, cut=find(run, step=21, rank=2, attempt=1))
     assert (report.status, report.incomplete_steps) == ("refuted", 1)
 
 
-def test_lost_work_cannot_fill_a_hole_of_the_attempt_after_it() -> None:
-    """Lines of lost work come from weights that were thrown away."""
+def test_lost_work_cannot_fill_a_gap_in_the_next_attempt() -> None:
+    """Lines of lost work belong to weights that were thrown away."""
     run = killed_run()
     run.ledger[:] = [x for x in run.ledger if (x["step"], x["attempt"]) != (12, 1)]
     report = audit(run)
     assert (report.status, report.holes) == ("refuted", 1)
-    assert (
-        "step 12 rank 0 attempt 0: lost work, but step 11 is from attempt 1"
-        in (report.findings[0])
-    )
+    found = "this line is lost work, yet the step before is from attempt 1"
+    assert f"step 12 rank 0 attempt 0: {found}" in report.findings[0]
 
 
-def test_an_attempt_that_starts_after_its_checkpoint_leaves_a_hole() -> None:
-    """A sampler that restores past the weights skips samples; lost work would hide it."""
+def test_an_attempt_that_starts_past_its_checkpoint_leaves_a_gap() -> None:
+    """A sampler restored past the weights skips samples, and lost work would hide it."""
     run = killed_run()
     run.ledger[:] = [x for x in run.ledger if (x["step"], x["attempt"]) != (11, 1)]
     report = audit(run)
     assert (report.status, report.holes) == ("refuted", 1)
-    assert "attempt 1 restored step 10, but trained step 12 first" in report.findings[0]
+    assert "attempt 1 restored step 10, but its first step was 12" in report.findings[0]
 
 
 def test_an_attempt_that_logs_no_restore_began_with_fresh_weights() -> None:
-    """A trainer that carries the position alone trains each sample once, for nothing."""
+    """Restoring only the position trains each sample once, into weights that start over."""
     run = killed_run()
     run.logs[:] = [x for x in run.logs if x["event"] != "checkpoint_restored"]
     report = audit(run)
     assert (report.status, report.holes) == ("refuted", 1)
-    assert "attempt 1 restored nothing, but trained step 11 first" in report.findings[0]
+    assert "attempt 1 restored nothing, but its first step was 11" in report.findings[0]
 
 
-def test_what_an_attempt_without_a_log_restored_is_taken_on_trust_and_said() -> None:
-    """Logs are rotated away; proved must not sound as if they had been read."""
+def test_what_an_attempt_without_a_log_restored_is_trusted_and_the_report_says_so() -> None:
+    """Logs get rotated away; "proved" must not suggest that they were read."""
     run = killed_run()
     run.logs[:] = [x for x in run.logs if x["attempt"] != 1]
     report = audit(run)
     assert (report.status, report.holes) == ("proved", 0)
-    assert report.notes == [
-        "no log of attempts 1: that they restored what they go on from is not proved"
-    ]
+    note = "no log of attempts 1: which checkpoint they restored is taken on trust"
+    assert report.notes == [note]
 
 
 def test_work_after_the_last_attempts_end_does_not_count() -> None:
-    """Steps that only a dead attempt trained are in no weights any more."""
+    """Steps that only a dead attempt trained are no longer in any weights."""
     attempts = [Attempt(2, 20, saved=5), Attempt(2, 9, saved=9)]
     report = audit(script_run(50, 8, 3, attempts))
     assert (report.status, report.steps, report.replayed_steps) == ("proved", 9, 4)
@@ -383,26 +389,26 @@ def test_work_after_the_last_attempts_end_does_not_count() -> None:
 # --- what the report says -------------------------------------------------------------------
 
 
-def test_an_unfinished_run_is_proved_for_its_prefix_and_says_how_far() -> None:
-    """Proved must not sound like finished."""
+def test_an_unfinished_run_is_proved_as_far_as_it_went_and_the_note_says_how_far() -> None:
+    """A reader must not take "proved" for "finished"."""
     report = audit(script_run(500, 40, 3, [Attempt(2, 29, saved=29)]))
     assert (report.status, report.epochs, report.steps) == ("proved", 2, 29)
     assert report.notes == ["unfinished: step 29 of 39; epoch 2: 120 of 500 samples so far"]
 
 
 def test_goodput_counts_surviving_steps_against_the_life_of_all_attempts() -> None:
-    """Replayed steps and start-up are what a failure costs; waiting for a node is another."""
+    """Replayed steps and startup are the cost of a failure; waiting for a node is separate."""
     run = killed_run()
     for line in run.ledger:
-        line["time"] += 3600.0 * line["rank"]  # clocks of other machines are not compared
+        line["time"] += 3600.0 * line["rank"]  # other machines' clocks are not compared
     report = audit(run)
-    # Attempt 0: 1 s start, 12 steps of 0.5 s. Attempt 1: 1 s start, 11 steps. 21 survive.
+    # Attempt 0: 1 s startup, 12 steps of 0.5 s. Attempt 1: 1 s startup, 11 steps. 21 survive.
     assert (report.useful_s, report.wall_s, report.between_attempts_s) == (10.5, 13.5, 10.0)
     assert report.goodput == pytest.approx(10.5 / 13.5)
 
 
 def test_a_ledger_without_times_has_no_goodput() -> None:
-    """Zero would read as a run that did nothing useful."""
+    """Zero would look like a run that did nothing useful."""
     run = killed_run()
     run.logs.clear()
     for line in run.ledger:
@@ -412,52 +418,53 @@ def test_a_ledger_without_times_has_no_goodput() -> None:
 
 
 def test_a_skipped_update_counts_as_trained_and_is_noted() -> None:
-    """The scaler may withhold a step; the sample is used up, and the reader should know."""
+    """The scaler may skip an update; the samples are used up, and the reader should know."""
     run = killed_run()
     find(run, step=4, rank=0, attempt=0)["skipped"] = True
     find(run, step=12, rank=0, attempt=0)["skipped"] = True  # lost work
     report = audit(run)
     assert report.status == "proved"
-    assert report.notes == ["trained, but the update was skipped: steps 4"]
+    assert report.notes == ["trained, but the optimizer update was skipped: steps 4"]
 
 
-def test_findings_are_counted_in_full_and_told_a_few() -> None:
-    """A thousand lines of output hide the first one."""
+def test_every_finding_is_counted_but_only_a_few_are_listed() -> None:
+    """A thousand lines of output bury the first one."""
     run = killed_run()
     run.ledger[:] = [line for line in run.ledger if line["rank"] != 0 or line["attempt"] != 1]
     report = audit(run)
     assert report.incomplete_steps == 11
-    assert sum("lines of ranks" in text for text in report.findings) == 5
+    assert sum("lines from ranks" in text for text in report.findings) == 5
     assert report.misses == len(report.places["misses"]) > 5
 
 
 def test_a_duplicate_names_both_places() -> None:
-    """Whoever mends the sampler needs the pair, not the sum."""
+    """To fix the sampler you need the pair of places, not the count."""
     run = killed_run()
     first, second = find(run, step=2, rank=1, attempt=0), find(run, step=5, rank=0, attempt=0)
     second["samples"][0] = first["samples"][1]
     text = next(text for text in audit(run).findings if "trained in" in text)
     assert text == (
-        f"epoch 0: sample {first['samples'][1]} trained in step 2 rank 1 attempt 0 and in "
-        "step 5 rank 0 attempt 0"
+        f"epoch 0: sample {first['samples'][1]} was trained in step 2 rank 1 attempt 0 and "
+        "again in step 5 rank 0 attempt 0"
     )
 
 
-def test_steps_after_the_plan_refute() -> None:
+def test_steps_beyond_the_plan_refute() -> None:
     """A plan that the run did not follow proves nothing."""
     run = killed_run()._replace(total_steps=14)
     report = audit(run)
     assert report.status == "refuted"
     assert report.findings == [
-        "the run goes on to step 21, its plan to 14; look at total_steps in config.json"
+        "the run trained up to step 21, but its plan ends at step 14; look at total_steps in "
+        "config.json"
     ]
 
 
 # --- odd evidence ---------------------------------------------------------------------------
 
 
-def test_a_ledger_of_another_run_is_refuted() -> None:
-    """Samples that the dataset does not have cannot have been trained."""
+def test_a_ledger_from_another_run_is_refuted() -> None:
+    """Samples that the dataset does not contain cannot have been trained."""
     run = killed_run()._replace(num_samples=20, total_steps=9)
     assert audit(run).status == "refuted"
 
@@ -486,8 +493,8 @@ def test_foreign_lines_in_the_run_folder_do_not_change_the_verdict(
     assert audit_run(tmp_path).status == "proved"
 
 
-def test_an_absurd_rank_or_world_size_refutes_and_does_not_exhaust_memory() -> None:
-    """One wild number must not take the auditor down."""
+def test_an_absurd_rank_or_world_size_refutes_without_exhausting_memory() -> None:
+    """One wild number must not take the audit down."""
     run = killed_run()
     find(run, step=4, rank=1, attempt=0)["world_size"] = 2**62
     find(run, step=5, rank=1, attempt=0)["rank"] = 2**62
@@ -510,7 +517,7 @@ def test_an_absurd_rank_or_world_size_refutes_and_does_not_exhaust_memory() -> N
 def test_without_a_usable_config_there_is_no_evidence(
     config: str | None, found: str, tmp_path: Path
 ) -> None:
-    """The message names the file that was looked for, what is wrong, and the way out."""
+    """The message names the file, what is wrong with it, and what to do."""
     write_run(killed_run(), tmp_path)
     (tmp_path / "config.json").unlink()
     if config is not None:
@@ -522,8 +529,8 @@ def test_without_a_usable_config_there_is_no_evidence(
     assert "--run-dir" in report.verdict
 
 
-def test_a_run_without_a_whole_step_is_no_evidence(tmp_path: Path) -> None:
-    """Nothing trained is not the same as everything trained once."""
+def test_a_run_without_a_complete_step_is_no_evidence(tmp_path: Path) -> None:
+    """Training nothing is not the same as training everything once."""
     run = killed_run()
     write_run(run._replace(ledger=[]), tmp_path / "empty")
     assert audit_run(tmp_path / "empty").status == "no_evidence"
@@ -534,8 +541,8 @@ def test_a_run_without_a_whole_step_is_no_evidence(tmp_path: Path) -> None:
     assert "in flight: 12" in report.verdict
 
 
-def test_read_jsonl_skips_a_line_that_a_kill_cut(tmp_path: Path) -> None:
-    """The next attempt begins on a new line, so only the torn one is lost."""
+def test_read_jsonl_skips_a_line_that_a_kill_truncated(tmp_path: Path) -> None:
+    """The next attempt starts on a new line, so only the truncated one is lost."""
     (tmp_path / "x.jsonl").write_text('{"a": 1}\n{"a": 2\n[4]\n{"a": 3}\n{"a"')
     assert list(read_jsonl(tmp_path / "x.jsonl")) == [{"a": 1}, {"a": 3}]
 
@@ -548,8 +555,8 @@ def run_main(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
-def test_the_script_proves_a_run_from_any_folder(tmp_path: Path) -> None:
-    """The command of the README, as a person runs it."""
+def test_the_script_works_from_any_folder(tmp_path: Path) -> None:
+    """The README's command, run the way a person runs it."""
     write_run(killed_run(), tmp_path / "run")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), "run"]
@@ -570,23 +577,23 @@ def test_the_script_refutes_with_exit_code_1_and_says_why(
     find(run, step=4, rank=1, attempt=0)["samples"].pop()
     assert run_main(write_run(run, tmp_path)) == 1
     output = capsys.readouterr().out.splitlines()
-    assert output[-1] == "refuted: 1 wrong lines, 1 misses"
+    assert output[-1] == "refuted: wrong lines: 1, misses: 1"
     assert any(line.startswith("finding") and "step 4 rank 1" in line for line in output)
 
 
 def test_the_script_prints_one_json_object(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tools read the same numbers as people."""
+    """Tools and people must read the same numbers."""
     assert run_main(write_run(killed_run(), tmp_path), "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["status"], report["steps"], report["replayed_steps"]) == ("proved", 21, 2)
 
 
-def test_the_script_exits_with_2_on_a_folder_that_is_not_there(
+def test_the_script_exits_with_2_if_the_folder_does_not_exist(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A typing error must not look like a refutation."""
+    """A typo must not look like a refutation."""
     assert run_main(tmp_path / "nowhere") == 2
     output = capsys.readouterr().out
     assert output.startswith("no evidence: ")
@@ -597,7 +604,7 @@ def test_the_script_exits_with_2_on_a_folder_that_is_not_there(
 def test_the_script_draws_the_sample_map(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The picture is drawn for a refuted run as well: there it is needed most."""
+    """Also for a refuted run: that is where the picture is needed most."""
     run = killed_run()
     find(run, step=4, rank=1, attempt=0)["samples"].pop()
     write_run(run, tmp_path / "run")

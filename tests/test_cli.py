@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 import rehearsal
-from rehearsal import docs, drills, selftest
+from rehearsal import drills
+from rehearsal.grading import drills_page, selftest
 from rehearsal.__main__ import main
-from rehearsal.drill import Drill, load
-from rehearsal.progress import progress
-from rehearsal.verdict import Verdict
+from rehearsal.grading.drill import Drill, load
+from rehearsal.session.progress import progress
+from rehearsal.grading.verdict import ENGINE_FINDINGS, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 ID = "lift_to_distributed"
@@ -188,40 +189,43 @@ class TestSelftest:
 class TestDocs:
     def test_the_page_is_current(self) -> None:
         """Codes are looked up there; one that is missing looks like a fault of the coach."""
-        scores = docs.kept_scores()
+        scores = drills_page.kept_scores()
         stale = [d.id for d in drills() if d.id not in scores]
         stale += [
             d.id
             for d in drills()
-            if d.id in scores and scores[d.id].digest != docs.digest_of(d)
+            if d.id in scores and scores[d.id].digest != drills_page.digest_of(d)
         ]
         assert stale == [], "run: python -m rehearsal docs"
-        assert docs.PATH.read_text("utf-8") == docs.render(drills(), scores)
+        assert drills_page.PATH.read_text("utf-8") == drills_page.render(drills(), scores)
         assert all(score.ok == score.of for score in scores.values())
         assert set(scores) == {drill.id for drill in drills()}
 
     def test_it_counts_solutions_and_near_misses_and_names_every_code(self) -> None:
         """The numbers are what a reader trusts the graders by."""
-        page = docs.render(drills(), {})
+        page = drills_page.render(drills(), {})
         for drill in drills():
             row = f"| {len(drill.solutions())} | {len(drill.near_misses())} | not run |"
             assert re.search(rf"\[{drill.id}\].*{re.escape(row)}", page)
             for code, meaning in drill.codes.items():
                 assert f"| `{code}` | {meaning} |" in page
             for miss in drill.near_misses():
-                assert miss.code in {**drill.codes, **docs.COMMON_CODES}, miss
+                assert miss.code in {**drill.codes, **ENGINE_FINDINGS.codes}, miss
 
-    def test_the_common_codes_are_those_that_the_engine_finds(self) -> None:
-        """A code without a meaning is noise."""
+    def test_the_engine_lists_each_code_that_it_finds_and_no_other(self) -> None:
+        """A code without a meaning is noise, and a meaning without a code is a promise."""
         found = set()
-        for name in ("verdict", "grading"):
-            tree = ast.parse((ROOT / "rehearsal" / f"{name}.py").read_text())
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+        for path in (ROOT / "rehearsal" / "grading").glob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                    continue
+                if node.func.id == "Finding":  # only the table itself makes one
+                    assert ast.unparse(node.args[0]) == "code", ast.unparse(node)
+                elif node.func.id == "ENGINE_FINDINGS":
                     first = node.args[0]
                     assert isinstance(first, ast.Constant), ast.unparse(node)
                     found.add(first.value)
-        assert found == set(docs.COMMON_CODES)
+        assert found == set(ENGINE_FINDINGS.codes)
 
     def test_only_what_has_changed_is_judged_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -236,12 +240,12 @@ class TestDocs:
 
         monkeypatch.setattr(selftest, "run", run)
         page, said = tmp_path / "drills.md", list[str]()
-        assert docs.write([DRILL], said.append, page)
-        assert docs.write([DRILL], said.append, page)
+        assert drills_page.write([DRILL], said.append, page)
+        assert drills_page.write([DRILL], said.append, page)
         assert judged == [ID]
         assert said == [f"{ID}: 1 of 1 as they must be"]
-        page.write_text(page.read_text().replace(docs.digest_of(DRILL), "0" * 12))
-        assert docs.write([DRILL], said.append, page)
+        page.write_text(page.read_text().replace(drills_page.digest_of(DRILL), "0" * 12))
+        assert drills_page.write([DRILL], said.append, page)
         assert judged == [ID, ID]
 
     def test_what_was_judged_before_an_interruption_is_kept(
@@ -259,14 +263,16 @@ class TestDocs:
         monkeypatch.setattr(selftest, "run", run)
         page = tmp_path / "drills.md"
         with pytest.raises(KeyboardInterrupt):
-            docs.write([DRILL, other], said.append, page)
-        assert docs.kept_scores(page) == {ID: docs.Score(docs.digest_of(DRILL), 0, 1)}
+            drills_page.write([DRILL, other], said.append, page)
+        assert drills_page.kept_scores(page) == {
+            ID: drills_page.Score(drills_page.digest_of(DRILL), 0, 1)
+        }
         assert said[1] == "  near miss sly: expected code, got passed"
 
     def test_outside_a_clone_it_says_so(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
     ) -> None:
         """An installed package has no docs folder."""
-        monkeypatch.setattr(docs, "PATH", tmp_path / "docs" / "drills.md")
+        monkeypatch.setattr(drills_page, "PATH", tmp_path / "docs" / "drills.md")
         assert main(["docs"]) == 2
         assert "belongs to a copy of the project" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rehearsal.drill import Drill, load
+from rehearsal.grading.drill import Drill, load
 
 ROOT = Path(__file__).resolve().parents[1]
 # Drill: the module of trainer_core whose definitions its solution repeats.

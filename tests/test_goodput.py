@@ -1,4 +1,4 @@
-"""The account of a run's time: every second once, under the right name."""
+"""Where a run's time went: every second counted once, under the right name."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import finish, kill_after_commit, run_ranks, small
 from matplotlib.text import Text
 
-from rehearsal.audit import audit_run, read_jsonl
-from rehearsal.goodput import KINDS, Account, account_run
-from rehearsal.goodput_picture import goodput_picture
+from rehearsal.faults.breaks import kill
+from rehearsal.faults.jobs import finish, small, start
+from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.goodput import KINDS, Account, account_run
+from rehearsal.evidence.goodput_picture import goodput_picture
 
 ROOT = Path(__file__).parents[1]
 Record = dict[str, Any]
 
 
 class Script:
-    """A run folder whose times are written by hand: rank 0's, seconds after 1000."""
+    """A run folder with hand-written times: rank 0's, in seconds after 1000."""
 
     def __init__(self, *, old: bool = False) -> None:
-        self.old = old  # before the facts that only the account needs
+        self.old = old  # from before the trainer logged process_started and data_wait_s
         self.ledger: list[Record] = []
         self.logs: list[Record] = []
 
@@ -75,7 +76,7 @@ class Script:
 
 
 def killed_script(*, old: bool = False) -> Script:
-    """Killed at 20 in step 7; step 4 was saved; 5 and 6 are trained again; ends at 42."""
+    """Killed at 20 s in step 7; step 4 was saved; 5 and 6 are retrained; ends at 42 s."""
     run = Script(old=old)
     run.start(0, 0.0, 6.0)
     for step in range(1, 5):
@@ -94,12 +95,12 @@ def killed_script(*, old: bool = False) -> Script:
 
 
 def spent(account: Account) -> dict[str, float]:
-    """The kinds that have any time."""
+    """The kinds with any time in them."""
     return {kind: seconds for kind, seconds in account.seconds.items() if seconds}
 
 
 def check_sums(account: Account) -> None:
-    """Each microsecond is in one kind, and in one span."""
+    """Each microsecond is in exactly one kind and in exactly one span."""
     wall_us = round(account.wall_s * 1e6)
     assert sum(round(seconds * 1e6) for seconds in account.seconds.values()) == wall_us
     assert set(account.seconds) == set(account.fractions) == set(KINDS)
@@ -113,8 +114,8 @@ def check_sums(account: Account) -> None:
     assert all(span.end_us > span.begin_us for span in account.spans)
 
 
-def test_each_second_of_a_killed_run_has_its_name() -> None:
-    """The figures of an account are only as good as the borders between its kinds."""
+def test_each_second_of_a_killed_run_is_in_the_right_kind() -> None:
+    """The figures are only as good as the boundaries between the kinds."""
     account = killed_script().account()
     check_sums(account)
     assert spent(account) == {
@@ -127,38 +128,38 @@ def test_each_second_of_a_killed_run_has_its_name() -> None:
         "logging": 0.25 + 0.25,
     }
     assert account.wall_s == 42.0
-    # Killed before its next train_progress: how long steps 5 and 6 waited is not known.
-    note = "attempt 0: waiting for data counts as step time in 2 of 6 steps"
+    # Killed before its next train_progress, so how long steps 5 and 6 waited is unknown.
+    note = "attempt 0: no data-wait figure for 2 of 6 steps; any wait counts as step time"
     assert account.notes == [note]
 
 
-def test_the_goodput_is_the_audits(tmp_path: Path) -> None:
-    """Two figures of the same name that differ are believed neither."""
+def test_goodput_agrees_with_the_audit(tmp_path: Path) -> None:
+    """Two different figures with the same name would make both useless."""
     report = audit_run(killed_script().write(tmp_path / "run"))
     account = account_run(tmp_path / "run")
     assert report.goodput == account.goodput == pytest.approx(16 / 37)
     assert (report.useful_s, report.wall_s, report.between_attempts_s) == (16.0, 37.0, 5.0)
 
 
-def test_a_folder_without_the_newer_facts_is_accounted_for() -> None:
-    """What was not written down is unknown, and neither start-up nor down."""
+def test_a_folder_without_the_newer_fields_is_still_accounted_for() -> None:
+    """What was not recorded is unknown; it must not be counted as startup or downtime."""
     account = killed_script(old=True).account()
     check_sums(account)
     assert spent(account) == {
         "useful": 16.0, "replayed": 2.75, "start_up": 2.0 + 2.0, "checkpoint": 2.75,
         "logging": 0.5, "unknown": 10.0,
     }  # fmt: skip
-    assert account.wall_s == 36.0  # the start of the first process is not known
+    assert account.wall_s == 36.0  # the start of the first process is unknown
     assert account.notes == [
-        "attempt 0: the start of its process is not known",
-        "attempt 0: waiting for data counts as step time in 6 of 6 steps",
-        "attempt 1: the start of its process is not known",
-        "attempt 1: waiting for data counts as step time in 4 of 4 steps",
+        "attempt 0: process start time not known",
+        "attempt 0: no data-wait figure for 6 of 6 steps; any wait counts as step time",
+        "attempt 1: process start time not known",
+        "attempt 1: no data-wait figure for 4 of 4 steps; any wait counts as step time",
     ]
 
 
 def test_other_ranks_and_their_clocks_do_not_count() -> None:
-    """On another machine an hour may be missing, and each rank waits for itself."""
+    """Another machine's clock may be an hour off, and each rank has its own waits."""
     wanted, run = killed_script().account(), killed_script()
     for records in (run.ledger, run.logs):
         for record in [*records]:
@@ -171,8 +172,8 @@ def test_other_ranks_and_their_clocks_do_not_count() -> None:
     assert (account.seconds, account.wall_s) == (wanted.seconds, wanted.wall_s)
 
 
-def test_two_attempts_in_one_process_have_no_second_start_up() -> None:
-    """In a test or a console both run in one process, which began before the first ended."""
+def test_a_second_attempt_in_the_same_process_has_no_startup() -> None:
+    """In a test or a notebook both attempts share a process that started before the first."""
     run = killed_script()
     for record in run.logs:
         if "process_started" in record:
@@ -185,7 +186,7 @@ def test_two_attempts_in_one_process_have_no_second_start_up() -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_hang_lasts_from_the_last_step_to_the_end_of_the_job(rank: int) -> None:
-    """Whichever rank tells of it: the first to find out may be any."""
+    """Whichever rank reports it: any rank may be the first to notice."""
     run = killed_script()
     run.event(0, "hang", 24.5, 6)
     run.logs[-1]["rank"] = rank
@@ -195,8 +196,8 @@ def test_a_hang_lasts_from_the_last_step_to_the_end_of_the_job(rank: int) -> Non
     assert account.wall_s == 42.0
 
 
-def test_steps_between_which_a_line_is_missing_leave_unknown_time() -> None:
-    """What nobody wrote down must not pass for something harmless."""
+def test_a_missing_ledger_line_leaves_unknown_time() -> None:
+    """Time that nobody recorded must not pass for something harmless."""
     run = killed_script()
     run.ledger[:] = [x for x in run.ledger if (x["attempt"], x["step"]) != (1, 6)]
     account = run.account()
@@ -204,8 +205,8 @@ def test_steps_between_which_a_line_is_missing_leave_unknown_time() -> None:
     assert (account.seconds["unknown"], account.seconds["logging"]) == (2.0, 0.5)
 
 
-def test_steps_of_a_rank_that_was_woken_to_report_are_part_of_the_hang() -> None:
-    """SIGCONT lets a stopped rank go on for a step or two before the job is ended."""
+def test_steps_of_a_rank_woken_to_report_are_part_of_the_hang() -> None:
+    """SIGCONT lets a stopped rank take another step or two before the job is ended."""
     run = killed_script()
     run.event(0, "hang", 20.0, 4)
     account = run.account()
@@ -214,8 +215,8 @@ def test_steps_of_a_rank_that_was_woken_to_report_are_part_of_the_hang() -> None
     assert account.seconds["checkpoint"] == 2.75
 
 
-def test_a_hang_after_a_save_or_before_the_first_step_is_told_apart() -> None:
-    """A save that was published is no hang, nor is what came before it was found."""
+def test_a_hang_right_after_a_save_or_at_startup_is_counted_separately() -> None:
+    """A published save is not part of the hang, and neither is a startup that finished."""
     run = Script()
     run.start(0, 0.0, 6.0)
     run.event(0, "hang", 20.0, 0)
@@ -231,8 +232,8 @@ def test_a_hang_after_a_save_or_before_the_first_step_is_told_apart() -> None:
     }  # fmt: skip
 
 
-def test_a_save_beside_the_training_stalls_no_longer_than_to_the_next_step() -> None:
-    """What an asynchronous save takes is not what it costs."""
+def test_an_async_save_stalls_no_longer_than_until_the_next_step() -> None:
+    """How long an asynchronous save takes is not what it costs."""
     run = Script()
     run.start(0, 0.0, 1.0)
     run.step(0, 1, 2.0, 3.0)
@@ -246,7 +247,7 @@ def test_a_save_beside_the_training_stalls_no_longer_than_to_the_next_step() -> 
 
 
 def test_a_wait_is_never_longer_than_its_step() -> None:
-    """On CUDA the device's wait and the host's step are two clocks."""
+    """On CUDA the device's wait and the host's step are measured on two clocks."""
     run = killed_script()
     for record in run.logs:
         if record["event"] == "train_progress":
@@ -259,7 +260,7 @@ def test_a_wait_is_never_longer_than_its_step() -> None:
 
 @pytest.mark.parametrize("shift", [-12.0, -40.0])
 def test_attempts_that_overlap_are_counted_once_and_noted(shift: float) -> None:
-    """A clock that was set back must not make time negative, or double."""
+    """A clock that was set back must not make time negative or count it twice."""
     run = killed_script()
     for record in run.logs + run.ledger:
         for name in ("time", "process_started"):
@@ -273,12 +274,12 @@ def test_attempts_that_overlap_are_counted_once_and_noted(shift: float) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -5.0, 10**400, "x", None, {}])
 @pytest.mark.parametrize("name", ["time", "step_s", "process_started", "data_wait_s"])
-def test_a_senseless_number_changes_no_more_than_itself(name: str, value: Any) -> None:
-    """One NaN in a sum makes the whole account nothing."""
+def test_one_nonsensical_number_does_not_spoil_the_rest(name: str, value: Any) -> None:
+    """One NaN in a sum would make every figure NaN."""
     run = killed_script()
     for records in (run.logs, run.ledger):
-        spoilt = [record for record in records if name in record]
-        for record in spoilt[:1]:
+        spoiled = [record for record in records if name in record]
+        for record in spoiled[:1]:
             record[name] = value
     account = run.account()
     check_sums(account)
@@ -287,8 +288,8 @@ def test_a_senseless_number_changes_no_more_than_itself(name: str, value: Any) -
         assert not any("went back" in note for note in account.notes)
 
 
-def test_an_empty_ledger_is_all_start_up() -> None:
-    """A job that dies before its first step, again and again, has a full account as well."""
+def test_an_empty_ledger_is_all_startup() -> None:
+    """A job that keeps dying before its first step must still be accounted for in full."""
     run = Script()
     run.start(0, 0.0, 6.0)
     run.start(1, 10.0, 12.0)
@@ -298,9 +299,9 @@ def test_an_empty_ledger_is_all_start_up() -> None:
     assert account.goodput is None
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    """An account of nothing would be an account of zeros."""
-    with pytest.raises(ValueError, match=r"nowhere: no time in ledger/.* --run-dir"):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    """A table of zeros would look like a real run."""
+    with pytest.raises(ValueError, match=r"nowhere: no timestamps in ledger/.* --run-dir"):
         account_run(tmp_path / "nowhere")
 
 
@@ -309,7 +310,7 @@ times = st.floats(-10.0, 200.0) | st.sampled_from([math.nan, math.inf, 0.0, 50.0
 
 @st.composite
 def any_scripts(draw: st.DrawFn) -> Script:
-    """Whatever a broken clock, a torn log or another program can leave behind."""
+    """Anything that a broken clock, a truncated log or another program can leave behind."""
     run = Script(old=draw(st.booleans()))
     for attempt in draw(st.lists(st.integers(0, 3), max_size=4)):
         run.start(attempt, draw(times), draw(times), draw(st.integers(0, 5)))
@@ -324,12 +325,12 @@ def any_scripts(draw: st.DrawFn) -> Script:
 
 @settings(deadline=None)
 @given(any_scripts())
-def test_the_kinds_add_up_to_the_wall_time_whatever_is_written(run: Script) -> None:
-    """A second that is missing or counted twice makes every percentage a lie."""
+def test_the_kinds_always_add_up_to_the_wall_time(run: Script) -> None:
+    """A second that is missing or counted twice makes every percentage wrong."""
     try:
         account = run.account()
     except ValueError as error:
-        assert "no time in ledger" in str(error)  # noqa: PT017
+        assert "no timestamps in ledger" in str(error)  # noqa: PT017
     else:
         check_sums(account)
 
@@ -343,7 +344,7 @@ LONGER = {
 
 
 def check_real(run_dir: Path) -> Account:
-    """What holds for each run that was killed and started again."""
+    """Check what is true of every run that was killed and restarted."""
     account, report = account_run(run_dir), audit_run(run_dir)
     check_sums(account)
     assert report.status == "proved", report.findings
@@ -358,16 +359,16 @@ def check_real(run_dir: Path) -> Account:
 
 
 @pytest.mark.ranks
-def test_less_than_a_twentieth_of_a_killed_run_is_unknown(tmp_path: Path) -> None:
-    """A large rest is where the next outage's cost hides."""
+def test_less_than_5_percent_of_a_killed_run_is_unknown(tmp_path: Path) -> None:
+    """The cost of the next outage could hide in a large unknown share."""
     began = time.time()
     cfg = small(tmp_path / "run", **LONGER)
-    run_ranks(cfg, 2, partial(kill_after_commit, 1, 75))
-    time.sleep(0.3)  # so that the time between is not a rounding error
+    start(cfg, 2, partial(kill, 1, 75))
+    time.sleep(0.3)  # makes the downtime more than a rounding error
     finish(cfg, 2)
     account = check_real(tmp_path / "run")
     assert 0.3 < account.seconds["down"] < time.time() - began
-    # The processes began after the test did, and before they wrote down that they had.
+    # The processes started after the test did, and before they logged it.
     starts = [x for x in read_jsonl(tmp_path / "run/logs/rank-0.jsonl") if "pid" in x]
     assert [x["attempt"] for x in starts] == [0, 1]
     assert began - 0.05 < starts[0]["process_started"] < starts[0]["time"]
@@ -376,11 +377,13 @@ def test_less_than_a_twentieth_of_a_killed_run_is_unknown(tmp_path: Path) -> Non
 
 @pytest.mark.ranks
 def test_a_run_under_torchrun_is_accounted_for_from_the_first_process(tmp_path: Path) -> None:
-    """There the import of torch is most of a start-up, and no log line is written in it."""
+    """There, importing torch is most of the startup, and nothing is logged during it."""
     run = tmp_path / "run"
+    # On the CPU: a machine with one GPU has a device for only one of the two ranks.
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in LONGER.items()]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     command += ["--max-restarts=1", str(ROOT / "scripts/launch.py"), "--run-dir", str(run)]
+    command += ["--device=cpu"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     job = subprocess.Popen(
         [*command, *flags], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
@@ -410,12 +413,12 @@ def texts_of(account: Account) -> str:
     return "\n".join(x.get_text() for x in figure.findobj(Text) if isinstance(x, Text))
 
 
-def test_the_picture_says_the_totals_and_the_attempts() -> None:
-    """A colour without its number is a guess."""
+def test_the_picture_shows_the_totals_and_the_attempts() -> None:
+    """A color without its number is a guess."""
     text = texts_of(killed_script().account())
     for wanted in (
-        "useful steps: 14.5 s, 34.5 %", "lost steps: 2.8 s, 6.5 %", "down: 5.0 s, 11.9 %",
-        "waiting for data: 1.5 s, 3.6 %", "goodput 43.2 %", "attempt 0", "attempt 1",
+        "useful steps: 14.5 s, 34.5%", "lost steps: 2.8 s, 6.5%", "down: 5.0 s, 11.9%",
+        "waiting for data: 1.5 s, 3.6%", "goodput 43.2%", "attempt 0", "attempt 1",
         "seconds since the first start",
     ):  # fmt: skip
         assert wanted in text
@@ -423,16 +426,16 @@ def test_the_picture_says_the_totals_and_the_attempts() -> None:
         goodput_picture(Account(begin=0, wall_s=0, seconds={}, fractions={}, goodput=None))
 
 
-def test_the_areas_of_the_picture_are_the_seconds() -> None:
-    """A bar that is drawn too long tells another story than the numbers under it."""
+def test_the_areas_in_the_picture_are_proportional_to_the_seconds() -> None:
+    """A bar drawn too long contradicts the numbers below it."""
     account = killed_script().account()
     areas: dict[str, float] = {}
     figure = goodput_picture(account)
     for patch in figure.axes[0].patches:
         values, edges, baseline = patch.get_data()
-        colour = patch.get_facecolor()
+        color = patch.get_facecolor()
         area = float(((edges[1:] - edges[:-1]) * (baseline - values)).sum()) / 0.8
-        key = "#{:02X}{:02X}{:02X}".format(*(round(255 * part) for part in colour[:3]))
+        key = "#{:02X}{:02X}{:02X}".format(*(round(255 * part) for part in color[:3]))
         areas[key] = areas.get(key, 0.0) + area
     wanted = {"#0072B2": 14.5, "#D55E00": 2.75, "#56B4E9": 15.0, "#CC79A7": 2.75}
     wanted |= {"#E69F00": 1.5, "#FFFFFF": 5.0, "#009E73": 0.5}
@@ -440,14 +443,14 @@ def test_the_areas_of_the_picture_are_the_seconds() -> None:
 
 
 def test_many_attempts_and_long_times_are_still_legible() -> None:
-    """A week of restarts is the case for which the picture is made."""
+    """A week of restarts is exactly what the picture is for."""
     run = Script()
     for attempt in range(60):
         run.start(attempt, 9000.0 * attempt, 9000.0 * attempt + 50)
         run.step(attempt, attempt + 1, 9000.0 * attempt + 60, 9000.0 * attempt + 8000)
     text = texts_of(run.account())
     assert "days since the first start" in text
-    assert "Drawn: the first 40 of 60 attempts" in text
+    assert "Showing the first 40 of 60 attempts" in text
 
 
 def run_main(*arguments: object) -> int:
@@ -460,12 +463,12 @@ def run_main(*arguments: object) -> int:
 def test_the_script_prints_the_account(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """People and tools read the same numbers."""
+    """People and tools must read the same numbers."""
     run = killed_script().write(tmp_path / "run")
     run_main(run)
     output = capsys.readouterr().out.splitlines()
-    assert "  lost steps             2.8 s    6.5 %" in output
-    assert "wall time               42.0 s, of which" in output
+    assert "  lost steps             2.8 s    6.5%" in output
+    assert "wall time               42.0 s, made up of" in output
     assert any(line.startswith("note ") and "2 of 6 steps" in line for line in output)
     run_main(run, "--json")
     account = json.loads(capsys.readouterr().out)["account"]
@@ -477,7 +480,7 @@ def test_the_script_prints_the_account(
 def test_the_script_draws_the_account_or_says_why_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong name of a picture must not cost the audit's verdict on the screen."""
+    """A bad file name for the picture must not cost you the audit's verdict."""
     run = killed_script().write(tmp_path / "run")
     run_main(run, "--goodput", tmp_path / "g.png")
     assert (tmp_path / "g.png").read_bytes().startswith(b"\x89PNG")
@@ -490,4 +493,4 @@ def test_the_script_draws_the_account_or_says_why_not(
         records = [{k: v for k, v in x.items() if k != "time"} for x in read_jsonl(path)]
         path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     assert run_main(run, "--goodput", tmp_path / "h.png") == 2
-    assert "says when anything happened, so nothing is drawn" in capsys.readouterr().err
+    assert "has no timestamps in its logs or ledger" in capsys.readouterr().err

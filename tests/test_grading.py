@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 import sys
 import textwrap
 import threading
@@ -13,11 +14,13 @@ import pytest
 
 import rehearsal
 from rehearsal import grade, grade_source
-from rehearsal.drill import DRILLS, Scenario, UnknownDrill, load
-from rehearsal.evidence import Failure, RankReport
-from rehearsal.grading import attempt_of_source, grade_attempt, is_blank, judge, mismatch_of
-from rehearsal.ranks import ONCE_MORE, SERVER_ENDED, STOOD_STILL, Fault
-from rehearsal.verdict import Finding, Verdict, failure_verdict
+from rehearsal.grading.drill import DRILLS, Scenario, UnknownDrill, load
+from rehearsal.engine.reports import Failure, RankReport
+from rehearsal.grading.check import attempt_of_source, grade_attempt, judge
+from rehearsal.grading.in_rank import is_blank, mismatch_of
+from rehearsal.engine.ranks import RUNNING_AGAIN, SERVER_ENDED, STUCK_MEETING
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding, Verdict, failure_verdict
 
 DRILL = "lift_to_distributed"
 pytestmark = pytest.mark.ranks
@@ -82,7 +85,7 @@ class TestOutcomes:
                 dist.barrier()
             """
         )
-        from rehearsal.grading import attempt_of_source, grade_attempt
+        from rehearsal.grading.check import attempt_of_source, grade_attempt
 
         verdict = grade_attempt(load(DRILL), attempt_of_source(text), at_most_s=1.0)
         assert verdict.status == "hung"
@@ -140,7 +143,7 @@ class TestOutcomes:
         ("trouble", "said"),
         [
             ("os.kill(os.getppid(), 9)", SERVER_ENDED),
-            ("dist.init_process_group = lambda *_, **__: time.sleep(60)", STOOD_STILL),
+            ("dist.init_process_group = lambda *_, **__: time.sleep(60)", STUCK_MEETING),
         ],
         ids=["server", "meeting"],
     )
@@ -165,7 +168,7 @@ class TestOutcomes:
         attempt = attempt_of_source(textwrap.dedent(prelude) + drill.solution)
         shown: list[str] = []
         verdict = grade_attempt(drill, attempt, echo=shown.append, at_most_s=3.0)
-        assert shown == [f"{said} {ONCE_MORE}"]
+        assert shown == [f"{said} {RUNNING_AGAIN}"]
         if times == 1:
             assert verdict.status == "passed", str(verdict)
             assert (tmp_path / "0").read_text() == "x" * (3 + len(drill.scenarios))
@@ -187,6 +190,45 @@ class TestOutcomes:
         verdict = grade_source(DRILL, text)
         assert verdict.status == "not_attempted"
         assert "share still raises NotImplementedError" in verdict.findings[0].found
+
+
+class TestTwoProcesses:
+    def test_the_callers_process_and_a_rank_import_nothing_of_each_other(self) -> None:
+        """What one process patches, or holds open, must not reach the other."""
+        code = textwrap.dedent(
+            f"""
+            import sys
+            import rehearsal.__main__, rehearsal.grading.selftest, rehearsal.session.coach
+            from rehearsal import drills, grade_source
+
+            def ours():
+                return [m for m in sorted(sys.modules) if m.startswith("rehearsal.")]
+
+            print("BEFORE", *ours())
+            typed = "import sys; print(*[m for m in sys.modules if 'rehearsal' in m])"
+            grade_source({DRILL!r}, typed, echo=print)
+            print("AFTER", *ours())
+            """
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        lines = {line.split()[0]: set(line.split()[1:]) for line in run.stdout.splitlines()}
+        rank, before, after = lines["[0]"], lines["BEFORE"], lines["AFTER"]
+        only_in_a_rank = {"rehearsal.engine.rank", "rehearsal.grading.in_rank"}
+        assert only_in_a_rank <= rank
+        assert not before & {*only_in_a_rank, "rehearsal.engine.forkserver"}
+        # A grader imports RankContext for its bodies' types; nothing in it runs here.
+        assert "rehearsal.grading.in_rank" not in after
+        assert "rehearsal.grading.check" in before
+        assert not {m for m in rank if m.startswith(("rehearsal.session", "rehearsal.faults"))}
+        assert not rank & {
+            "rehearsal.__main__",
+            "rehearsal.engine.ranks",
+            "rehearsal.engine.server",
+            "rehearsal.grading.check",
+            "rehearsal.grading.selftest",
+        }
 
 
 class TestBadInput:

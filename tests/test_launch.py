@@ -20,13 +20,15 @@ import numpy as np
 import pytest
 from torch.distributed import TCPStore
 
-from rehearsal.audit import audit_run, read_jsonl
+from rehearsal.engine.processes import stat_of
+from rehearsal.evidence.audit import audit_run, read_jsonl
 from trainer_core.config import TrainConfig
 from trainer_core.settings import UserError
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "launch.py"
 FLAGS = "--dataset-size 203 --input-dim 8 --hidden-dim 16 --micro-batch-size 4 --max-epochs 1"
+FLAGS += " --device cpu"  # a machine with one GPU has a device for only one of two ranks
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +92,10 @@ def torchrun() -> Iterator[Torchrun]:
 def wait_until_idle(pid: int) -> None:
     """Wait until the process has used no processor for half a second. Linux."""
 
-    def ticks() -> list[str]:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-
-    before, now = [""], ticks()
+    before, now = -1, stat_of(pid).cpu_ticks
     while before != now:
         time.sleep(0.5)
-        before, now = now, ticks()
+        before, now = now, stat_of(pid).cpu_ticks
 
 
 def wait_for_step(run_dir: Path, rank: int, step: int, attempt: int = 0) -> int:

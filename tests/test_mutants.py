@@ -1,4 +1,4 @@
-"""The mutants of the trainer are whole; whether tests notice them, scripts/mutate.py says."""
+"""The list of mutants is sound. scripts/mutate.py tells whether the tests notice them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ main: Callable[[list[str]], int] = mutate["main"]
 MUTANTS = {mutant.name: mutant for mutant in mutate["read_mutants"](mutate["MUTANTS"])}
 
 
-def test_there_are_as_many_as_the_figures_say() -> None:
-    """The page is written by a run of an hour; it must not tell of another list."""
+def test_the_page_lists_these_mutants() -> None:
+    """Writing the page takes an hour; until then it must not describe a different list."""
     table = (ROOT / "docs" / "mutants.md").read_text()
     listed = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[8:]]
     assert listed == list(MUTANTS)
@@ -27,14 +27,14 @@ def test_there_are_as_many_as_the_figures_say() -> None:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_a_program_with_one_edit(name: str) -> None:
-    """An edit that no longer fits, or a text that does not compile, would prove nothing."""
+    """An edit that no longer applies, or does not compile, would prove nothing."""
     mutant = MUTANTS[name]
     compile(mutant.edited(ROOT), mutant.file, "exec")
     assert all((ROOT / test).is_file() for test in mutant.tests)
 
 
-def test_a_survivor_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An edit that changes nothing is noticed by no test, and that is a failure."""
+def test_a_survivor_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No test notices an edit that changes nothing, and that must count as a failure."""
     edits = {
         "harmless": "return self.pinned_global_batch_size or int(derived)",
         "harmful": "return derived",
@@ -50,12 +50,12 @@ def test_a_survivor_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["--mutants", str(tmp_path / "mutants.toml"), "--write", str(table)]) == 1
     out = capsys.readouterr().out
     assert "harmless: SURVIVED" in out
-    assert "harmful: killed tests/test_config.py::TestGlobalBatch::" in out
+    assert "harmful: killed by tests/test_config.py::TestGlobalBatch::" in out
     assert "**1 of 2 killed.**" in table.read_text()
 
 
-def test_a_name_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """A typing error must not look like a run without survivors."""
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A typo must not look like a run without survivors."""
     with pytest.raises(SystemExit):
         main(["--only", "no_such_mutant"])
-    assert "no mutant no_such_mutant" in capsys.readouterr().err
+    assert "no mutant named no_such_mutant" in capsys.readouterr().err

@@ -18,7 +18,7 @@ import pytest
 from nbclient import NotebookClient
 
 import rehearsal
-from rehearsal.drill import Drill
+from rehearsal.grading.drill import Drill
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"

@@ -1,4 +1,4 @@
-"""The pictures: each shows what is in the run folder, and can be read."""
+"""Each picture shows what is in the run folder, and is legible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from trainer_core.order import EpochOrder
-from rehearsal.pictures import (
+from rehearsal.evidence.pictures import (
     VERMILLION, loss_curves, phase_bars, rank_timeline, read_trace_events, sample_map,
 )  # fmt: skip
 
@@ -35,7 +35,10 @@ def write_run(
     attempts: tuple[tuple[int, int, int], ...] = ((2, 1, 27), (2, 21, 45)),
     skip: tuple[int, int] = (0, 0),
 ) -> Path:  # fmt: skip
-    """An attempt is (world size, first step, last step); ``skip``, a (step, rank), is lost."""
+    """Each attempt is (world size, first step, last step); the line ``skip`` is left out.
+
+    ``skip`` is (step, rank).
+    """
     per_epoch = -(-n // batch)
     folder.mkdir(parents=True)
     identity = {"num_samples": n, "seed": 3, "global_batch_size": batch}
@@ -58,7 +61,9 @@ def write_run(
                 if (step, rank) != skip:
                     record = {**key, "world_size": world_size, **line}
                     append(folder / "ledger" / f"rank-{rank}.jsonl", record)
-    for path in folder.glob("traces/*.json"):  # as a kill leaves it: an open array, a cut event
+    for path in folder.glob(
+        "traces/*.json"
+    ):  # as a kill leaves it: open array, truncated event
         path.write_text("[\n" + path.read_text().replace("}\n", "},\n") + '{"name": "back')
     return folder
 
@@ -66,7 +71,7 @@ def write_run(
 def write_step(
     folder: Path, attempt: int, epoch: int, step: int, rank: int, world_size: int, now: float
 ) -> None:
-    """The progress record and the trace of a step; rank 1 loads slowly, rank 0 waits for it."""
+    """Write a step's progress record and trace; rank 1 loads slowly, rank 0 waits for it."""
     slow = {"data_wait": 3.0, "grad_sync": -1.0} if rank == 1 else {"grad_sync": 1.0}
     times = {name: ms + slow.get(name, 0.0) for name, ms in PHASES_MS.items()}
     phases = {name: {"p50": ms, "p95": 1.6 * ms, "max": 3 * ms} for name, ms in times.items()}
@@ -89,7 +94,7 @@ def write_step(
 
 
 def pixels_of(figure: Figure) -> np.ndarray[Any, Any]:
-    """The picture as a file would have it: (height, width, 3), 0..255."""
+    """The picture as it would be saved: (height, width, 3), 0..255."""
     file = io.BytesIO()
     figure.savefig(file, format="rgba")
     pixels = np.frombuffer(file.getvalue(), dtype=np.uint8)
@@ -98,45 +103,45 @@ def pixels_of(figure: Figure) -> np.ndarray[Any, Any]:
 
 def texts_of(figure: Figure) -> str:
     """All text in a figure, as a reader sees it."""
-    pixels_of(figure)  # ticks get their text when they are drawn
+    pixels_of(figure)  # tick labels get their text only when they are drawn
     texts = [text for text in figure.findobj(Text) if isinstance(text, Text)]
     return "\n".join(text.get_text() for text in texts if text.get_visible())
 
 
-def has_ink_of(figure: Figure, colour: str) -> bool:
-    """Whether any pixel of the drawn figure has the colour."""
-    wanted = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+def has_ink_of(figure: Figure, color: str) -> bool:
+    """Whether any pixel of the drawn figure has the color."""
+    wanted = [int(color[at : at + 2], 16) for at in (1, 3, 5)]
     return bool((pixels_of(figure) == wanted).all(axis=-1).any())
 
 
 def num_cells(figure: Figure) -> int:
-    """Boxes in all collections of the sample map."""
+    """The number of boxes in all collections of the sample map."""
     collections = figure.axes[0].collections
     return sum(len(x.get_paths()) for x in collections if type(x).__name__ == "PolyCollection")
 
 
 def test_the_sample_map_has_one_cell_per_training_of_a_sample(tmp_path: Path) -> None:
-    """A cell too few hides a training, one too many invents it."""
+    """A missing cell hides a training; an extra one invents it."""
     run = write_run(tmp_path / "run")
     figure = sample_map(run)
-    assert num_cells(figure) == 45 * 32 + 7 * 32  # the lineage, and the work that was lost
+    assert num_cells(figure) == 45 * 32 + 7 * 32  # the lineage, plus the lost work
     text = texts_of(figure)
     assert "proved: each sample due by step 45 of 45" in text
-    assert "attempt 0 was killed at step 27:\nthis work was lost, and done again" in text
+    assert "attempt 0 was killed at step 27:\nthis work was lost and redone" in text
     for words in ("rank 0", "rank 1", "attempt 1", "epoch 2", "optimizer step", "missed: 0"):
         assert words in text
     assert has_ink_of(figure, VERMILLION)
 
 
-def test_the_sample_map_of_a_straight_run_shows_no_lost_work(tmp_path: Path) -> None:
-    """Vermillion is the colour of loss; a run without any must have none of it."""
+def test_the_sample_map_of_an_uninterrupted_run_shows_no_lost_work(tmp_path: Path) -> None:
+    """Vermillion is the color of lost work; a run that lost none must not show any."""
     figure = sample_map(write_run(tmp_path / "run", attempts=((2, 1, 45),)))
     assert num_cells(figure) == 45 * 32
     assert not has_ink_of(figure, VERMILLION)
 
 
 def test_the_sample_map_marks_what_was_missed(tmp_path: Path) -> None:
-    """A hole alone is easily overlooked; a cross and its count are not."""
+    """A gap is easy to overlook; a cross with a count is not."""
     figure = sample_map(write_run(tmp_path / "run", skip=(5, 1)))
     assert "refuted" in texts_of(figure)
     assert "missed: 16" in texts_of(figure)
@@ -146,26 +151,26 @@ def test_the_sample_map_marks_what_was_missed(tmp_path: Path) -> None:
     assert offsets[:, 1].min() > 0.5  # in the upper half, where rank 1's share is
 
 
-def test_the_sample_map_names_the_ranks_of_both_world_sizes(tmp_path: Path) -> None:
-    """After an elastic restart the left labels are wrong for the right end."""
+def test_the_sample_map_labels_the_ranks_of_both_world_sizes(tmp_path: Path) -> None:
+    """After an elastic restart, the labels on the left are wrong for the right-hand side."""
     figure = sample_map(write_run(tmp_path / "run", attempts=((2, 1, 27), (3, 21, 45))))
     assert texts_of(figure).count("rank 0") == 2
     assert texts_of(figure).count("rank 2") == 1
 
 
 def test_the_sample_map_of_a_long_run_says_which_steps_it_draws(tmp_path: Path) -> None:
-    """A thinned picture that does not say so claims more than it shows."""
+    """A picture that skips steps without saying so claims more than it shows."""
     attempts = ((2, 1, 800), (2, 751, 1500))
     run = write_run(tmp_path / "run", n=8000, batch=16, attempts=attempts, skip=(1402, 0))
     figure = sample_map(run)
     assert num_cells(figure) < 2000
-    assert "Drawn: every 3th step, all findings." in texts_of(figure)
+    assert "Shown: 1 step in 3, all findings." in texts_of(figure)
     assert "missed: 8" in texts_of(figure)
 
 
 def test_a_folder_without_evidence_has_no_picture(tmp_path: Path) -> None:
     """An empty picture looks like a run in which nothing happened."""
-    with pytest.raises(ValueError, match=r"config\.json cannot be used"):
+    with pytest.raises(ValueError, match=r"config\.json: unusable"):
         sample_map(tmp_path)
     for draw in (phase_bars, rank_timeline):
         with pytest.raises(ValueError, match="nothing to draw"):
@@ -174,13 +179,13 @@ def test_a_folder_without_evidence_has_no_picture(tmp_path: Path) -> None:
         loss_curves({"run": tmp_path})
 
 
-def test_loss_curves_tell_how_far_two_runs_differ(tmp_path: Path) -> None:
-    """Two lines that seem to cover each other may differ in the sixth digit."""
+def test_loss_curves_say_how_far_two_runs_differ(tmp_path: Path) -> None:
+    """Two curves that look identical may differ in the sixth digit."""
     straight = write_run(tmp_path / "straight", attempts=((2, 1, 45),))
     resumed = write_run(tmp_path / "resumed")
     figure = loss_curves({"straight": straight, "resumed": resumed})
     text = texts_of(figure)
-    assert "largest difference at 45 shared steps: 0 (every logged digit agrees)" in text
+    assert "largest difference over 45 shared steps: 0 (every logged digit agrees)" in text
     assert "restart: resumed, attempt 1" in text
     labels = [line.get_label() for line in figure.axes[0].get_lines()]
     assert labels[:2] == ["straight", "resumed, attempt 0"]
@@ -192,8 +197,8 @@ def test_loss_curves_tell_how_far_two_runs_differ(tmp_path: Path) -> None:
     )
 
 
-def test_a_loss_that_was_not_finite_leaves_a_gap(tmp_path: Path) -> None:
-    """JSON has no NaN; a null must neither crash the picture nor become zero."""
+def test_a_nonfinite_loss_leaves_a_gap(tmp_path: Path) -> None:
+    """JSON has no NaN; a null must neither crash the picture nor show up as zero."""
     run = write_run(tmp_path / "run", attempts=((1, 1, 5),))
     record = {"event": "train_progress", "rank": 0, "attempt": 0, "step": 6, "loss": None}
     append(run / "logs" / "rank-0.jsonl", record)
@@ -202,7 +207,7 @@ def test_a_loss_that_was_not_finite_leaves_a_gap(tmp_path: Path) -> None:
 
 
 def test_phase_bars_add_up_to_the_phases_of_each_rank(tmp_path: Path) -> None:
-    """The slow rank must be visible as the one that does not wait for the others."""
+    """The slow rank must stand out as the one that does not wait for the others."""
     figure = phase_bars(write_run(tmp_path / "run"))
     text = texts_of(figure)
     total = sum(PHASES_MS.values())
@@ -213,17 +218,26 @@ def test_phase_bars_add_up_to_the_phases_of_each_rank(tmp_path: Path) -> None:
         assert words in text
 
 
-def test_phase_bars_leave_out_ranks_that_the_newest_attempt_does_not_have(
-    tmp_path: Path,
-) -> None:
-    """A rank that is gone keeps its last record in the logs."""
+def test_phase_bars_name_the_slowest_checkpoint(tmp_path: Path) -> None:
+    """With one save in 20 steps, p50 and p95 are both 0: only the maximum shows a bad save."""
+    run = write_run(tmp_path / "run", attempts=((1, 1, 5),))
+    assert "slowest checkpoint" not in texts_of(phase_bars(run))
+    phases = {"forward": {"p50": 2.0, "p95": 3.0, "max": 4.0}}
+    phases["checkpoint"] = {"p50": 0.0, "p95": 0.0, "max": 2000.0}
+    key = {"rank": 0, "attempt": 0, "step": 6}
+    append(run / "logs" / "rank-0.jsonl", {"event": "train_progress", **key, "phases": phases})
+    assert "p95 3 ms; slowest checkpoint 2,000 ms" in texts_of(phase_bars(run))
+
+
+def test_phase_bars_leave_out_ranks_that_the_newest_attempt_lacks(tmp_path: Path) -> None:
+    """The logs still have the last record of a rank that is gone."""
     text = texts_of(phase_bars(write_run(tmp_path / "run", attempts=((3, 1, 9), (2, 5, 12)))))
     assert "rank 1" in text
     assert "rank 2" not in text
 
 
 def test_the_timeline_shows_the_last_steps_of_the_attempt_that_counts(tmp_path: Path) -> None:
-    """A step that was trained twice has two traces; the first one is lost work."""
+    """A step that was trained twice has two traces, and the first is lost work."""
     run = write_run(tmp_path / "run", attempts=((2, 1, 9), (2, 5, 8)))
     text = texts_of(rank_timeline(run, first_step=7, num_steps=2))
     assert "What each rank did in steps 7 to 8" in text
@@ -231,13 +245,13 @@ def test_the_timeline_shows_the_last_steps_of_the_attempt_that_counts(tmp_path: 
     figure = rank_timeline(run, first_step=7, num_steps=1)
     bars = [patch.get_x() for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
     assert len(bars) == 2 * len(PHASES_MS)
-    assert max(bars) < 20.0  # milliseconds: no bar of the other attempt, seconds earlier
+    assert max(bars) < 20.0  # in ms: the other attempt's bars would be seconds away
     with pytest.raises(ValueError, match="no step 70 to 71 in traces/"):
         rank_timeline(run, first_step=70, num_steps=2)
 
 
-def test_a_trace_that_a_kill_cut_is_read_up_to_the_cut(tmp_path: Path) -> None:
-    """The bracket at the end is the first thing that a kill costs."""
+def test_a_trace_that_a_kill_truncated_is_read_up_to_that_point(tmp_path: Path) -> None:
+    """The closing bracket is the first thing that a kill costs."""
     event = {"name": "h2d", "ph": "X", "ts": 1, "dur": 2, "pid": 0, "tid": 0}
     event |= {"args": {"step": 1, "attempt": 0}}
     text = json.dumps(event)
@@ -250,14 +264,12 @@ def test_a_trace_that_a_kill_cut_is_read_up_to_the_cut(tmp_path: Path) -> None:
     ):
         path.write_text(content)
         assert read_trace_events(path) == [event]
-    path.write_text(
-        f"[\n{text},\n{text[:-30]}\n,{text}\n]"
-    )  # the next attempt went on behind it
+    path.write_text(f"[\n{text},\n{text[:-30]}\n,{text}\n]")  # the next attempt appended to it
     assert read_trace_events(path) == [event, event]
 
 
-def test_every_picture_is_1000_pixels_wide_and_no_open_pyplot_figure(tmp_path: Path) -> None:
-    """A figure that stays open is shown a second time by a notebook, and leaks."""
+def test_every_picture_is_1000_pixels_wide_and_closed_in_pyplot(tmp_path: Path) -> None:
+    """A notebook shows a figure that stays open a second time, and never frees it."""
     from matplotlib import pyplot
 
     run = write_run(tmp_path / "run")

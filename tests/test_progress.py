@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from rehearsal import forget
-from rehearsal.drill import Drill, load
-from rehearsal.progress import (
+from rehearsal.grading.drill import Drill, drill_ids, former_ids, load
+from rehearsal.session.progress import (
     FILE,
     PAUSE_S,
     Entry,
@@ -28,8 +28,8 @@ from rehearsal.progress import (
     progress,
     rounds_of,
 )
-from rehearsal.schedule import MAX_INTERVAL_DAYS, due_at, grade_of, next_of, standings
-from rehearsal.verdict import Finding, Verdict
+from rehearsal.session.schedule import MAX_INTERVAL_DAYS, due_at, grade_of, next_of, standings
+from rehearsal.grading.verdict import ENGINE_FINDINGS, FORMER_CODES, Finding, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 DAY = 86400.0
@@ -136,7 +136,8 @@ class TestHistory:
     def test_two_kernels_at_once_lose_nothing(self, tmp_path: Path) -> None:
         """Two notebooks side by side are the ordinary case."""
         code = (
-            "import sys\nfrom pathlib import Path\nfrom rehearsal.progress import Progress\n"
+            "import sys\nfrom pathlib import Path\n"
+            "from rehearsal.session.progress import Progress\n"
             "mine = Progress(Path(sys.argv[1]))\n"
             "for _ in range(40): mine.add(sys.argv[2], 'start')\n"
             "print('memory' if mine._memory else 'file')"
@@ -374,3 +375,39 @@ class TestNext:
         after = next_of(found, now)
         assert (after.drill.id if after else None) == expected
         assert [standing.words(now) for standing in found] == words
+
+
+class TestRenamedDrills:
+    def test_a_history_under_the_old_id_counts_for_the_new_one(self, tmp_path: Path) -> None:
+        """Months of practice would vanish from status() with a rename."""
+        mine = Progress(tmp_path)
+        mine.add("mend_the_crash_loop", "start")
+        mine.add("every_restart_crashes", "hint", "1")
+        for name in ("mend_the_crash_loop", "every_restart_crashes"):
+            assert [entry.kind for entry in mine.entries(name)] == ["start", "hint"]
+        assert {entry.drill for entry in mine.entries()} == {"every_restart_crashes"}
+
+    def test_a_finding_under_its_old_code_counts_for_the_new_one(self, tmp_path: Path) -> None:
+        """The debriefing would count one mistake as two."""
+        mine = Progress(tmp_path)
+        for code in ("walkthroughs-own", "imported-not-typed"):
+            finding = Finding(code, "found", "rule", "look")
+            verdict = Verdict(drill="cell_train", status="wrong", findings=[finding])
+            mine.add_attempt(verdict, "")
+        codes = [entry.findings[0][0] for entry in mine.entries()]
+        assert codes == ["imported-not-typed"] * 2
+
+    def test_no_former_code_is_a_code_of_today(self) -> None:
+        """An alias that hides a code makes it another mistake."""
+        today = {code for drill in map(load, drill_ids()) for code in drill.codes}
+        today |= set(ENGINE_FINDINGS.codes)
+        assert FORMER_CODES
+        assert not set(FORMER_CODES) & today
+        assert set(FORMER_CODES.values()) <= today
+
+    def test_no_former_id_is_a_drill_of_today(self) -> None:
+        """An alias that hides a drill makes it unreachable."""
+        assert former_ids()
+        assert not set(former_ids()) & set(drill_ids())
+        for former, today in former_ids().items():
+            assert load(former).id == today

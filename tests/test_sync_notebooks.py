@@ -167,7 +167,7 @@ from trainer_core.config import *  # for the linter only
 
 # %% include="order" collapsed=true
 
-# %% include="config"
+# %% include="config" typed="Config area"
 
 # %% include="integrations.interfaces"
 
@@ -350,7 +350,7 @@ class TestBuild:
         notebook = read(built, MAIN)
         notebook.cells.append(nbformat.v4.new_code_cell("mine = 1"))
         nbformat.write(notebook, built / MAIN)
-        with pytest.raises(sync.SyncError, match=r"Cell 12 of .* was edited there"):
+        with pytest.raises(sync.SyncError, match=r"Cell 12 of .* was edited in the notebook"):
             sync.build(built)
 
 
@@ -360,7 +360,7 @@ class TestCheck:
     ) -> None:
         """A check that always fails is switched off."""
         assert sync.main(["check"], root=built) == 0
-        assert "All notebooks are what their sources say" in capsys.readouterr().out
+        assert "All notebooks match their sources" in capsys.readouterr().out
 
     def test_drift_of_a_module_fails_with_a_diff_for_each_notebook(
         self, built: Path, capsys: pytest.CaptureFixture[str]
@@ -520,7 +520,7 @@ class TestPush:
         """The newer of two edits would silently win."""
         edit(built, MAIN, "trainer_core/config.py#4", "AREA = area(3)", "AREA = area(4)")
         replace(built, "trainer_core/config.py", "# Between two", "# In between two")
-        self.assert_refused(built, MAIN, "Cell 9 .* was edited, and its file changed as well")
+        self.assert_refused(built, MAIN, "Cell 9 .* was edited, but its source changed as well")
 
     def test_a_change_of_another_cell_of_the_module_is_no_conflict(self, built: Path) -> None:
         """Working on a module and on its notebook at a time is normal."""
@@ -551,9 +551,9 @@ class TestPush:
                 lambda cells: cells.insert(2, nbformat.v4.new_code_cell("x = 1")),
                 "cell 3 is new",
             ),
-            (lambda cells: cells.pop(6), "trainer_core/config.py#2 is gone"),
-            (lambda cells: cells.append(cells[6].copy()), "config.py#2 is there twice"),
-            (lambda cells: cells.insert(6, cells.pop(8)), "the order is another"),
+            (lambda cells: cells.pop(6), "trainer_core/config.py#2 is missing"),
+            (lambda cells: cells.append(cells[6].copy()), "config.py#2 appears twice"),
+            (lambda cells: cells.insert(6, cells.pop(8)), "the order changed"),
         ],
     )
     def test_cells_that_moved_are_refused(self, built: Path, change: Any, message: str) -> None:
@@ -585,13 +585,13 @@ class TestPush:
         notebook = json.loads((built / MAIN).read_text("utf-8"))
         notebook["cells"][6]["cell_type"] = "raw"
         (built / MAIN).write_text(json.dumps(notebook), "utf-8")
-        self.assert_refused(built, MAIN, "Cell 7 .* became a cell of another type")
+        self.assert_refused(built, MAIN, "Cell 7 .* changed its type")
 
     def test_an_edit_of_an_address_is_refused(self, built: Path) -> None:
         """The source would get a fixed address, and a fork would have to change two places."""
         origin = "notebooks/src/01_walkthrough.py#1"
         edit(built, MAIN, origin, "https://github.com/owner/name.", "https://example.org.")
-        self.assert_refused(built, MAIN, "Cell 1 .* lost an address")
+        self.assert_refused(built, MAIN, "Cell 1 .* lost a text")
 
     def test_a_cell_that_cannot_be_turned_back_is_refused(self, project: Path) -> None:
         """The literal address would become a placeholder on the way back."""
@@ -607,7 +607,7 @@ class TestPush:
         (project / "trainer_core/config.py").write_bytes(text.encode())
         sync.build(project)
         edit(project, MAIN, "trainer_core/config.py#2", "LIMIT = 8", "LIMIT = 9")
-        self.assert_refused(project, MAIN, "trainer_core/config.py would change elsewhere too")
+        self.assert_refused(project, MAIN, "trainer_core/config.py would also change elsewhere")
 
 
 class TestVariants:
@@ -695,6 +695,18 @@ AREA = area(3)'''
         assert result == (body if emptied is None else emptied)
         ast.parse(result)
 
+    def test_only_what_is_marked_is_emptied(self, project: Path) -> None:
+        """A body that nobody has time to type would stop the learner at the next demo."""
+        file = "notebooks/src/01_walkthrough.py"
+        replace(project, file, 'typed="Config area"', 'typed="Config.order"')
+        sync.build(project)
+        notebook = read(project, BLANK)
+        blank = cell_of(notebook, "trainer_core/config.py#2:blank").source
+        assert blank.count(sync.EMPTIED) == 1
+        assert "return order_of" not in blank
+        assert "return Config(batch=2 * self.batch)" in blank
+        assert "return multiply" in cell_of(notebook, "trainer_core/config.py#4").source
+
     def test_every_cell_of_a_blank_compiles(self, built: Path) -> None:
         """A blank is typed into, not repaired."""
         for cell in read(built, BLANK).cells:
@@ -727,7 +739,7 @@ AREA = area(3)'''
     def test_an_unknown_variant_is_refused(self, project: Path) -> None:
         """It would be silently not derived."""
         replace(project, "notebooks/src/01_walkthrough.py", "blank, hidden", "blnk")
-        with pytest.raises(sync.SyncError, match=r"'blnk'.* The nearest is 'blank'"):
+        with pytest.raises(sync.SyncError, match=r"'blnk'.* Did you mean 'blank'\?"):
             sync.compose(project)
 
     def test_variants_named_too_late_are_refused(self, project: Path) -> None:
@@ -735,14 +747,14 @@ AREA = area(3)'''
         path = project / "notebooks/src/00_start_here.py"
         path.write_text(path.read_text("utf-8") + "\n# %%\n# variants: blank\n", "utf-8")
         with pytest.raises(
-            sync.SyncError, match=r"00_start_here\.py#1 holds '# variants: blank'"
+            sync.SyncError, match=r"00_start_here\.py#1 contains '# variants: blank'"
         ):
             sync.compose(project)
 
     def test_two_sources_of_one_notebook_are_refused(self, project: Path) -> None:
         """The later would overwrite the earlier."""
         (project / "notebooks/src/01_walkthrough_blank.py").write_text("# %%\nx = 1\n", "utf-8")
-        with pytest.raises(sync.SyncError, match=r"derives 01_walkthrough_blank\.ipynb"):
+        with pytest.raises(sync.SyncError, match=r"both produce 01_walkthrough_blank\.ipynb"):
             sync.compose(project)
 
 
@@ -751,16 +763,18 @@ class TestDirectives:
         ("old", "new", "message"),
         [
             ('include="config"', 'include="confg"',
-             r"py#5 includes 'confg'; .* The nearest is 'config'"),
+             r"py#5 includes 'confg', .* Did you mean 'config'\?"),
             ('include="integrations.interfaces"', 'include="interfaces"',
-             "The nearest is 'integrations.interfaces'"),
-            ('include="config"', 'inclde="config"', "'inclde', .* The nearest is 'include'"),
-            ('include="config"', "include=config", "marked 'include=config', which nothing"),
+             "Did you mean 'integrations.interfaces'"),
+            ('include="config"', 'inclde="config"', "'inclde', .* Did you mean 'include'"),
+            ('include="config"', "include=config", "marked 'include=config', which means"),
             ('include="integrations.interfaces"', 'include="config"',
-             "includes 'config' and is not the first to"),
-            ('include="config"\n', 'include="config"\nx = 1\n', "holds text of its own"),
+             "includes 'config', and so does another cell"),
+            (' typed="Config area"', "\nx = 1", "the cell also has text"),
+            ("Config area", "Config aera", "'aera' as typed, .* Did you mean 'area'"),
+            ("Config area", "LIMIT", "'LIMIT' as typed, but trainer_core/config.py has no"),
             ('# %% include="order" collapsed=true\n', "",
-             r"'config', which imports from 'order'.*Put # %% include=\"order\" into"),
+             r"'config', which imports from 'order'.*Add # %% include=\"order\" to"),
         ],
     )  # fmt: skip
     def test_a_directive_that_cannot_be_meant_is_refused(
@@ -883,6 +897,59 @@ class TestAddresses:
             sync.compose(project)
 
 
+class TestTypingTimes:
+    def test_minutes_follow_from_the_bodies_that_are_emptied(self, project: Path) -> None:
+        """A number written by hand goes stale with the next line of code."""
+        file = "notebooks/src/01_walkthrough.py"
+        replace(project, file, "# Second paragraph.", "# {{typing config}}, {{typing}}.")
+        sync.build(project)
+        typed = """
+            if self.batch < 1:
+                raise ValueError(f"batch={self.batch}: at least 1")
+            return order_of(self.batch)
+            return Config(batch=2 * self.batch)
+            @functools.wraps(max)
+            def multiply(*sides: int) -> int:
+                return sides[0] * sides[1]
+            return multiply(width, height)
+        """
+        count = len("".join(typed.split()))
+        assert 120 < count <= 240
+        text = read(project, MAIN).cells[0].source
+        assert text.endswith(f"2 min ({count} characters), 2 minutes.")
+        assert sync.check(project) == []
+
+    def test_more_to_type_takes_longer(self, project: Path) -> None:
+        """Otherwise the number means nothing."""
+        before = sync.typing_times(project)["{{typing config}}"]
+        replace(
+            project,
+            "trainer_core/config.py",
+            "return Config(",
+            "return " + "-" * 200 + "Config(",
+        )
+        assert sync.typing_times(project)["{{typing config}}"].startswith("4 min")
+        assert before.startswith("2 min")
+
+    def test_an_edit_beside_a_typing_time_is_pushed(self, project: Path) -> None:
+        """The number must not end up in the source, where nothing would update it."""
+        file = "notebooks/src/01_walkthrough.py"
+        replace(
+            project, file, "# Second paragraph.", "# Second, {{typing config}}, {{typing}}."
+        )
+        sync.build(project)
+        edit(project, MAIN, f"{file}#1", "Second", "Last")
+        sync.push(project, Path(MAIN))
+        assert "# Last, {{typing config}}, {{typing}}." in (project / file).read_text("utf-8")
+
+    def test_a_module_without_typed_functions_is_refused(self, project: Path) -> None:
+        """The reader would see the braces."""
+        file = "notebooks/src/01_walkthrough.py"
+        replace(project, file, "# Second paragraph.", "# {{typing confg}}")
+        with pytest.raises(sync.SyncError, match=r"typing confg.*Did you mean .*typing config"):
+            sync.compose(project)
+
+
 class TestCommandLine:
     def test_the_script_finds_the_project_it_lies_in(self, project: Path) -> None:
         """It is started from wherever a person or a hook happens to be."""
@@ -904,9 +971,9 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (["push", "01_walkthru"], "No source derives 01_walkthru.ipynb. The nearest is"),
-            (["push", "notebooks/02_none.ipynb"], "No source derives 02_none.ipynb."),
-            (["push", "00_start_here"], "00_start_here.ipynb cannot be read as a notebook"),
+            (["push", "01_walkthru"], "No source produces 01_walkthru.ipynb. Did you mean"),
+            (["push", "notebooks/02_none.ipynb"], "No source produces 02_none.ipynb."),
+            (["push", "00_start_here"], "00_start_here.ipynb can't be read as a notebook"),
         ],
     )
     def test_a_wrong_notebook_is_one_message_and_exit_code_2(
@@ -931,13 +998,13 @@ class TestCommandLine:
                 b"# %%\ndef f(:\n",
                 "trainer_core/config.py#0 is not valid",
             ),
-            ("trainer_core/config.py", b"\xff\xfe", "config.py cannot be read as UTF-8"),
+            ("trainer_core/config.py", b"\xff\xfe", "config.py can't be read as UTF-8"),
             (
                 "notebooks/src/01_walkthrough.py",
                 b"# %%\n!ls\n",
                 "01_walkthrough.py#0 is not valid",
             ),
-            ("pyproject.toml", None, "pyproject.toml cannot be read"),
+            ("pyproject.toml", None, "pyproject.toml can't be read"),
         ],
     )
     def test_a_broken_file_is_named(
@@ -948,7 +1015,7 @@ class TestCommandLine:
         text: bytes | None,
         message: str,
     ) -> None:
-        """The file to mend is the one thing that its author needs to know."""
+        """The file to fix is the one thing that its author needs to know."""
         (project / file).unlink()
         if text is not None:
             (project / file).write_bytes(text)
@@ -957,7 +1024,7 @@ class TestCommandLine:
 
     def test_a_project_without_sources_is_an_error(self, tmp_path: Path) -> None:
         """A check that finds nothing to check would pass for ever."""
-        with pytest.raises(sync.SyncError, match=r"holds no \.py file"):
+        with pytest.raises(sync.SyncError, match=r"has no \.py file"):
             sync.check(tmp_path)
 
 
@@ -1054,17 +1121,19 @@ class TestDrills:
         """It would call a check that there is no longer."""
         shutil.rmtree(drilled / "rehearsal/drills/hunt")
         (problem,) = sync.check(drilled)
-        assert "drills/009_hunt.ipynb has no folder" in problem
+        assert "drills/009_hunt.ipynb has no drill" in problem
 
     def test_what_was_typed_into_a_blank_goes_nowhere(self, drilled: Path) -> None:
         """It would be the next person's blank."""
         origin = "rehearsal/drills/early/blank.py#0:drill"
         edit(drilled, DRILL, origin, "SAME = 1", "SAME = 3")
         before = contents(drilled)
-        with pytest.raises(sync.SyncError, match="a drill is never overwritten from here"):
+        with pytest.raises(sync.SyncError, match="push never overwrites a drill"):
             sync.push(drilled, Path("003_early"))
         replace(drilled, "rehearsal/drills/early/blank.py", "import math", "import cmath")
-        with pytest.raises(sync.SyncError, match="was edited there; building would lose"):
+        with pytest.raises(
+            sync.SyncError, match="was edited in the notebook, and a build would lose"
+        ):
             sync.build(drilled)
         assert contents(drilled)[DRILL] == before[DRILL]
 
@@ -1078,7 +1147,9 @@ class TestDrills:
     def test_an_unknown_kind_is_refused_with_the_nearest(self, drilled: Path) -> None:
         """A misspelled kind would give a notebook without drills."""
         replace(drilled, "notebooks/src/02_rehearse.py", 'drills="cell"', 'drills="cells"')
-        with pytest.raises(sync.SyncError, match=r"drills 'cells'.*nearest is 'cell'"):
+        with pytest.raises(
+            sync.SyncError, match=r"drills of kind 'cells'.*Did you mean 'cell'"
+        ):
             sync.build(drilled)
 
     def test_a_drill_without_a_title_is_named(self, drilled: Path) -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import rehearsal
-from rehearsal import frontend, pacing, ui
-from rehearsal.drill import load
-from rehearsal.progress import Entry, Round, progress
-from rehearsal.verdict import Verdict
+from rehearsal.session import coach, frontend, pacing
+from rehearsal.grading.drill import load
+from rehearsal.session.progress import Entry, Round, progress
+from rehearsal.grading.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 ID = "lift_to_distributed"
@@ -35,7 +35,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Shown:
 @pytest.fixture(autouse=True)
 def no_clock_left() -> Iterator[None]:
     yield
-    ui._clock = None
+    coach._clock = None
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def verdict_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def grade(drill: str, *_: object, **__: object) -> Verdict:
             return Verdict(drill=drill, status=status, seconds=0.2, after="next?")
 
-        monkeypatch.setattr(ui, "grade", grade)
-        monkeypatch.setattr(ui, "grade_source", grade)
+        monkeypatch.setattr(coach, "grade", grade)
+        monkeypatch.setattr(coach, "grade_source", grade)
 
     return come_to
 
@@ -121,7 +121,7 @@ class TestStart:
     ) -> None:
         """The brief shall not wait; and a command of a terminal ends before any check."""
         shown_before: list[str] = []
-        monkeypatch.setattr(ui, "warm_up", lambda: shown_before.append(shown()))
+        monkeypatch.setattr(coach, "warm_up", lambda: shown_before.append(shown()))
         rehearsal.start(ID)
         assert [DRILL.title in text for text in shown_before] == [True]
         with frontend.spelled_for_a_shell():
@@ -131,12 +131,12 @@ class TestStart:
     def test_a_second_start_stops_the_first_clock(self) -> None:
         """Two running clocks would both be wrong."""
         rehearsal.start(ID)
-        first = ui._clock
+        first = coach._clock
         rehearsal.start(ID)
         assert first is not None
         assert first._stopped.is_set()
-        assert ui._clock is not None
-        assert not ui._clock._stopped.is_set()
+        assert coach._clock is not None
+        assert not coach._clock._stopped.is_set()
 
 
 class TestClock:
@@ -214,7 +214,7 @@ class TestCheck:
             seen.append(names)
             return Verdict(drill=drill, status="not_attempted")
 
-        monkeypatch.setattr(ui, "grade", grade)
+        monkeypatch.setattr(coach, "grade", grade)
         rehearsal.check(ID)
         assert seen == [globals()]
 
@@ -225,12 +225,12 @@ class TestCheck:
         rehearsal.start(ID)
         verdict_is("wrong")
         rehearsal.check(ID, {})
-        assert ui._clock is not None
-        assert not ui._clock._stopped.is_set()
+        assert coach._clock is not None
+        assert not coach._clock._stopped.is_set()
         verdict_is("passed")
         shown()
         rehearsal.check(ID, {})
-        assert ui._clock._stopped.is_set()
+        assert coach._clock._stopped.is_set()
         assert f'narration("{ID}")' in shown()
 
 

@@ -3,22 +3,29 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
 #
-# **What this is.** A rehearsal of the interview in which a distributed training
-# pipeline is built on a shared screen: a small data-parallel trainer in eight cells,
-# which survives the kill of one of its processes, and the proof, from its own records,
-# that every sample was trained exactly once.
+# **What this is.** Practice for the interview where you build a distributed training
+# pipeline on a shared screen. You build a small data-parallel trainer in eight cells. It
+# survives losing a process, and its own logs prove that every sample was trained exactly
+# once.
 #
-# **For whom.** You have written training loops, the interview is near, and you want to
-# be able to type the parts that matter and to defend each line: why it is so, what it
-# costs, and which number would show that it was wrong.
+# **Who it's for.** You've written training loops and your interview is coming up. You want
+# to type the parts that matter and defend every line: why you chose it, what it costs, and
+# which metric would tell you it was wrong.
 #
-# **Its limits.** The ranks are real processes that talk through gloo, on the CPU of one
-# machine. That shows correctness and order: who trained what, who waits for whom, what
-# a kill leaves behind. It does not show speed, neither of a GPU nor of a network. More
-# than one node, an object store and a scheduler are interfaces with stand-ins.
+# **Where the material comes from.** It follows a study guide for distributed-training
+# interviews, which the notebooks call *the handbook*. The handbook splits a training system
+# into five planes (control, training, data, artifacts and observability) and has coding
+# drills on them. Where it's wrong, we teach what we measured.
+#
+# **Limits.** The job's processes, its *ranks*, are real. They run on one machine's CPU and
+# talk through gloo, torch's backend for CPUs. That shows correctness and ordering: who
+# trained what, who waits for whom, what a kill leaves behind. It says nothing about speed,
+# of a GPU or of a network. Gloo also reports a dead peer right away, while NCCL, the backend
+# for GPUs, usually waits for a timeout. Multi-node setup, object storage and the scheduler are
+# interfaces with local stand-ins.
 
 # %% [markdown]
-# ## Is this kernel fit?
+# ## Check your environment
 
 # %%
 import importlib.metadata
@@ -31,75 +38,80 @@ import sys
 
 
 def version(package):
-    """The installed version, as text, or None."""
+    """The installed version as text, or None."""
     found = importlib.util.find_spec(package) is not None
     return importlib.metadata.version(package) if found else None
 
 
 def is_at_least(text, *least):
-    """Whether a version such as 2.13.0+cpu is ``least`` or newer."""
+    """Whether a version such as 2.13.0+cpu is at least ``least``."""
     return text is not None and tuple(map(int, re.findall(r"\d+", text)[:2])) >= least
 
 
-set_up = "run `make setup` in the repository, then choose the kernel of its .venv"
+fix = "run `make setup` in the repository, then pick the kernel from its .venv"
 needed = {"torch": (2, 11), "numpy": (2, 0), "matplotlib": (3, 8), "cloudpickle": (3, 0)}
 starts, cores = multiprocessing.get_all_start_methods(), os.cpu_count() or 1
-checks = [("python", platform.python_version(), sys.version_info >= (3, 11), set_up)]
+checks = [("python", platform.python_version(), sys.version_info >= (3, 11), fix)]
 checks += [
-    (name, version(name), is_at_least(version(name), *least), set_up)
+    (name, version(name), is_at_least(version(name), *least), fix)
     for name, least in needed.items()
 ]
 checks += [
-    ("processes", ", ".join(starts), "forkserver" in starts, "needs Linux, macOS, or WSL"),
-    ("cores", cores, cores >= 2, "works with one, but slowly"),
+    ("processes", ", ".join(starts), "forkserver" in starts, "needs Linux, macOS or WSL"),
+    ("cores", cores, cores >= 2, "works on one core, but slowly"),
 ]
-for name, found, fits, remedy in checks:
-    print(f"{'fit' if fits else 'NOT FIT':8} {name:12} {found!s:26} {'' if fits else remedy}")
+for name, found, ok, remedy in checks:
+    print(f"{'ok' if ok else 'MISSING':8} {name:12} {found!s:26} {'' if ok else remedy}")
 if "google.colab" in sys.modules:
-    print("This is Colab: the walkthrough needs no set-up here; open it with its badge.")
+    print("This is Colab: the walkthrough needs no setup here. Open it with its badge.")
 
 # %% [markdown]
 # ## The map
 #
-# The trainer is eight modules; the walkthrough is the same code, cell by cell, with
-# what to say while typing it. Read them in this order.
+# The trainer is eight modules. The walkthrough presents the same code cell by cell, and tells
+# you what to say about each. Read them in this order.
 #
 # | | module | the question it answers |
 # |---|---|---|
-# | 1 | [config](../trainer_core/config.py) | What defines the training, and what may a restart change? |
-# | 2 | [data](../trainer_core/data.py) | Which sample comes next, after a restart on another number of ranks? |
-# | 3 | [model](../trainer_core/model.py) | What must exist before the first step, and which part of it has state? |
-# | 4 | [distributed](../trainer_core/distributed.py) | Who am I, and how do all ranks stay of one mind? |
-# | 5 | [train](../trainer_core/train.py) | Over which samples is this gradient the mean? |
-# | 6 | [checkpoint](../trainer_core/checkpoint.py) | Which state is the truth after a kill, and is it whole? |
+# | 1 | [config](../trainer_core/config.py) | What defines the training, and what may change on a restart? |
+# | 2 | [data](../trainer_core/data.py) | Which sample comes next, after a restart on a different number of ranks? |
+# | 3 | [model](../trainer_core/model.py) | What must exist before the first step, and which parts have state? |
+# | 4 | [distributed](../trainer_core/distributed.py) | Who am I, and how do all ranks stay in agreement? |
+# | 5 | [train](../trainer_core/train.py) | Which samples is this gradient averaged over? |
+# | 6 | [checkpoint](../trainer_core/checkpoint.py) | After a kill, which checkpoint do you trust, and is it intact? |
 # | 7 | [metrics](../trainer_core/metrics.py) | Is it the loader, the compute, the network or the storage? |
-# | 8 | [launch](../trainer_core/launch.py) | The same command is run again: what happens? |
+# | 8 | [launch](../trainer_core/launch.py) | The same command runs again: what happens? |
 #
-# In Colab, where links to files do not work, the modules are at
+# Links to files don't work in Colab; the modules are also at
 # [{{repository}}]({{repository}}/tree/main/trainer_core).
 #
-# | notebook | what for |
+# | notebook | what it's for |
 # |---|---|
-# | [01_walkthrough](01_walkthrough.ipynb) | all eight cells, explained, run, killed, resumed, proved |
-# | [01_walkthrough_hidden](01_walkthrough_hidden.ipynb) | bodies to be typed, the answer folded below each |
-# | [01_walkthrough_blank](01_walkthrough_blank.ipynb) | bodies to be typed, nothing below |
-# | [02_rehearse](02_rehearse.ipynb) | the same, against a clock, judged on real ranks |
-# | [drills](drills) | one drill each, to repeat when it is due |
+# | [01_walkthrough](01_walkthrough.ipynb) | all eight cells: explained, run, killed, resumed and audited |
+# | [01_walkthrough_hidden](01_walkthrough_hidden.ipynb) | you type the function bodies; each answer is in a collapsed cell below |
+# | [01_walkthrough_blank](01_walkthrough_blank.ipynb) | you type the function bodies; no answers |
+# | [02_rehearse](02_rehearse.ipynb) | the same eight cells, timed and graded on real ranks |
+# | [drills](drills) | one notebook per drill |
 
 # %% [markdown]
 # ## Where to go
 #
-# **With 15 minutes.** In a terminal, in the repository: `make train`. Two ranks train
-# on scans of digits, one is killed, the job goes on, and the audit says what became of
-# every sample. Then read section 2 of the [walkthrough](01_walkthrough.ipynb): the rest
-# follows from it.
+# **If you have 15 minutes.** Open a terminal in the repository and run `make train`. Two
+# ranks train on scans of handwritten digits, one gets killed, the job resumes, and the audit
+# reports whether every sample was trained exactly once. Then read section 2 of the
+# [walkthrough](01_walkthrough.ipynb): everything else follows from it.
 #
-# **With an evening.** The [walkthrough](01_walkthrough.ipynb) from top to bottom, every
-# cell run. The next evening the [hidden](01_walkthrough_hidden.ipynb) one, and then the
-# [blank](01_walkthrough_blank.ipynb) one with a clock: 50 minutes.
+# **If you have an evening.** Work through the [walkthrough](01_walkthrough.ipynb) from top
+# to bottom and run every cell. On later evenings, type it one cell at a time, first in the
+# [hidden](01_walkthrough_hidden.ipynb) version and then in the
+# [blank](01_walkthrough_blank.ipynb) one. Don't try to type it all in one sitting: if you
+# explain while you type, the cells add up to {{typing}}. The walkthrough lists the time for
+# each cell.
 #
-# **With a GPU node.** The same trainer under torchrun; nccl is chosen by the device.
-# Kill a rank on the way, and run the audit afterwards:
+# **If you have a GPU node.** The same trainer runs under torchrun, and uses NCCL on CUDA.
+# Install a torch build that matches the node's CUDA, then run `make gpu`, which checks what
+# can only be checked there. After that, start a run of your own, kill a rank mid-run, and
+# audit the run when it's done:
 #
 # ```
 # torchrun --nproc-per-node 8 --max-restarts 3 scripts/launch.py --run-dir runs/gpu --amp bf16

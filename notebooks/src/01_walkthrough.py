@@ -5,61 +5,74 @@
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
 #
-# Eight cells make a data-parallel trainer. At the end it runs on two processes, one of
-# them is killed, the job is started again, and the last weights equal those of a run
-# that nobody disturbed, bit for bit. The run's own records then prove that no sample
-# was lost and none was trained twice.
+# Eight cells make up a data-parallel trainer. At the end you run it on two processes, kill
+# one of them and start the job again. The final weights match those of an uninterrupted
+# run, bit for bit, and the run's own records prove that those weights saw every sample
+# exactly once per epoch.
 #
-# **The one idea.** The order of the data is a pure function of (number of samples,
-# seed, epoch). The position in it is one integer: the optimizer steps that are
-# complete. Resuming, changing the number of ranks, and proving that both were right all
-# follow from these two sentences.
+# **The one idea.** The order of the data is a pure function of (number of samples, seed,
+# epoch). The position in that order is one integer: the number of optimizer steps
+# completed. Resuming, changing the number of ranks and auditing both all follow from this.
 #
-# | cell | minutes | typed live | only said |
+# **What it's for.** This is the hardened trainer: the one you study, run, break and defend.
+# Nobody types all of it in a 45-minute interview. If you explain while you type, you manage
+# about 120 characters a minute. At that pace, the function bodies in the second column add
+# up to {{typing}}, so type one cell at a time.
+#
+# | cell | you type | time | you only explain |
 # |---|---|---|---|
-# | 1 config | 4 | a dozen fields, `global_batch_size`, `digest` | the bounds and their messages |
-# | 2 data | 9 | `slots`, `micro_batches`, `__iter__`, `commit` | the bijection, the datasets |
-# | 3 model | 4 | `TinyNet`, the two groups, `learning_rate_at` | the decoder |
-# | 4 distributed | 7 | `maybe_init_dist`, `wrap_model`, `cleanup_dist` | raising together, the store |
-# | 5 train | 9 | all of `train_step`, `update_weights` | reading the records |
-# | 6 checkpoint | 8 | `build_checkpoint`, the choice of the latest, restoring | publishing |
-# | 7 metrics | 4 | `phase`, one JSON line | CUDA events, the trace file |
-# | 8 launch | 5 | `train_run`, `train_loop` | signals, the run folder |
+# | 1 config | `global_batch_size`, `digest`, the checks across fields | {{typing config}} | the fields, each field's own bounds |
+# | 2 data | `StepSchedule` and the sampler | {{typing data}} | how the order is computed, the datasets |
+# | 3 model | `TinyNet`, the two parameter groups, `learning_rate_at` | {{typing model}} | the decoder, hashing the weights |
+# | 4 distributed | `maybe_init_dist`, `wrap_model`, `cleanup_dist` | {{typing distributed}} | raising on all ranks, the store where ranks meet |
+# | 5 train | `train_step`, `summed_loss`, `update_weights` | {{typing train}} | reading the records |
+# | 6 checkpoint | building, saving, choosing and restoring a checkpoint | {{typing checkpoint}} | publishing it, deleting old ones |
+# | 7 metrics | `StepTimers`, `phase`, `summarize_timers`, `log_rank_event` | {{typing metrics}} | the trace file |
+# | 8 launch | `train_run`, `train_loop` and what they call | {{typing launch}} | SIGTERM, the run folder |
 #
-# That is 50 minutes; the rest of the hour is for questions. Folded cells hold what the
-# eight cells lean on and nobody types in an interview.
+# The character counts leave out comments, docstrings and whitespace.
 #
-# **How to use it.** First read and run it from top to bottom; that is an evening. Then
-# open `01_walkthrough_hidden.ipynb`, where every body in the eight cells is empty and
-# the answer is folded below each cell, and last `01_walkthrough_blank.ipynb`, where
-# nothing is below. Type what the table calls typed, with a clock beside you, and copy
-# the rest from its module.
+# **How to use it.** First read it and run it from top to bottom; that takes an evening.
+# Then open `01_walkthrough_hidden.ipynb`: the bodies you type are empty, and each answer is
+# in a collapsed cell below. Finish with `01_walkthrough_blank.ipynb`, which has no answers.
+# Both include the code that you only explain.
 #
-# The text before each cell gives what to say while typing: why it is so, what it costs,
-# and which number would show that the choice was wrong. Rehearse the last one most.
+# The text above each cell gives you lines to say: why you chose this, what it costs, and
+# which metric would tell you it was wrong. Practice that last one most.
 #
-# The source is at [{{repository}}]({{repository}}). Nothing here imports it: every
-# definition is in a cell.
+# **Terms.** A *rank* is one process of the job, and the *world size* is how many there are.
+# A *collective* is an operation that every rank must join; if one doesn't, the others wait.
+# The *run folder* has a run's checkpoints and logs. An *attempt* is one start of the job in
+# that folder; a restart is the next attempt. The *ledger* is the record of which samples each
+# rank trained on in each step. The *digest* is a hash of every setting that defines the
+# training.
+#
+# The source is at [{{repository}}]({{repository}}). This notebook doesn't import it: every
+# definition is in a cell. Collapsed cells contain supporting code that nobody types in an
+# interview.
 
 # %% [markdown]
-# ## Set-up
+# ## Setup
 #
-# The notebook needs torch, numpy, matplotlib and cloudpickle. The cell installs nothing
-# that is there; it needs the network only in a Colab runtime that lacks one of them.
+# The notebook needs torch, numpy, matplotlib and cloudpickle. The next cell installs nothing
+# that you already have, and needs the network only on Colab.
 
 # %%
 # %matplotlib inline
 import importlib.util
 import json
+import math
 import os
 import pickle
 import platform
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -72,8 +85,8 @@ if missing and "google.colab" in sys.modules:
     subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *missing], check=True)
 elif missing:
     raise ModuleNotFoundError(
-        f"{', '.join(missing)} not found in this kernel, and the notebook runs on them. "
-        "Run `make lab` in the repository, or choose the kernel of its .venv."
+        f"This kernel is missing {', '.join(missing)}, which the notebook needs. Run "
+        "`make setup` in the repository, then pick the kernel from its .venv."
     )
 
 # %%
@@ -84,47 +97,47 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-FAST = os.environ.get("FAST") == "1"  # smaller runs, for a quick pass over the notebook
-torch.set_num_threads(1)  # the runs below use two processes on maybe two cores
+FAST = os.environ.get("FAST") == "1"  # shorter runs, to check the notebook quickly
+torch.set_num_threads(1)  # the runs below use up to three processes, often on two cores
 print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores")
 
 # %% [markdown]
 # ## 1. Config
 #
-# **What it is for.** One place for everything that changes the training, checked before
-# anything is started. Each field says what a resume may do with it: an *identity* field
-# is refused when it changes, a *training* field takes effect and is reported, an
-# *operation* field leaves the training as it is. How the global batch is cut may change
-# as long as the batch stays.
+# **What it's for.** One place for everything that affects training, validated before
+# anything starts. Each field says what a resume may do with it. Changing an *identity* field
+# makes the resume fail. Changing a *training* field takes effect and is logged. An
+# *operation* field doesn't affect training at all. The *batch_cut* fields say how the global
+# batch is split. They may change, as long as the global batch keeps its size.
 #
-# **Say while typing**
-# - Why: "The config is frozen and checked on construction. A bad value fails here, with
-#   a sentence that says what to set instead, and not forty minutes later on one rank."
-# - Why: "The global batch is derived, not set twice. If the world size changes and the
-#   batch must not, I pin it, and the ranks cut it differently."
-# - What it costs: "Every new field needs a decision: identity, training, or operation."
-# - What would show that it is wrong: "Two runs with the same digest and different loss
-#   curves: then something that trains is not in the digest. Or a `config_changed` event
-#   nobody expected."
+# **What to say**
+# - Why: "The config is frozen and validated on construction. A bad value fails right here,
+#   with a message that says what to set instead, not forty minutes later on one rank."
+# - Why: "The global batch is derived, so there's one source of truth. If the world size may
+#   change but the batch mustn't, I pin the batch, and the ranks split it differently."
+# - Cost: "Every new field needs a decision: is it identity, training or operation?"
+# - How I'd notice it's wrong: "Two runs have the same digest and world size, but their loss
+#   curves differ. Then the digest is missing a setting that affects training. Or I see a
+#   `config_changed` event nobody expected."
 #
-# **Minutes:** 4. **Typed:** the fields for batch, schedule and seed,
-# `global_batch_size`, `digest`. **Only said:** the bounds, and that the command line's
-# flags come from the fields.
+# **To type**, {{typing config}}: `__post_init__`, `data_kind`, `global_batch_size`,
+# `digest`. **Explain only:** the fields and their bounds, and that the command-line flags
+# are generated from the fields.
 #
-# **A weak version** takes the digest with `hash()` and puts the rank into it, so it
-# differs in every process and can never be compared; counts `grad_accum_steps` in the
-# batch formula while the loop ignores it; and restores an old learning rate over the
-# configured one without a word.
+# **A weak answer** computes the digest with `hash()` and includes the rank. Every process then
+# gets a different digest, and you can't compare it with anything. It puts `grad_accum_steps`
+# into the batch formula, but the loop ignores it. And on resume, it silently overwrites the
+# configured learning rate with the saved one.
 #
-# *Folded: how one setting is declared and checked.*
+# *Collapsed: how a single setting is declared and validated.*
 
 # %% include="settings" collapsed=true
 
-# %% include="config"
+# %% include="config" typed="TrainConfig"
 
 # %% [markdown]
-# The digest depends on what is trained, not on how the batch is cut or where files are.
-# Python's `hash()` of a string differs from process to process.
+# The digest depends on what is trained, not on how the batch is split or where the files
+# are. Python's `hash()` of a string differs from one process to the next.
 
 # %%
 one = TrainConfig(micro_batch_size=32)
@@ -135,7 +148,7 @@ assert one.digest() == two.digest() != TrainConfig(micro_batch_size=32, seed=18)
 unsalted = {key: value for key, value in os.environ.items() if key != "PYTHONHASHSEED"}
 command = [sys.executable, "-c", "print(hash('seed=17'))"]
 hashes = {subprocess.check_output(command, env=unsalted) for _ in range(3)}
-print("digest", one.digest()[:16], "| values of hash() in 3 processes:", len(hashes))
+print("digest", one.digest()[:16], "| different hash() values in 3 processes:", len(hashes))
 assert len(hashes) > 1
 try:
     TrainConfig(warmup_steps=100, decay_steps=100)
@@ -145,34 +158,35 @@ except UserError as error:
 # %% [markdown]
 # ## 2. Dataset and sampler
 #
-# **What it is for.** It answers which samples a rank trains in a step, for any world
-# size, from one integer. This is where distributed training is right or wrong without
-# anybody noticing: a loss curve over the wrong samples looks healthy.
+# **What it's for.** Which samples does a rank train on in a given step? One integer answers
+# that, at any world size. Bugs here go unnoticed: a loss curve over the wrong samples looks
+# perfectly healthy.
 #
-# **Say while typing**
-# - Why: "I cut the epoch into global batches first and deal each batch to the ranks
-#   second. The batch exists before the ranks do, so the world size may change between
-#   two steps."
-# - Why: "The position moves in `commit`, which the loop calls when the optimizer has
-#   stepped. A loader that fetches ahead cannot move it."
-# - What it costs: "The order is computed, not stored, and reads jump over the whole
-#   dataset. On storage that wants long reads I would permute shards and keep the same
+# **What to say**
+# - Why: "I cut the epoch into global batches first, then deal each batch out to the ranks.
+#   The batch is defined before the ranks are, so the world size can change between any two
+#   steps."
+# - Why: "The invariant: the position moves only in `commit`, and the loop calls that after
+#   the optimizer has stepped. A loader that prefetches can't move it."
+# - Cost: "The order is computed, not stored, and reads are scattered across the whole
+#   dataset. On storage that needs sequential reads, I'd shuffle shards and keep the same
 #   integer."
-# - What would show that it is wrong: "Sample ids travel with the batch into a ledger.
-#   Duplicates and misses per epoch must both be zero. If random reads are the problem,
-#   `data_wait` p95 grows before anything else."
+# - How I'd notice it's wrong: "Sample ids travel with the batch into a ledger. An audit counts
+#   duplicates and misses per epoch, and both must be zero. If random reads make us
+#   input-bound, `data_wait` p95 climbs first."
 #
-# **Minutes:** 9. **Typed:** `slots`, `micro_batches`, `__iter__`, `commit`. **Only
-# said:** the bijection behind the order, the dataset classes, that loader workers die
-# with their rank and leave SIGTERM to it.
+# **To type**, {{typing data}}: `StepSchedule` and `ResumeAwareDistributedSampler`.
+# **Explain only:** how the order is computed, the dataset classes, and that loader workers
+# die with their rank and ignore SIGTERM.
 #
-# **A weak version** counts what the loader has fetched, so that a resume skips what was
-# in the queue; never resets that count, so that every epoch after the first is empty,
-# or resets it in the wrong place, so that the last epoch is trained twice; pads the
-# last batch with repeated samples or drops it; and keeps one counter per rank, which
-# means nothing once the world size has changed.
+# **A weak answer** counts what the loader has fetched, so a resume skips whatever was still
+# in the queue. It never resets that count, so every epoch after the first is empty, or it
+# resets it in the wrong place, so a resume trains the last epoch twice. It pads the last batch
+# with repeated samples, or drops it. And it keeps one counter per rank, which means nothing
+# once the world size changes.
 #
-# *Folded: the order, a keyed bijection; and where samples come from.*
+# *Collapsed: the epoch's order, computed as a one-to-one map from position to sample; the
+# datasets; and signal handling in loader workers.*
 
 # %% include="order" collapsed=true
 
@@ -180,11 +194,11 @@ except UserError as error:
 
 # %% include="signals" collapsed=true
 
-# %% include="data"
+# %% include="data" typed="StepSchedule ResumeAwareDistributedSampler"
 
 # %% [markdown]
-# The same step seen from one, two and three ranks: other shares, the same samples. Over
-# the epoch each sample comes once, although 8 does not divide 42.
+# Here is the same step on one, two and three ranks: different shares, same samples. Over the
+# epoch, each sample appears once, even though 42 isn't divisible by the batch size of 8.
 
 # %%
 tiny = TrainConfig(
@@ -204,28 +218,28 @@ def shares(world_size, position):
 
 
 for world_size in (1, 2, 3):
-    print(f"{world_size} rank(s), second step:", shares(world_size, position=1))
+    print(f"step 2, samples of each of {world_size} rank(s):", shares(world_size, position=1))
     epoch = [share for step in range(6) for share in shares(world_size, step)]
     assert sorted(sum(epoch, [])) == list(range(42))
-assert shares(1, 0) != shares(1, 6)  # the same step of the next epoch
+assert shares(1, 0) != shares(1, 6)  # the next epoch starts with different samples
 
 # %% [markdown]
-# The order is a function, not a list: of a trillion samples, the five in the middle are
-# computed as fast as the first five.
+# The order is a function, not a list. With a trillion samples, five from the middle of the
+# epoch are as cheap to compute as the first five.
 
 # %%
 order = EpochOrder(10**12, seed=17, epoch=3)
-print(order.samples(0, 5).tolist())
-print(order.samples(5 * 10**11, 5 * 10**11 + 5).tolist())
+print("first five: ", order.samples(0, 5).tolist())
+print("middle five:", order.samples(5 * 10**11, 5 * 10**11 + 5).tolist())
 
 # %% [markdown]
-# A loader asks its sampler for more than has been trained. A sampler that counts what
-# it hands out has counted samples that nobody trained; the committed position has not
-# moved.
+# A loader prefetches: it asks its sampler for batches long before they're trained on. Any
+# sampler that counts what it hands out is ahead of the training. The committed position
+# hasn't moved.
 
 # %%
 class CountsWhatWasFetched(ResumeAwareDistributedSampler):
-    """The weak version: progress is counted where the loader asks."""
+    """The weak answer: it counts a batch as soon as the loader asks for it."""
 
     fetched = 0
 
@@ -235,22 +249,23 @@ class CountsWhatWasFetched(ResumeAwareDistributedSampler):
             yield batch
 
 
-# Worker processes need fork here, so elsewhere than on Linux the loader works in this process.
+# This loader's workers need fork, so it has none except on Linux.
 peek = replace(tiny, micro_batch_size=2, num_workers=2 if sys.platform == "linux" else 0)
 sampler = CountsWhatWasFetched(schedule, peek, rank=0, world_size=1)
 view = TrainingView(build_dataset(peek), seed=peek.seed, input_noise=0.0)
 first = next(iter(build_dataloader(view, sampler, peek, torch.device("cpu"))))
-print("got", len(first.samples), "| fetched", sampler.fetched, "| position", sampler.position)
+print(f"samples received: {len(first.samples)} | counted as fetched: {sampler.fetched} | "
+      f"committed position: {sampler.position}")
 assert sampler.fetched > 0 == sampler.position
 
 # %% [markdown]
-# Two habits of torch's own parts that this cell avoids: `DistributedSampler` repeats
-# samples to make the ranks' shares equal, and a `DataLoader` draws from the global
-# random stream when it is iterated, unless it is given a generator.
+# This cell avoids two torch defaults. `DistributedSampler` repeats samples so that every rank
+# gets the same number. And a `DataLoader` draws from the global random stream each time you
+# iterate over it, unless you give it a generator.
 
 # %%
 parts = [list(DistributedSampler(range(10), num_replicas=4, rank=rank)) for rank in range(4)]
-print("10 samples on 4 ranks:", sum(parts, []))
+print("10 samples dealt to 4 ranks:", sum(parts, []))
 assert len(sum(parts, [])) == 12
 
 torch.manual_seed(0)
@@ -263,52 +278,54 @@ assert not torch.equal(before, torch.get_rng_state())
 # %% [markdown]
 # ## 3. Model and optimizer
 #
-# **What it is for.** What must exist before the first step, and nothing else: the
-# network, the optimizer with its two groups, a loss scaler only for fp16, and the
-# learning rate as a function of the step.
+# **What it's for.** It builds what must exist before the first step: the network, the
+# optimizer with its two parameter groups, a loss scaler for fp16 only, and the learning rate
+# as a function of the step.
 #
-# **Say while typing**
-# - Why: "The learning rate is a function of the step. A function has no state, so there
-#   is no scheduler to save, and none to forget."
-# - Why: "Decay applies to matrices only. A scaler exists for fp16 only: bf16 has the
-#   range of fp32."
-# - What it costs: "A schedule that looks at the loss does not fit this. It would be one
-#   more state in the checkpoint, and one more decision that all ranks must take alike."
-# - What would show that it is wrong: "The learning rate is in every progress event. A
-#   jump after a resume is a lost schedule. Skipped steps that keep coming mean that
-#   fp16's range is the problem."
+# **What to say**
+# - Why: "The learning rate is a pure function of the step. A function has no state, so
+#   there's no scheduler to save and none to forget."
+# - Why: "I decay matrices only. By convention, biases and norm gains aren't decayed, because
+#   that regularizes nothing useful. The scaler exists only for fp16, since bf16 has the range
+#   of fp32."
+# - Cost: "A schedule that reacts to the loss doesn't fit. It'd be one more piece of state in
+#   the checkpoint, and one more decision that all ranks must agree on."
+# - How I'd notice it's wrong: "The learning rate is in every progress event, so a jump after
+#   a resume means we lost the schedule. If steps keep getting skipped, I suspect fp16's
+#   range."
 #
-# **Minutes:** 4. **Typed:** `TinyNet`, `build_optimizer`, `learning_rate_at`. **Only
-# said:** the decoder, the weights' hash.
+# **To type**, {{typing model}}: `TinyNet`, `build_optimizer`, `learning_rate_at`. **Explain
+# only:** the decoder, hashing the weights.
 #
-# **A weak version** decays biases; builds a disabled scaler and then tests whether a
-# scaler exists, which is always true, so that autocast is always on; and has a
-# scheduler object that is not in the checkpoint, so that the learning rate starts its
-# warm-up again.
+# **A weak answer** decays everything. It builds a disabled scaler and turns on autocast
+# `if scaler:`, which is always true. And it uses a scheduler object but leaves it out of the
+# checkpoint, so every resume repeats the warm-up.
 #
-# *Folded: the decoder that `tokens:PATH` trains.*
+# *Collapsed: the decoder that trains on `data="tokens:PATH"`.*
 
 # %% include="decoder" collapsed=true
 
-# %% include="model"
+# %% include="model" typed="TinyNet build_optimizer learning_rate_at"
 
 # %% [markdown]
-# The schedule needs only the step. The groups: two matrices with decay, two biases
-# without.
+# The schedule needs nothing but the step. The optimizer has two groups: two matrices with
+# decay, and two biases without.
 
 # %%
 plan = TrainConfig(warmup_steps=10, decay_steps=100, learning_rate=1.0, min_lr_fraction=0.1)
-print({step: round(learning_rate_at(plan, step), 3) for step in (1, 5, 10, 55, 100, 200)})
+rates = {step: round(learning_rate_at(plan, step), 3) for step in (1, 5, 10, 55, 100, 200)}
+print("learning rate by step:", rates)
 
 net = TinyNet(8, 16, 4, 1, 0.0)
 optimizer = build_optimizer(plan, net)
-print([(len(group["params"]), group["weight_decay"]) for group in optimizer.param_groups])
+for group in optimizer.param_groups:
+    print(len(group["params"]), "parameters with weight decay", group["weight_decay"])
 assert build_scaler(plan, torch.device("cpu")) is None
 
 # %% [markdown]
-# A disabled scaler is still an object, and true. Autocast changes what the forward pass
-# computes in, not the type of the weights or of their gradients. fp16 loses small
-# gradients that bf16 keeps, which is what the scaler is for.
+# A disabled scaler is still an object, so `if scaler:` is true. Autocast changes the dtype
+# that the forward pass computes in, not the dtype of the weights or their gradients. Small
+# gradients underflow to zero in fp16, but not in bf16. The scaler prevents that.
 
 # %%
 assert torch.amp.GradScaler("cpu", enabled=False)
@@ -324,39 +341,42 @@ print("1e-8 in fp16:", small.half().item(), "| in bf16:", small.bfloat16().item(
 assert small.half() == 0 != small.bfloat16()
 
 # %% [markdown]
-# ## 4. Rank wiring
+# ## 4. Ranks and devices
 #
-# **What it is for.** A rank learns who it is from its environment, takes its device,
-# and joins the group, in that order. What may fail on one rank only is agreed by all
-# before anyone acts.
+# **What it's for.** A rank learns who it is from its environment, selects its device and
+# joins the group, in that order. Wherever something can fail on just one rank, all ranks
+# agree on the outcome before any of them acts.
 #
-# **Say while typing**
-# - Why: "Identity comes from the environment, where the launcher puts it. The device
-#   comes before the group, so that no communicator is made on the wrong one."
-# - Why: "DDP first: every rank has the whole model, gradients are averaged once a step,
-#   and its failures I can read. I go to sharding when the replicated state does not
-#   fit, not before."
-# - Why: "An error on one rank is made an error on all. A rank that leaves the path
-#   alone lets the others wait in their next collective."
-# - What it costs: "A small gather at each place that may fail on one rank, at the start
-#   and at saves; and per step two bytes beside the backward pass."
-# - What would show that it is wrong: "Ranks that are alive while no step is made. Or
-#   the time from a kill to the first new step, if the restarted ranks meet the
-#   addresses of dead ones."
+# **What to say**
+# - Why: "Identity comes from the environment, where the launcher puts it; that's the control
+#   plane's job. The device depends on which GPUs this process sees: under torchrun that's all
+#   of the node's, so I pick one by local rank."
+# - Why: "I select the device before the first allocation or collective, so nothing lands on
+#   the wrong GPU."
+# - Why: "DDP is my baseline: every rank has the whole model, gradients are averaged once a
+#   step, and its failures are easy to read. I'd shard only when the replicated state doesn't
+#   fit."
+# - Why: "An error on one rank becomes an error on all. If one rank bails out alone, the
+#   others hang in their next collective."
+# - Cost: "A small gather wherever a single rank can fail: at startup and at saves. And two
+#   bytes per step, overlapped with the backward pass. Both go over gloo, so control traffic
+#   stays off the data plane."
+# - How I'd notice it's wrong: "Ranks are alive but no steps complete. Or recovery is slow. I'd
+#   measure from the kill to the first new step; if that's long, restarted ranks may be trying
+#   to reach dead peers."
 #
-# **Minutes:** 7. **Typed:** `maybe_init_dist`, `wrap_model`, `cleanup_dist`. **Only
-# said:** the store that keeps attempts apart, the checks on the number of GPUs, and
-# `raise_on_all_ranks`, which stands unfolded above the cell because everything after it
-# uses it.
+# **To type**, {{typing distributed}}: `maybe_init_dist`, `wrap_model`, `cleanup_dist`,
+# `unwrap`. **Explain only:** the store, which keeps one attempt's ranks from meeting another's;
+# the checks on the number of GPUs; and `raise_on_all_ranks`, which comes first because
+# everything after it uses it.
 #
-# **A weak version** asks for nccl on a machine without a GPU; joins the group and only
-# then takes its device; seeds all ranks alike, so that all draw the same dropout; lets
-# each rank look for its own latest checkpoint; and raises on the rank where the file
-# was missing.
+# **A weak answer** asks for NCCL on a machine without a GPU. It runs its first collective
+# before it selects a device, so every rank ends up on `cuda:0`. It uses one seed for
+# everything on every rank, so all ranks draw the same dropout masks. And it lets each rank
+# look for the latest checkpoint, and raises only on the rank whose file is missing.
 #
-# *Folded: where the ranks of one attempt meet, the random streams of a rank, and
-# `LocalRanks`, which plays torchrun here: it starts gloo ranks as processes of this
-# machine.*
+# *Collapsed: the store where the ranks of one attempt meet; a rank's random streams; and
+# `LocalRanks`, a stand-in for torchrun that starts gloo ranks as processes on this machine.*
 
 # %% include="rendezvous" collapsed=true
 
@@ -366,15 +386,15 @@ assert small.half() == 0 != small.bfloat16()
 
 # %% include="collectives"
 
-# %% include="distributed"
+# %% include="distributed" typed="maybe_init_dist wrap_model cleanup_dist unwrap"
 
 # %% [markdown]
-# DDP averages over ranks. The first call also starts the server that the ranks are
-# forked from, so it takes longer than those after it.
+# DDP averages gradients over ranks. The first call also starts the server process that forks
+# the ranks, so it takes longer than later calls.
 
 # %%
 def on_ranks(job, world_size):
-    """What ``job`` returns on each rank."""
+    """Run ``job`` on every rank; returns what each rank's call returned."""
     results = LocalRanks(job, world_size).wait(120)
     for rank, result in enumerate(results):
         assert result.exitcode == 0, f"[rank {rank}/{world_size}] {result.traceback}"
@@ -383,7 +403,7 @@ def on_ranks(job, world_size):
 
 def averaged_gradient():
     info = maybe_init_dist(tiny)
-    model = wrap_model(nn.Linear(1, 1, bias=False), info, torch.zeros(0, 1))
+    model = DistributedDataParallel(nn.Linear(1, 1, bias=False))
     model(torch.full((1, 1), info.rank + 1.0)).sum().backward()
     return unwrap(model).weight.grad.item()
 
@@ -393,8 +413,9 @@ print("local gradients 1 and 2; after DDP on each rank:", gradients)
 assert gradients == [1.5, 1.5]
 
 # %% [markdown]
-# Rank 1 fails alone, and both stop, with the reason. Without that, rank 0 waits until
-# its timeout, here half a second, for a peer that has gone on without it.
+# First, only rank 1 fails, yet both ranks stop and both report why. In the second job, rank 1
+# skips a collective. Rank 0 waits for it until the timeout: half a second here, 10 minutes by
+# default under NCCL.
 
 # %%
 def one_rank_fails():
@@ -404,11 +425,11 @@ def one_rank_fails():
             raise UserError("shard-0007 is not on this node. Copy it there.")
 
 
-def one_rank_goes_on():
+def one_rank_skips_the_collective():
     info = maybe_init_dist(tiny)
     if info.rank == 1:
         time.sleep(1)
-        return "went on alone"
+        return "carried on alone"
     try:
         dist.all_reduce(torch.zeros(1), async_op=True).wait(timedelta(seconds=0.5))
     except RuntimeError as error:
@@ -418,10 +439,11 @@ def one_rank_goes_on():
 for rank, result in enumerate(LocalRanks(one_rank_fails, 2).wait(60)):
     print(f"rank {rank}, exit code {result.exitcode}:", result.traceback.splitlines()[-1])
     assert result.exitcode == 2
-print(on_ranks(one_rank_goes_on, 2))
+for rank, outcome in enumerate(on_ranks(one_rank_skips_the_collective, 2)):
+    print(f"rank {rank}: {outcome}")
 
 # %% [markdown]
-# Weights are seeded alike on all ranks, everything random afterwards differently.
+# All ranks initialize the weights from the same seed; all later randomness differs per rank.
 
 # %%
 def draws(*parts):
@@ -435,48 +457,44 @@ assert draws("rank", 0, 0) != draws("rank", 1, 0)
 # %% [markdown]
 # ## 5. The training step
 #
-# **What it is for.** One optimizer step: accumulate over micro-batches, synchronize
-# once, clip, step. The question it must answer is over which samples the gradient is a
-# mean.
+# **What it's for.** One optimizer step: accumulate over micro-batches, synchronize once,
+# clip, step. The key question: which samples is the gradient averaged over?
 #
-# **Say while typing**
-# - Why: "The loss is summed over samples, and backward starts from W / S, world size over
-#   samples in the step. DDP's average over ranks then is the mean over the step's
-#   samples, however they are dealt. A mean of means is wrong as soon as one share is
-#   smaller."
-# - Why: "All micro-batches but the last run under `no_sync`. Clipping comes after the
-#   sync, on the true gradient, the same on all ranks. The fused optimizer divides by
-#   norm / bound while it reads the gradients, so clipping costs no pass of its own."
-# - Why: "Whether an update is withheld is decided after the sync as well, on the
-#   device. All ranks decide alike without another collective, and the host does not
-#   wait."
-# - What it costs: "On a GPU the loss is known only when it is logged, so a bad step is
-#   reported late. But it is never applied."
-# - What would show that it is wrong: "The gradient norm changes with the number of
-#   ranks at the same global batch. Or `grad_sync` grows with `grad_accum_steps`: then
-#   `no_sync` is missing."
+# **What to say**
+# - Why: "I sum the loss over samples and scale it by W over S, world size over samples in the
+#   step. DDP averages over ranks, so I get the mean over the step's samples."
+# - Why not a mean of means: "It's wrong as soon as the ranks' shares differ."
+# - Why: "Every micro-batch but the last runs under `no_sync`, so gradients sync once a step. I
+#   clip after the sync, on the true gradient, which is identical on all ranks."
+# - Why: "I also decide whether to skip an update after the sync, on the device. All ranks
+#   decide the same way, with no extra collective, and the host doesn't wait."
+# - Cost: "On a GPU I read the loss only when I log or save, so a bad step is reported late. But
+#   the bad update is never applied."
+# - How I'd notice it's wrong: "The gradient norm changes with the number of ranks, at the same
+#   global batch. Or `grad_sync` grows with `grad_accum_steps`: we're synchronization-bound
+#   because `no_sync` is missing."
 #
-# **Minutes:** 9. **Typed:** `train_step`, `summed_loss`, `update_weights`. **Only
-# said:** the records that the host reads when it logs.
+# **To type**, {{typing train}}: `train_step`, `summed_loss`, `update_weights`. **Explain
+# only:** the records that the host reads when it logs.
 #
-# **A weak version** averages in each micro-batch and again over ranks; steps after
-# every micro-batch and calls that accumulation; clips each rank's local gradient; calls
-# `.item()` on the loss in every step; and saves NaN weights as its newest checkpoint.
+# **A weak answer** averages within each micro-batch and then over ranks. It steps after
+# every micro-batch and calls that accumulation. It clips each rank's local gradient. It calls
+# `.item()` on the loss in every step. And it saves NaN weights as its newest checkpoint.
 #
-# The step calls `phase`, which is cell 7. Until then two lines stand in for it, as they
-# would in the interview.
+# The step times its parts with `phase`, which comes in cell 7. Until then a stub stands in for
+# it, as it would in an interview.
 
 # %%
 @contextmanager
-def phase(timers, name):  # an interface first; cell 7 replaces it
+def phase(timers, name):  # a stub; cell 7 replaces it
     yield
 
 
-# %% include="train"
+# %% include="train" typed="train_step summed_loss update_weights"
 
 # %% [markdown]
-# Eight samples as one batch, in unequal micro-batches, and on two ranks with five and
-# three: the same gradient. The mean of the two ranks' own means is another one.
+# Take eight samples as one batch, then as uneven micro-batches, then split five and three over
+# two ranks: the gradient is the same. Averaging each rank's own mean gives a different one.
 
 # %%
 def gradient(cuts_of_ranks):
@@ -494,17 +512,21 @@ def gradient(cuts_of_ranks):
     return torch.cat([p.grad.flatten() for p in net.parameters()]).numpy()
 
 
-whole = gradient([[range(8)]])
-cut = gradient([[range(2), range(2, 7), range(7, 8)]])
-dealt = on_ranks(partial(gradient, [[range(2), range(2, 5)], [range(5, 8)]]), 2)
+single = gradient([[range(8)]])
+uneven = gradient([[range(2), range(2, 7), range(7, 8)]])
+two_ranks = on_ranks(partial(gradient, [[range(2), range(2, 5)], [range(5, 8)]]), 2)
 mean_of_means = (gradient([[range(5)]]) + gradient([[range(5, 8)]])) / 2
-for name, other in {"cut": cut, "dealt": dealt[0], "mean of means": mean_of_means}.items():
-    print(f"{name}: largest difference to the whole batch {abs(whole - other).max():.1e}")
-assert np.allclose(whole, cut, atol=1e-6) and np.allclose(whole, dealt[0], atol=1e-6)
-assert np.array_equal(*dealt) and not np.allclose(whole, mean_of_means, atol=1e-3)
+compared = {
+    "uneven micro-batches": uneven, "two ranks": two_ranks[0], "mean of means": mean_of_means
+}
+for name, other in compared.items():
+    print(f"{name}: largest difference from the single batch: {abs(single - other).max():.1e}")
+assert np.allclose(single, uneven, atol=1e-6) and np.allclose(single, two_ranks[0], atol=1e-6)
+assert np.array_equal(*two_ranks) and not np.allclose(single, mean_of_means, atol=1e-3)
 
 # %% [markdown]
-# What `no_sync` saves: the number of all-reduces in a step of four micro-batches.
+# What does `no_sync` save? Count the all-reduces in a step of four micro-batches. The model is
+# so small that all its gradients fit in one of DDP's buckets, so each sync is one all-reduce.
 
 # %%
 def count_all_reduces(uses_no_sync):
@@ -529,7 +551,40 @@ print(f"{counts[0]} all-reduce with no_sync, {counts[1]} without")
 assert counts == [1, 4]
 
 # %% [markdown]
-# One poisoned sample: the update is withheld, and the weights are what they were.
+# Now the clipping. In an interview, write `clip_grad_norm_` and then `optimizer.step()`:
+# everybody can read that. It makes two passes over the gradients, one for the norm and one to
+# scale them. `update_weights` saves the second pass: the fused optimizer divides by
+# `grad_scale` as it reads the gradients, and skips the update if `found_inf` is set. Those are
+# the attributes that `GradScaler` sets on a fused optimizer. They aren't a public interface,
+# so call this an optimization and say what it depends on. The result is the same:
+
+# %%
+def one_update(clips_first):
+    """The gradient norm, and the gradients that the optimizer used."""
+    setup_seed(17, "weights")
+    net = TinyNet(8, 16, 8, 1, 0.0)
+    optimizer = build_optimizer(tiny, net)
+    (100 * net(torch.ones(4, 8))).square().sum().backward()
+    if clips_first:
+        norm = nn.utils.clip_grad_norm_(net.parameters(), tiny.max_grad_norm)
+        optimizer.step()
+    else:
+        trainer = Trainer(tiny, torch.device("cpu"), net, optimizer, None, None)
+        norm, _ = update_weights(trainer)
+    # AdamW's first moment starts at 0 and beta1 is 0.9, so now it's a tenth of the gradient.
+    moments = [optimizer.state[p]["exp_avg"].flatten() for p in net.parameters()]
+    return norm.item(), 10 * torch.cat(moments)
+
+
+for clips_first, how in ((True, "clip_grad_norm_"), (False, "update_weights")):
+    norm, used = one_update(clips_first)
+    print(f"{how}: norm before clipping {norm:.0f}, as the optimizer used it {used.norm():.4f}")
+assert torch.allclose(one_update(True)[1], one_update(False)[1], atol=1e-6)
+assert abs(used.norm() - tiny.max_grad_norm) < 1e-3 < norm
+
+# %% [markdown]
+# One sample is NaN: the update is skipped and the weights are unchanged. When the host reads
+# the record, the run stops with an error.
 
 # %%
 net = TinyNet(8, 16, 8, 1, 0.0)
@@ -547,57 +602,75 @@ except UserError as error:
 # %% [markdown]
 # ## 6. Checkpoint
 #
-# **What it is for.** A restart finds one state that is whole, and all ranks take the
-# same one. How often is a question of lost work; whether the state is whole is a
-# question of correctness.
+# **What it's for.** A restart finds one intact checkpoint, and all ranks load the same one.
+# How often you save decides how much work you lose. Whether the checkpoint is intact decides
+# whether the run is correct.
 #
-# **Say while typing**
-# - Why: "What must survive: model, optimizer, scaler, the sampler's integer, each
-#   rank's random streams, step and epoch, and the identity of the run. Weights alone
-#   are not a checkpoint."
-# - Why: "Files first, then a manifest with their hashes, then one rename. The rename is
-#   the publication; before it there is nothing that a restart could take."
-# - Why: "The ledger is flushed before the save, on every rank. So whatever a checkpoint
-#   claims has evidence."
-# - What it costs: "A hash and an fsync of every file. Asynchronous, the step pays for
-#   one copy in memory; the price is a second copy of the state, and an error that
-#   surfaces a step later."
-# - What would show that it is wrong: "The age of the newest checkpoint, the
-#   `checkpoint` phase's p95, and `checkpoint_rejected` events. After a resume: loss,
-#   learning rate and position continuous, reported as one event."
+# **What to say**
+# - Why: "A checkpoint needs the model, optimizer, scaler, the sampler's integer, each rank's
+#   random streams, step and epoch, and the run's identity. Weights alone aren't a checkpoint."
+# - Why: "Files first, then a manifest with their hashes, then one rename. The rename publishes
+#   the checkpoint; until then a restart can't see it."
+# - Why: "Every rank flushes its ledger before the save. So whatever a checkpoint claims, the
+#   ledger can back it up."
+# - Cost: "We hash and fsync every file. If we save asynchronously, the step waits only for a
+#   copy in memory. The tradeoff is a second copy of the state, and errors that surface a few
+#   steps later."
+# - How I'd notice it's wrong: "I alert on the age of the newest checkpoint, which has to stay
+#   within our RPO, the most work we accept losing. I watch the `checkpoint` phase's max and any
+#   `checkpoint_rejected` event."
+# - How I'd notice a bad resume: "Loss, learning rate and position must carry on without a jump.
+#   One `resume_validated` event reports all three."
 #
-# **Minutes:** 8. **Typed:** `build_checkpoint`, `latest_checkpoint_path`,
-# `restore_if_present`. **Only said:** publishing, retention, the asynchronous writer;
-# the folded cell has them.
+# **To type**, {{typing checkpoint}}: `build_checkpoint`, `save_checkpoint`,
+# `latest_checkpoint_path`, `restore_if_present`. **Explain only:** publishing, deleting old
+# checkpoints and the asynchronous writer, which are in the collapsed cells. (The drill on this
+# cell has you type the publishing too, so it takes longer.)
 #
-# **A weak version** writes straight to the final name and takes the newest file, so
-# that a kill during a save stops every restart; compares names instead of numbers; puts
-# numpy's random state into the file, which the default `torch.load` refuses; restores
-# rank 0's random state on all ranks; and deletes the old checkpoint before the new one
-# has been read back.
+# **A weak answer** writes straight to the final name and loads the newest file, so one kill
+# during a save breaks every restart. It compares names instead of numbers. It stores numpy's
+# random state as it is, which `torch.load` refuses by default. It restores rank 0's random
+# state on all ranks. And it deletes the old checkpoint before it has verified the new one.
 #
-# *Folded: how a folder of files is published, verified, and set aside.*
+# *Collapsed: how a checkpoint folder is published, verified and, if it's damaged, set aside;
+# and the writer that saves in the background.*
 
 # %% include="checkpoint_format" collapsed=true
 
 # %% include="checkpoint_writer" collapsed=true
 
-# %% include="checkpoint"
+# %% include="checkpoint" typed="build_checkpoint save_checkpoint latest_checkpoint_path restore_if_present"
 
 # %% [markdown]
-# `torch.load` reads a file with a flipped bit and says nothing. It does refuse numpy's
-# random state; the form in which a rank's streams are saved here it accepts.
+# Why hash the files at all? `torch.save` writes a zip archive, and each record in it has a
+# checksum. `zipfile` verifies the checksums and names the damaged record. `torch.load` doesn't
+# check them. Below, one flipped bit in an optimizer moment turns 0.0 into 2.0, and `torch.load`
+# returns it without complaint.
 
 # %%
 root = Path(tempfile.mkdtemp(prefix="walkthrough-"))
 path = root / "moments.pt"
 torch.save({"exp_avg": torch.zeros(1000)}, path)
-content = bytearray(path.read_bytes())
-content[content.index(bytes(4000)) + 3] ^= 0x40
-path.write_bytes(content)
-print("saved zeros, loaded a sum of", torch.load(path)["exp_avg"].sum().item())
-assert torch.load(path)["exp_avg"].sum() != 0
+with zipfile.ZipFile(path) as archive:
+    (record,) = [record for record in archive.infolist() if record.file_size == 4000]
 
+content = bytearray(path.read_bytes())
+header = content[record.header_offset :][:30]
+name_size, extra_size = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+data = record.header_offset + 30 + name_size + extra_size  # where the floats begin
+content[data + 3] ^= 0x40  # one bit in the exponent of the first float
+path.write_bytes(content)
+
+loaded = torch.load(path)["exp_avg"]
+with zipfile.ZipFile(path) as archive:
+    print("saved 0.0, loaded", loaded[0].item(), "| testzip() names", archive.testzip())
+    assert loaded[0] == 2.0 and loaded[1:].sum() == 0 and archive.testzip() == record.filename
+
+# %% [markdown]
+# `torch.load` does refuse numpy's random state: by default it loads only types that can't run
+# code. The format used here for a rank's random streams has only such types.
+
+# %%
 torch.save(np.random.get_state(), path)
 try:
     torch.load(path)
@@ -607,8 +680,9 @@ torch.save(rng_state(), path)
 set_rng_state(torch.load(path))
 
 # %% [markdown]
-# Two published checkpoints, the newer one torn afterwards: the restore takes the older
-# one and says why. The larger name is not the larger step.
+# Here are two published checkpoints. Sorted by name, the last one isn't the latest step, which
+# is why the code compares numbers. Then the newer one gets truncated, and the search falls back
+# to the older one and reports why.
 
 # %%
 checkpoints = root / "checkpoints"
@@ -617,22 +691,23 @@ for step in (99_999_999, 100_000_000):
     temporary.mkdir(parents=True)
     torch.save({"step": step}, temporary / "state.pt")
     publish(temporary, checkpoints / f"step-{step:08d}", {"step": step})
-print("largest name:", max(path.name for path in checkpoints.iterdir()))
+print("last name:  ", max(path.name for path in checkpoints.iterdir()))
 newest = latest_checkpoint_path(checkpoints)[0]
-print("newest step: ", newest.name)
+print("latest step:", newest.name)
 assert newest.name == "step-100000000"
 
 with (newest / "state.pt").open("ab") as file:
     file.truncate(100)
 fallback, manifest, damaged = latest_checkpoint_path(checkpoints)
-print("after the tear:", fallback.name, "because", damaged[newest][:60], "...")
+print("truncated, so back to:", fallback.name)
+print("reason:", damaged[newest])
 assert fallback.name == "step-99999999" and manifest["step"] == 99_999_999
 
 # %% [markdown]
-# Two more habits of torch: an optimizer's `load_state_dict` brings the saved learning
-# rate back over the configured one, and a state dict holds the live tensors, which the
-# next step changes. Hence `restore_if_present` keeps the configured groups, and an
-# asynchronous save copies first.
+# Know two more torch behaviors. An optimizer's `load_state_dict` overwrites the configured
+# learning rate with the saved one, so `restore_if_present` keeps the configured groups. And a
+# state dict refers to the live tensors, which the next step changes, so an asynchronous save
+# copies them first.
 
 # %%
 net = TinyNet(8, 16, 8, 1, 0.0)
@@ -649,40 +724,39 @@ assert not torch.equal(copied["layers.0.weight"], net.layers[0].weight)
 # %% [markdown]
 # ## 7. Metrics
 #
-# **What it is for.** It says which stage of the step is slow, and what each rank did
-# last.
+# **What it's for.** It tells you which phase of the step is slow, and what each rank did last.
 #
-# **Say while typing**
-# - Why: "The phases add up to the step's wall time; what is left over has a name of its
-#   own. A breakdown that hides the loader is worse than none."
-# - Why: "Percentiles, per rank. A mean hides the spike, and a synchronous step is as
-#   slow as the slowest rank."
-# - Why: "Every rank writes JSON lines straight to the kernel. The last line before a
-#   kill is the one that I need."
-# - What it costs: "Two clock readings a phase, and a write for every event. On CUDA the
-#   stamps are events on the stream, read when they are done."
-# - What would show that it is wrong: "`other` grows: time that no phase claims. Then a
-#   stage is missing from the list."
+# **What to say**
+# - Why: "The phases add up to the step's wall time, and whatever's left is called `other`. A
+#   breakdown that hides the loader is worse than none."
+# - Why: "I report percentiles per rank, plus the max. A mean hides spikes, p95 misses anything
+#   rarer than one step in twenty, and a synchronous step is as slow as its straggler."
+# - Why: "Every rank hands each JSON line to the operating system right away. The last line
+#   before a kill is the one I need."
+# - Cost: "Two clock reads per phase and one write per event. On CUDA the timestamps are stream
+#   events, and I read them once they complete."
+# - How I'd notice it's wrong: "`other` grows, which is time that no phase accounts for. Then a
+#   phase is missing from my list."
 #
-# **Minutes:** 4. **Typed:** `phase`, `summarize_timers`, `log_rank_event`. **Only
-# said:** CUDA events, the gradient hooks that split `grad_sync` from `backward`, the
-# trace file.
+# **To type**, {{typing metrics}}: `StepTimers`, `phase`, `summarize_timers`,
+# `log_rank_event`. **Explain only:** CUDA events, the gradient hooks that separate
+# `grad_sync` from `backward`, the trace file.
 #
-# **A weak version** times forward and backward but not the wait for data or the save;
-# reports the mean of an epoch; logs on rank 0 only, with rank 0's own loss; and prints
-# to a buffered stream, so that the log ends long before the kill.
+# **A weak answer** times forward and backward, but not the wait for data or the save. It
+# reports the mean of an epoch. It logs on rank 0 only, with rank 0's own loss. And it prints
+# to a buffered stream, so the log ends long before the kill.
 #
-# *Folded: JSON lines and a trace that a kill cannot spoil.*
+# *Collapsed: a JSON-lines log and a trace file, both of which survive a kill.*
 
 # %% include="json_lines" collapsed=true
 
 # %% include="chrome_trace" collapsed=true
 
-# %% include="metrics"
+# %% include="metrics" typed="StepTimers phase summarize_timers log_rank_event"
 
 # %% [markdown]
-# Twenty steps, one of them with a slow save. The phases add up to the step; the maximum
-# shows the save, and the mean hides it.
+# Here are twenty steps, one of them with a slow save of 50 ms. The phases add up to the wall
+# time. The max shows the save. The p50 and the p95 miss it, and the mean smears it out.
 
 # %%
 timers = StepTimers(torch.device("cpu"))
@@ -694,13 +768,25 @@ for step in range(1, 21):
     timers.end_step(step)
 steps = [spent for _, spent, _ in timers.read()]
 summary = summarize_timers(steps)["checkpoint"]
-print(f"checkpoint: mean {np.mean([s['checkpoint'] for s in steps]):.1f} ms,", summary)
+print(f"checkpoint, ms: mean {np.mean([s['checkpoint'] for s in steps]):.1f},", summary)
 wall_ms = timers.between_ms(timers.origin, timers.step_start)
 assert abs(sum(sum(spent.values()) for spent in steps) - wall_ms) < 0.01 * wall_ms
 
 # %% [markdown]
-# A rank writes five lines to a log of its own and five to an ordinary open file, and is
-# killed.
+# More steps don't help. Saves are rare, so percentiles over *all* steps don't see them: with
+# one save of 2000 ms in 200 steps, p50 and p95 are both 0. Use the max, or the p50 of the steps
+# that saved.
+
+# %%
+steps = [{**dict.fromkeys(PHASES, 0.0), "checkpoint": 2000.0 * (s == 77)} for s in range(200)]
+saved = [spent for spent in steps if spent["checkpoint"]]
+print("checkpoint, ms, all 200 steps:   ", summarize_timers(steps)["checkpoint"])
+print("checkpoint, ms, steps that saved:", summarize_timers(saved)["checkpoint"])
+assert summarize_timers(steps)["checkpoint"] == {"p50": 0.0, "p95": 0.0, "max": 2000.0}
+assert summarize_timers(saved)["checkpoint"]["p50"] == 2000.0
+
+# %% [markdown]
+# A rank writes five lines to its log and five to an ordinary buffered file, then gets killed.
 
 # %%
 def write_and_die(folder):
@@ -719,36 +805,39 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # %% [markdown]
 # ## 8. Launch and resume
 #
-# **What it is for.** The same command is run again after a crash. This cell says what
-# happens then, on every rank, in which order.
+# **What it's for.** After a crash, the same command runs again. This cell decides what every
+# rank does then, and in which order.
 #
-# **Say while typing**
-# - Why: "There is no resume flag. A start looks into the run folder and goes on from
-#   the newest checkpoint that holds, or from the beginning. So the restart of a
-#   scheduler, of torchrun and of a person are the same thing."
-# - Why: "Rank 0 reads and decides, the others check that they see the same folder and
-#   follow."
-# - Why: "The order of building is forced: weights, then the optimizer that points at
-#   them, then restoring, then DDP, then the random streams, since everything before
-#   draws from them."
-# - Why: "The whole job restarts when one rank dies. A group with a hole in it cannot go
-#   on, and the lost work is at most the steps since the last checkpoint."
-# - What it costs: "The steps after the last checkpoint are trained again. The save
-#   interval balances them against the time of a save."
-# - What would show that it is wrong: "Goodput: useful step time over wall time, over
-#   all attempts. And the audit, which must say that each sample was trained exactly
-#   once."
+# **What to say**
+# - Why: "There's no resume flag. On start, the trainer resumes from the newest checkpoint in
+#   the run folder that passes verification, or starts fresh. It makes no difference whether a
+#   scheduler, torchrun or a person restarts it."
+# - Why: "Rank 0 reads and decides. The others check that they see the same folder, and follow."
+# - Why: "Build order is a choice with constraints. The optimizer must own the parameters it
+#   updates; under FSDP2 those exist only after `fully_shard`. I restore random streams last,
+#   because building the rest draws from them."
+# - Why: "With plain process groups, the whole job is one failure domain: if one rank dies, we
+#   restart them all."
+# - Cost: "We retrain the steps since the last checkpoint. The save interval trades that against
+#   the time spent saving."
+# - How I'd notice it's wrong: "Goodput drops: that's useful step time over wall time, across
+#   all attempts. Or the audit finds a sample that wasn't trained on exactly once."
 #
-# **Minutes:** 5. **Typed:** `train_run` and `train_loop`, reduced to build, restore,
-# step, commit, save. **Only said:** SIGTERM, the run folder, that a finished run
-# changes no file.
+# **To type**, {{typing launch}}: `run`, `train_run`, `train_loop`, `next_step`, `save`. In an
+# interview, reduce it to build, restore, step, commit, save. **Explain only:** SIGTERM, the
+# run folder, and that a finished run changes no file.
 #
-# **A weak version** decides on every rank for itself; wraps in DDP before it restores;
-# saves at the end of an epoch with that epoch's number, so that a restart trains it
-# again; and answers SIGTERM by dying.
+# **A weak answer** lets every rank decide for itself where to resume. It relies on DDP to
+# repair a bad restore. It saves at the end of an epoch under that epoch's number, so a restart
+# trains the epoch again. And it exits immediately on SIGTERM, without a save.
 #
-# *Folded: the run folder and its identity, the watch for hangs, and what a rank writes
-# down while it trains.*
+# **If they ask whether you'd keep going without the dead rank:** "A plain process group can't,
+# and neither can DDP. torchft can: it keeps the other replica groups training and lets the
+# restarted one rejoin. NCCL can shrink a communicator, with `shrink_group`. I'd take on that
+# complexity once restarts cost real goodput."
+#
+# *Collapsed: the run folder and its identity, the hang watchdog, and what a rank writes down
+# while it trains.*
 
 # %% include="run_folder" collapsed=true
 
@@ -768,17 +857,107 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 
 # %% include="job" collapsed=true
 
-# %% include="launch"
+# %% include="launch" typed="run train_run train_loop next_step save"
+
+# %% [markdown]
+# **Build order, part one: a choice.** You can restore and then wrap in DDP, or wrap and then
+# restore. One step later, both ranks have the same weights either way. This trainer restores
+# first, so DDP doesn't broadcast weights that the restore then overwrites.
+
+# %%
+def train_one_step(restores_first):
+    info = maybe_init_dist(tiny)
+    setup_seed(17, "weights")
+    saved = TinyNet(8, 16, 8, 1, 0.0).state_dict()
+    setup_seed(17, "elsewhere", info.rank)
+    net = TinyNet(8, 16, 8, 1, 0.0)
+    if restores_first:
+        net.load_state_dict(saved)
+    model = DistributedDataParallel(net)
+    if not restores_first:
+        net.load_state_dict(saved)
+    optimizer = build_optimizer(tiny, net)
+    model(torch.full((4, 8), 1.0 + info.rank)).square().mean().backward()
+    optimizer.step()
+    return weights_sha256(net)[:16]
+
+
+orders = {first: on_ranks(partial(train_one_step, first), 2) for first in (True, False)}
+print("restore, then wrap:", orders[True])
+print("wrap, then restore:", orders[False])
+assert len({*orders[True], *orders[False]}) == 1
+
+# %% [markdown]
+# **Part two: what DDP hides.** On construction, DDP broadcasts rank 0's weights. If rank 1
+# restored a different checkpoint, DDP silently overwrites its weights with the right ones. Its
+# optimizer moments stay wrong, and one step later the replicas differ again. DDP doesn't repair
+# a bad restore, so all ranks must agree on the checkpoint before they load it.
+
+# %%
+def rank_1_restores_something_else():
+    info = maybe_init_dist(tiny)
+    setup_seed(17, "weights", info.rank)  # each rank "restores" different weights
+    net = TinyNet(8, 16, 8, 1, 0.0)
+    optimizer = build_optimizer(tiny, net)
+    net(torch.ones(4, 8)).square().sum().backward()
+    optimizer.step()  # ... and different optimizer moments
+    optimizer.zero_grad()
+    hashes = [weights_sha256(net)[:8]]
+    model = DistributedDataParallel(net)
+    hashes.append(weights_sha256(net)[:8])
+    model(torch.ones(4, 8)).square().sum().backward()
+    optimizer.step()
+    return [*hashes, weights_sha256(net)[:8]]
+
+
+same = []
+for when, *hashes in zip(
+    ("restored", "wrapped", "one step later"), *on_ranks(rank_1_restores_something_else, 2)
+):
+    same.append(hashes[0] == hashes[1])
+    print(f"{when:15} rank 0 {hashes[0]}, rank 1 {hashes[1]}")
+assert same == [False, True, False]
+
+# %% [markdown]
+# **Part three: FSDP2 takes the choice away.** `fully_shard` replaces the parameters. An
+# optimizer created before it still owns the old ones, which never get a gradient, so it
+# silently updates nothing. With DDP, you can create the optimizer before you wrap. With FSDP2,
+# that's a bug.
+
+# %%
+def parameters_updated(optimizer_first):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    maybe_init_dist(tiny)
+    net = TinyNet(8, 16, 8, 1, 0.0)
+    if optimizer_first:
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    fully_shard(net, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    if not optimizer_first:
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    before = [p.to_local().clone() for p in net.parameters()]
+    net(torch.ones(4, 8)).square().sum().backward()
+    optimizer.step()
+    after = [p.to_local() for p in net.parameters()]
+    return sum(not torch.equal(a, b) for a, b in zip(before, after)), len(after)
+
+
+for first in (True, False):
+    (updated, total), _ = on_ranks(partial(parameters_updated, first), 2)
+    when = "before" if first else "after"
+    print(f"optimizer created {when} fully_shard: {updated} of {total} parameters updated")
+    assert updated == (0 if first else total)
 
 # %% [markdown]
 # ## Run it
 #
-# First in this process, to the end: toy data with labels that can be learned, dropout
-# and input noise on, so that every random stream matters.
+# The first run is on a single rank, in this process, from start to finish. The toy data has
+# learnable labels. Dropout and input noise are on, so every random stream matters.
 
 # %%
 base = TrainConfig(
-    run_dir=root / "one",
+    run_dir=root / "one_rank",
     data="toy",
     dataset_size=1000,
     max_epochs=3 if FAST else 5,
@@ -795,7 +974,7 @@ alone = run(base)
 alone
 
 # %% [markdown]
-# Started once more, it finds that it is finished and touches nothing.
+# Run again, it sees that it has finished and changes nothing.
 
 # %%
 def files(folder):
@@ -806,13 +985,13 @@ before = files(base.run_dir)
 assert run(base) == alone and files(base.run_dir) == before
 
 # %% [markdown]
-# Now on two ranks, each a process of its own, without disturbance. Both end with the
-# same weights. Those of the run before are others, because each rank draws its own
-# dropout; the samples of each step are the same, as the audit below confirms.
+# The second run is on two ranks, each a separate process, and nothing interrupts it. Both ranks
+# end with the same weights. They differ from the single-rank run's weights, because each rank
+# draws its own dropout masks. Each step's samples are the same, as the audit below confirms.
 
 # %%
-straight = replace(base, run_dir=root / "straight")
-reference = on_ranks(partial(run, straight), 2)
+uninterrupted = replace(base, run_dir=root / "uninterrupted")
+reference = on_ranks(partial(run, uninterrupted), 2)
 hashes = [result["weights_sha256"] for result in reference]
 assert hashes[0] == hashes[1] != alone["weights_sha256"]
 print(reference[0])
@@ -820,63 +999,114 @@ print(reference[0])
 # %% [markdown]
 # ## Kill a rank
 #
-# The same run again. When rank 1's ledger shows a step between two checkpoints, rank 1
-# gets a SIGKILL: no handler runs, nothing is flushed. Rank 0 cannot go on without it
-# and ends as well. This time saves are asynchronous, which may not change the weights
-# either.
+# The third run has the same settings, except that it saves asynchronously, which must not
+# change the weights. Rank 1's ledger gets one line per step. Once it has 55 lines, we send rank
+# 1 a SIGKILL: no handler runs, nothing is flushed. Step 55 is between two checkpoints, so some
+# work is lost. Gloo notices the closed connection, and rank 0 fails right away.
 
 # %%
 killed = replace(base, run_dir=root / "killed", async_checkpoint=True)
 ledger = killed.run_dir / "ledger" / "rank-1.jsonl"
 workers = LocalRanks(partial(run, killed), 2)
 while workers.processes[1].is_alive():
-    if ledger.exists() and ledger.read_bytes().count(b"\n") >= 50:
+    if ledger.exists() and ledger.read_bytes().count(b"\n") >= 55:
         workers.kill(1)
         break
     time.sleep(0.005)
 ends = workers.wait(60)
 print("exit codes", [end.exitcode for end in ends])
-print("rank 0:", ends[0].traceback.splitlines()[-1][:110])
-print("published:", list(published_steps(killed.run_dir / "checkpoints")))
+error = re.sub(r"\[/\S+\] ", "", ends[0].traceback.splitlines()[-1])  # no path of gloo's source
+print("rank 0:", error.partition(". ")[0])
+print("checkpoints, by step:", list(published_steps(killed.run_dir / "checkpoints")))
 assert ends[1].exitcode == -9
-copy = shutil.copytree(killed.run_dir, root / "three")  # for three ranks, below
+copy = shutil.copytree(killed.run_dir, root / "three_ranks")  # resumed further below
 
 # %% [markdown]
-# Start the same command again. The weights at the end are those of the run that nobody
-# killed.
+# Now run the same thing again. It resumes, and the final weights match those of the
+# uninterrupted run.
 
 # %%
 resumed = on_ranks(partial(run, killed), 2)
-print("straight", reference[0]["weights_sha256"])
-print("resumed ", resumed[0]["weights_sha256"])
+print("uninterrupted", reference[0]["weights_sha256"])
+print("resumed      ", resumed[0]["weights_sha256"])
 assert resumed[0]["weights_sha256"] == reference[0]["weights_sha256"]
+
+# %% [markdown]
+# **With NCCL, a dead peer looks different.** An NCCL collective is a CUDA kernel. When a peer
+# dies, that kernel usually keeps waiting, and the host hangs at its next sync. NCCL sometimes
+# reports a network error sooner, but don't count on it. Three things can end the wait:
+#
+# - **torchrun's agent.** The agent on the dead rank's node sees the exit, stops that node's
+#   other ranks and starts a new rendezvous, in which the agents agree on who takes part. The
+#   other nodes' agents notice and restart their ranks. A rank that hangs without dying triggers
+#   none of this.
+# - **The process group's watchdog.** This is a thread in every rank. It ends the process when a
+#   collective exceeds the group's timeout: 10 minutes by default, `dist_timeout_s` here.
+# - **This trainer's own watchdog.** It fires when no step completes within `hang_timeout_s`,
+#   and names the rank that the others seem to be waiting for.
+#
+# The settings to know:
+#
+# | variable | what it controls |
+# |---|---|
+# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | what the watchdog does on a timeout or an error. 3 (default): end the process. 1: abort the communicators, then end the process. 2: only abort them. 0: nothing |
+# | `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC` | how long the watchdog itself may be stuck before a monitor thread ends the process |
+# | `TORCH_FR_BUFFER_SIZE` | how many events the flight recorder keeps. It records each rank's latest collectives; 0 turns it off. Older name: `TORCH_NCCL_TRACE_BUFFER_SIZE` |
+# | `TORCH_NCCL_DUMP_ON_TIMEOUT` | whether each rank writes its flight recorder to a file on a timeout. Compare the files: the rank that never entered the collective is your suspect |
+#
+# What to say: "On gloo, a dead peer is an error. On NCCL, it's a hang until something times
+# out. So detection time goes into my recovery budget, and I keep the flight recorder on."
+# Without a GPU we can't show the hang, but the names and timeouts below come from your torch
+# installation:
+
+# %%
+headers = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d"
+text = "".join(path.read_text() for path in headers.glob("*.hpp"))
+for name in (
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
+    "TORCH_FR_BUFFER_SIZE",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT",
+):
+    print(f"{name:34}", "found" if f'"{name}"' in text else "not found in this torch")
+shrinks = hasattr(dist, "shrink_group")
+print(f"{'shrink_group':34}", "found" if shrinks else "not found in this torch")
+found = re.search(r"NCCLDefaultTimeout =\s*std::chrono::milliseconds\(([\d *]+)\)", text)
+print("default timeout, gloo:", dist.constants.default_pg_timeout)
+assert dist.constants.default_pg_timeout == timedelta(minutes=30)
+if found:  # some builds come without these headers
+    nccl_timeout = timedelta(milliseconds=math.prod(map(int, found[1].split("*"))))
+    print("default timeout, nccl:", nccl_timeout)
+    assert nccl_timeout == timedelta(minutes=10)
 
 # %% [markdown]
 # ## The proof
 #
-# Equal weights are strong evidence, and they say nothing when they differ. The audit
-# reads the ledger: for each step the lines of the attempt whose work survived, compared
-# with the order that cell 2 defines.
+# Matching weights are strong evidence, but if they differ, they don't tell you why. So the
+# audit reads the ledger. For each step it takes the attempt whose work survived, and checks
+# that attempt's samples against the order from cell 2. *Replayed* steps are the ones a later
+# attempt had to train again. *Goodput* is useful step time over wall time, across all attempts.
 #
-# *Folded: the audit, which reads files only, and the pictures.*
+# *Collapsed: the audit, which only reads files, and the code for the pictures.*
 
-# %% include="rehearsal.audit" collapsed=true
+# %% include="rehearsal.evidence.audit" collapsed=true
 
-# %% include="rehearsal.pictures" collapsed=true
+# %% include="rehearsal.evidence.pictures" collapsed=true
 
 # %%
-for folder in (base.run_dir, straight.run_dir, killed.run_dir):
+for folder in (base.run_dir, uninterrupted.run_dir, killed.run_dir):
     report = audit_run(folder)
     assert report.status == "proved", report.findings
-    print(f"{folder.name:9} {report.status}: {report.verdict}; attempts: {report.attempts}, "
+    print(f"{folder.name:13} {report.status}: {report.verdict}; attempts: {report.attempts}, "
           f"steps replayed: {report.replayed_steps}, goodput: {report.goodput:.2f}")
 for line in (killed.run_dir / "logs/rank-0.jsonl").read_text().splitlines():
     if (event := json.loads(line))["event"] == "resume_validated":
         print("resume validated:", event["checks"])
 
 # %% [markdown]
-# The checkpoint knows nothing of two ranks. The copy made after the kill goes on with
-# three: the global batch is pinned, only the shares change, and again each sample is
+# A checkpoint doesn't depend on the number of ranks: the copy we made after the kill resumes on
+# three. The global batch is pinned, so only the shares change, and again every sample is
 # trained exactly once.
 
 # %%
@@ -888,51 +1118,53 @@ print(f"{report.status}: {report.verdict}")
 # %% [markdown]
 # ## Four pictures
 #
-# **Loss, straight against resumed.** The steps that were trained twice lie on the same
-# curve.
+# **Loss.** The uninterrupted run is the wide line; both attempts of the killed run lie on top
+# of it. Attempt 1 first logged a loss a few steps after the checkpoint it resumed from. The
+# restart is marked there; attempt 0 had logged the same loss at that step.
 
 # %%
-loss_curves({"straight": straight.run_dir, "killed and resumed": killed.run_dir})
+loss_curves({"uninterrupted": uninterrupted.run_dir, "killed and resumed": killed.run_dir})
 
 # %% [markdown]
-# **The sample map.** A column is a step, a cell a sample in the colour of its rank. In
-# the frame above: the work that the kill has cost, and that the second attempt has done
-# again.
+# **The sample map.** Each column is a step, and each cell is a sample in the color of its rank.
+# The last batch of each epoch is smaller, so its column is shorter. The dashed frame shows the
+# work lost to the kill and redone by attempt 1.
 
 # %%
 sample_map(killed.run_dir)
 
 # %% [markdown]
-# **Phases per rank.** The ranks move in step, so a delay shows on the rank that was
-# early: its `grad_sync` is long because the other one was late. The numbers say nothing
-# about the speed of a GPU or a network.
+# **Phases per rank.** The ranks move in lockstep. If one is a straggler, you see it on the
+# others: their `grad_sync` grows while they wait. The bars cover only the steps since the
+# previous log line. One of those few steps saved, so here even the p95 shows the save. The
+# numbers say nothing about the speed of a GPU or a network.
 
 # %%
-phase_bars(straight.run_dir)
+phase_bars(uninterrupted.run_dir)
 
 # %% [markdown]
-# **A timeline.** A few steps of both ranks on one clock, the first of them with a save
-# at its end: who waits for whom, and when. The files are Chrome traces, in `traces/` of
-# the run folder.
+# **A timeline.** This shows a few steps of both ranks on one clock; the first step ends with a
+# save. You can see who waits for whom, and when. The gaps are `other`. The data comes from the
+# Chrome traces in the run folder, under `traces/`.
 
 # %%
-rank_timeline(straight.run_dir, first_step=40, num_steps=4)
+rank_timeline(uninterrupted.run_dir, first_step=40, num_steps=4)
 
 # %% [markdown]
-# ## What may stay an interface
+# ## What can stay an interface
 #
-# Four things are not built in an interview. Each is named, its contract is given in one
-# breath, and a stand-in keeps the boundary real. The fourth is there already: an
-# exporter is one more `Sink`.
+# You don't build these four in an interview: multi-node bootstrap, an object store, a scheduler
+# and a metrics exporter. Name each one, state its contract in a sentence, and show where it
+# plugs in. The first three interfaces are below, each with a local stand-in. The fourth is
+# `Sink`, from cell 7.
 
 # %% include="integrations.interfaces"
 
 # %% [markdown]
-# **Multi-node bootstrap.** Asked how this reaches eight nodes: "Nothing in the trainer
-# knows how it was started. Something gives each process a rank, the world size and one
-# address; here it is torchrun, there a cluster's launcher. I would only check that the
-# ranks are complete and that the run folder is the same on all nodes, and the second is
-# in `agree_on_start`."
+# **Multi-node bootstrap.** If they ask how you'd run this on eight nodes: "Nothing in the
+# trainer knows how it was started. The control plane gives each process a rank, the world size
+# and an address, whether that's torchrun or a cluster's launcher. I'd check that every rank
+# showed up, and that all nodes see the same run folder." (`agree_on_start` does the second.)
 
 # %%
 worlds = [
@@ -944,40 +1176,44 @@ assert [world.rank for world in worlds] == [0, 1, 2, 3]
 print(worlds[3].environment())
 
 # %% [markdown]
-# **Object store.** Asked about a bucket instead of a disk: "There is no rename, so the
-# last small object written is the publication: a pointer, put only if it is absent.
-# What a killed upload leaves behind is unreachable, and is swept by age."
+# **Object store.** If they ask about a bucket instead of a disk: "A general-purpose S3 bucket
+# has no rename. So I publish with one small object that I write last: a pointer, written only
+# if it doesn't exist yet. A killed upload leaves objects that no pointer names; a periodic
+# sweep deletes the old ones." (S3 directory buckets do have a rename, `RenameObject`. The
+# pointer works on both.)
 
 # %%
 store = FolderStore(root / "bucket")
-newest = latest_checkpoint_path(straight.run_dir / "checkpoints")[0]
-store.put_if_absent(f"uploads/{newest.name}-cut/state.pt", b"half of it")  # an upload, killed
+newest = latest_checkpoint_path(uninterrupted.run_dir / "checkpoints")[0]
+store.put_if_absent(f"uploads/{newest.name}-cut/state.pt", b"half of it")  # a killed upload
 assert download_newest(store, root / "fetched") is None
 assert upload_checkpoint(store, newest) and not upload_checkpoint(store, newest)
 fetched = download_newest(store, root / "fetched")
 print("fetched", fetched.name, "and verified its", len(verify(fetched)["files"]), "files")
 
 # %% [markdown]
-# **Scheduler.** Asked who restarts: "Whoever has the machines, under a policy of ours.
-# A killed job goes on; exit code 2 is for a person, and a restart would only fail
-# again. The number of restarts is bounded, and a run that makes no step between two of
-# them has a fault that a restart does not mend."
+# **Scheduler.** If they ask who restarts the job: "Whoever owns the machines, under our policy.
+# A killed job restarts. Exit code 2 goes to whoever is on call, because a restart would only
+# fail again. And I cap the restarts: if no step completes between two of them, one more won't
+# help."
 
 # %%
 scheduler = LocalScheduler()
 outcomes = iter([-9, 1, 0])
 jobs = [scheduler.submit(lambda: next(outcomes)), scheduler.submit(lambda: 2)]
-print("restarts:", [restart_while_useful(scheduler, job, max_restarts=5) for job in jobs])
+for reason, job in zip(("killed, then failed", "exit code 2"), jobs):
+    restarts = restart_while_useful(scheduler, job, max_restarts=5)
+    print(f"{reason}: {restarts} restarts, last exit code {scheduler.exit_code(job)}")
 assert [scheduler.exit_code(job) for job in jobs] == [0, 2]
 
 # %% [markdown]
-# **Vendor exporters.** Asked about a metrics vendor: "An exporter gets the same events
-# as the file, through two methods. It is handed to `run`, and the trainer does not know
-# its name."
+# **Metrics exporter.** If they ask about a metrics vendor: "An exporter gets the same events as
+# the log file, through two methods, `emit` and `close`. I pass it to `run`, and the trainer
+# knows nothing about the vendor."
 
 # %%
 class MemorySink:
-    """A vendor that keeps everything in a list."""
+    """A stand-in for a vendor's exporter: it keeps all events in a list."""
 
     def __init__(self):
         self.records = []
@@ -997,46 +1233,47 @@ assert sink.records[-1]["event"] == "run_end"
 # %% [markdown]
 # ## The last minute
 #
-# Five sentences to close with:
+# Five points to close with:
 #
-# 1. "The order of the data is a pure function of size, seed and epoch, and the position
-#    is one integer that moves when the optimizer has stepped."
-# 2. "A gradient is a sum weighted by samples, so neither the number of ranks nor the
-#    cut into micro-batches changes what is trained."
-# 3. "A checkpoint is published by one rename, verified when it is read, and taken by
-#    all ranks or by none."
-# 4. "What can fail on one rank is agreed by all before anyone acts, and what is slow
-#    has a phase with a name."
-# 5. "I do not ask you to believe it: the ledger says which sample was trained in which
-#    step, and the audit says that each was trained exactly once."
+# 1. "The order of the data is a pure function of size, seed and epoch. The position is one
+#    integer, and it moves only after the optimizer has stepped."
+# 2. "Every gradient is the mean over the step's samples. Neither the number of ranks nor the
+#    split into micro-batches changes that."
+# 3. "One rename publishes a checkpoint. We verify it before we load it, and either all ranks
+#    load it or none does."
+# 4. "If something can fail on one rank, all ranks agree before any of them acts. And if
+#    something's slow, a named phase shows it."
+# 5. "You don't have to take my word for it. The ledger says which sample was trained in which
+#    step, and the audit checks that each was trained exactly once per epoch."
 #
-# ## Where each question is answered
+# ## Where to find each answer
 #
-# | question | answer |
+# | question | where |
 # |---|---|
-# | How do you know that a resume is correct? | Kill a rank; The proof; `validate_resume`, folded, in 8 |
-# | What is the most dangerous silent failure? | 2: samples lost or repeated while the loss looks healthy |
-# | The world size changes on resume: what breaks? | 2: the shares only, if the batch is pinned; the run on three ranks |
-# | Why DDP and not sharding? | 4, third sentence to say |
-# | What must survive a restart? | 6, first sentence to say |
-# | A checkpoint is half written: what now? | 6: the torn one |
-# | It is slow every twenty minutes: where do you look? | 7: `checkpoint` p95 and max, against the save interval |
-# | One rank hangs: how do you find it? | 4: raise together; 8, folded: the watchdog's report |
-# | Loss falls but throughput is poor? | 7: phase bars, then the phase that dominates |
-# | Is the gradient right with unequal batches? | 5: the mean of means |
-# | A NaN appears: what do all ranks do? | 5: the poisoned sample |
-# | The replicas drift apart: how would you see it? | Run it: the weights' hash of both ranks |
-# | What would you not build? | What may stay an interface |
+# | How do you know a resume is correct? | Kill a rank; The proof; `validate_resume`, collapsed, in 8 |
+# | What's the most dangerous silent failure? | 2: samples lost or repeated while the loss looks healthy |
+# | The world size changes on resume: what breaks? | 2: nothing, if the batch is pinned; only the shares change. The proof: the run on three ranks |
+# | Why DDP and not sharding? | 4: "DDP is my baseline" |
+# | Does the build order matter? | 8: build order, parts one to three |
+# | What must survive a restart? | 6: "A checkpoint needs ..." |
+# | A checkpoint is half written: what now? | 6: the truncated one |
+# | It's slow every twenty minutes: where do you look? | 7: the `checkpoint` phase's max, or the p50 of the steps that saved, against the save interval |
+# | One rank hangs: how do you find it? | 8, collapsed: the watchdog's report; Kill a rank: the flight recorder |
+# | One rank fails alone: what do the others do? | 4: the shard that's missing on rank 1 |
+# | A peer dies under NCCL: what do the others see? | Kill a rank: the watchdog and its timeouts |
+# | Loss falls but throughput is poor? | Four pictures: phases per rank; start with the phase that dominates |
+# | Is the gradient right with uneven batches? | 5: the mean of means |
+# | A NaN appears: what do all ranks do? | 5: the NaN sample |
+# | The replicas drift apart: how would you notice? | Run it: the hash of the weights on both ranks |
+# | What wouldn't you build? | What can stay an interface |
 #
-# ## What to rehearse next
+# ## What to practice next
 #
-# - `01_walkthrough_hidden.ipynb`, then `01_walkthrough_blank.ipynb`, with a clock: 50
-#   minutes for the eight cells. The small cells after each say whether it does what it
-#   claims.
-# - Then break one thing in this notebook and predict, before you run it, which cell
-#   fails first: divide the loss by the micro-batch's own size; let `__iter__` move the
-#   position; leave out `no_sync`; sort checkpoints by name; leave the hashes out of
-#   `verify`; hand the loader no generator; restore no random streams; restore no
-#   optimizer state.
-# - Say the last part of each "say while typing" without looking: which number would
-#   show that the choice was wrong.
+# - Type `01_walkthrough_hidden.ipynb`, then `01_walkthrough_blank.ipynb`, one cell at a time,
+#   against the minutes printed above it. The demo cells below it tell you whether your code
+#   works.
+# - Then break one thing in this notebook, and before you run it, predict which cell fails
+#   first. Divide the loss by the micro-batch's own size. Let `__iter__` move the position.
+#   Leave out `no_sync`. Sort checkpoints by name. Leave the hashes out of `verify`. Give the
+#   loader no generator. Don't restore the random streams. Don't restore the optimizer state.
+# - Say each "How I'd notice it's wrong" from memory: which metric would tell you?

@@ -1,26 +1,27 @@
 # %% [markdown]
 # # Rehearse
 #
-# The eight cells of the [walkthrough](01_walkthrough.ipynb), to be typed by you. `start`
-# shows a brief and starts a clock; type into the blank; `check` runs what you typed on real
-# ranks and says what is wrong with it: which rank, which sample, where to look. Rehearse in
-# a copy of this notebook, or in one of the [single drills](drills).
+# Here you type the eight cells of the [walkthrough](01_walkthrough.ipynb). `start` shows the
+# brief and starts the clock. Type your code in the blank cell below it. `check` runs that code
+# on real ranks and tells you what's wrong: which rank, which sample, where to look. Work in a
+# copy of this notebook, or open a [notebook with a single drill](drills).
 #
-# Speak while you type: in the interview it is half of what is judged.
+# Talk while you type: in an interview, that's half the score.
 
 # %% tags=["setup"]
 import rehearsal
 from rehearsal import check, debrief, diff, hint, narration, solution, start, status
 
-rehearsal.warm_up()  # the ranks' server needs some seconds; they pass while you read
+rehearsal.warm_up()  # starts the worker processes in the background (a few seconds)
 
 # %% drills="cell"
 
 # %% [markdown]
-# ## Debriefing
+# ## Debrief
 #
-# Pace against the budget, and what was found. Your attempts are kept in a file of yours, for
-# `diff` and `status`; nothing leaves this machine, and `rehearsal.forget()` deletes it.
+# `debrief` compares your time with the budget and lists what went wrong. `status` shows which
+# drills you've passed and which are due for review. Your attempts are saved in a local file.
+# Nothing leaves this machine, and `rehearsal.forget()` deletes the file.
 
 # %%
 debrief()

@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import OddNet, largest_difference, some, weights_of
-from rehearsal.harness_steps import close_the_answer, die_at_each_file_operation, own_answer
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.judge.weights import largest_difference
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.samples import OddNet, weights_of
+from rehearsal.kit.observe.waiting import all_arrive
+from .kills import die_at_each_file_operation
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "walkthroughs-own": "calls the package's own functions instead of its own",
     "not-published": "after publish there is no checkpoint of that name that holds",
     "written-in-place": "files are written under the published name",
     "renamed-before-fsync": "the rename can reach the disk before the contents",
@@ -146,7 +149,6 @@ def publish_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """Order on disk, names that are taken, kills."""
-    yield from own_answer(reports)
     if not reports[0].has_answer:
         return
     answer, events = reports[0].answer, list(reports[0].events)
@@ -157,17 +159,19 @@ def publish_judge(
     inside = [e for e in files if e["path"].startswith(name) and e["op"] in ("open", "mkdir")]
     if inside:
         yield Finding(
-            "written-in-place", f"{inside[0]['op']} of {inside[0]['path']}",
+            "written-in-place",
+            f"{inside[0]['op']} of {inside[0]['path']}",
             "a published name comes into being whole, by one rename",
             "at which names are written before the checkpoint is complete",
-        )  # fmt: skip
+        )
         return
     if answer["first"].get("value", [None])[0] != "step-00000005":
         yield Finding(
-            "not-published", f"publish returned, the newest checkpoint is {answer['first']}",
+            "not-published",
+            f"publish returned, the newest checkpoint is {answer['first']}",
             "what was published holds when it is read back",
             "at the manifest, and at what reads it",
-        )  # fmt: skip
+        )
         return
     at = next((i for i, e in enumerate(files) if e["op"] == "rename" and e["to"] == name), None)
     before = {e["path"] for e in files[:at] if e["op"] == "fsync"}
@@ -177,30 +181,33 @@ def publish_judge(
     late = [f for f, p in paths.items() if p not in before and renames.get(p) not in before]
     if late:
         yield Finding(
-            "renamed-before-fsync", f"no fsync of {some(late)} before the rename",
+            "renamed-before-fsync",
+            f"no fsync of {some(late)} before the rename",
             "a power loss may keep the rename and lose what was written before it",
             "at what is on disk, and not only written, when the name appears",
-        )  # fmt: skip
+        )
     after = {e["path"] for e in files[at:] if e["op"] == "fsync"} if at is not None else set()
     folders = ["publish/tmp-5"] if "publish/tmp-5" not in before else []
     folders += ["publish"] if "publish" not in after else []
     if folders:
         when = "before" if folders[0] != "publish" else "after"
         yield Finding(
-            "folder-not-synced", f"no fsync of the folder {folders[0]} {when} the rename",
+            "folder-not-synced",
+            f"no fsync of the folder {folders[0]} {when} the rename",
             "names lie in folders, and a folder reaches the disk by an fsync of its own",
             "at the folders whose list of names has changed",
-        )  # fmt: skip
+        )
     for taken, result, is_same in answer["taken"]:
         if "raised" not in result or not is_same:
             what = "an empty folder" if taken.endswith("6") else "a whole checkpoint"
             yield Finding(
-                "wrote-into-existing", f"{taken} existed, {what}: publish "
+                "wrote-into-existing",
+                f"{taken} existed, {what}: publish "
                 f"{'raised' if 'raised' in result else 'raised nothing'}, the folder "
                 f"{'is as it was' if is_same else 'has changed'}",
                 "a checkpoint is never written into a folder that exists",
                 "at what a rename does with the target that it finds",
-            )  # fmt: skip
+            )
     yield from crash_findings(answer["crashes"])
 
 
@@ -212,17 +219,19 @@ def crash_findings(crashes: Sequence[Any]) -> Iterator[Finding]:
         taken, _, damaged = chosen.get("value", [None, None, []])
         if is_there and (taken != "step-00000007" or damaged):
             yield Finding(
-                "torn-by-kill", f"{place}step-00000007 is there and does not hold; the restart "
-                f"gets {chosen}", "a kill at any moment leaves a whole checkpoint or none",
+                "torn-by-kill",
+                f"{place}step-00000007 is there and does not hold; the restart gets {chosen}",
+                "a kill at any moment leaves a whole checkpoint or none",
                 "at what stands under the final name before the last byte is written",
-            )  # fmt: skip
+            )
             return
         if not is_there and taken != "step-00000005":
             yield Finding(
-                "lost-by-kill", f"{place}step-00000005 was whole; the restart gets {chosen}",
+                "lost-by-kill",
+                f"{place}step-00000005 was whole; the restart gets {chosen}",
                 "until the successor is published, the older checkpoint is the truth",
                 "at what is touched besides the temporary folder",
-            )  # fmt: skip
+            )
             return
 
 
@@ -285,40 +294,58 @@ def choose_judge(
     rule = "the numerically newest checkpoint that holds is the truth"
     if answer["nothing"] != {"value": [None, None, []]}:
         yield Finding(
-            "not-the-newest", f"without any checkpoint: {answer['nothing']}",
-            "a first start finds nothing, and that is no error", "at the empty folder",
-        )  # fmt: skip
+            "not-the-newest",
+            f"without any checkpoint: {answer['nothing']}",
+            "a first start finds nothing, and that is no error",
+            "at the empty folder",
+        )
     got = answer["whole"].get("value", [None])
     if got != [newest, NEW, []]:
         yield Finding(
-            "not-the-newest", f"of steps {OLD} and {NEW}, both whole: {answer['whole']}", rule,
+            "not-the-newest",
+            f"of steps {OLD} and {NEW}, both whole: {answer['whole']}",
+            rule,
             "at how two steps are compared, and at which names count",
-        )  # fmt: skip
+        )
         return
     for what, result in answer["damaged"]:
         value = result.get("value", [None, None, []])
         if value[0] == newest:
-            yield Finding("took-damaged", f"{what}, and it was taken", rule,
-                          "at what is compared with what was written")  # fmt: skip
+            yield Finding(
+                "took-damaged",
+                f"{what}, and it was taken",
+                rule,
+                "at what is compared with what was written",
+            )
         elif value[0] != older:
-            yield Finding("no-fallback", f"{what}: got {result}; {older} is whole", rule,
-                          "at what is done with the reason")  # fmt: skip
+            yield Finding(
+                "no-fallback",
+                f"{what}: got {result}; {older} is whole",
+                rule,
+                "at what is done with the reason",
+            )
         elif value[2] != [newest] or value[1] != OLD:
             yield Finding(
-                "damage-not-told", f"{what}: {older} was taken, with the manifest of step "
+                "damage-not-told",
+                f"{what}: {older} was taken, with the manifest of step "
                 f"{value[1]}; named as damaged: {value[2]}",
                 "what is passed over is told, or nobody looks at that disk",
                 "at what is returned beside the path",
-            )  # fmt: skip
+            )
     if "raised" not in answer["all bad"]:
         yield Finding(
-            "began-again", f"both checkpoints damaged: {answer['all bad']}",
+            "began-again",
+            f"both checkpoints damaged: {answer['all bad']}",
             "if there are checkpoints and none is whole, a person decides, not the restart",
             "at the end of the list",
-        )  # fmt: skip
+        )
     if answer["changed"]:
-        yield Finding("changed-files", "files differ after the choice", "choosing only reads: "
-                      "every rank may do it", "at what is renamed or deleted")  # fmt: skip
+        yield Finding(
+            "changed-files",
+            "files differ after the choice",
+            "choosing only reads: every rank may do it",
+            "at what is renamed or deleted",
+        )
 
 
 # ---------------------------------------------------------------- restoring
@@ -393,11 +420,17 @@ def restore_body(context: RankContext, learner: SimpleNamespace) -> Any:
     position, weights = new["sampler"].position, [weights_of(p["model"]) for p in (old, new)]
     twin = parts_of(1, lr=0.02, decay=0.1, position=0, scale=None)
     twin["model"].load_state_dict(old["model"].state_dict())
-    twin["optimizer"].state = dict(zip(
-        [p for g in twin["optimizer"].param_groups for p in g["params"]],
-        [old["optimizer"].state.get(p, {}) for g in old["optimizer"].param_groups
-         for p in g["params"]], strict=True,
-    ))  # fmt: skip
+    twin["optimizer"].state = dict(
+        zip(
+            [p for g in twin["optimizer"].param_groups for p in g["params"]],
+            [
+                old["optimizer"].state.get(p, {})
+                for g in old["optimizer"].param_groups
+                for p in g["params"]
+            ],
+            strict=True,
+        )
+    )
     for parts in (new, twin):
         step_of(parts)
     next_weights = [weights_of(p["model"]) for p in (twin, new)]
@@ -405,10 +438,17 @@ def restore_body(context: RankContext, learner: SimpleNamespace) -> Any:
     torch.save({**state, "extra": Hostile(str(mark))}, folder / "state.pt")
     hostile = outcome(lambda: learner.restore_if_present(folder, new, device) is None)
     return {
-        "keys": keys, "nothing": nothing, "loaded": loaded, "settings": settings,
-        "position": position, "weights": weights, "next": next_weights,
-        "hostile": hostile, "ran": mark.exists(), "scale": new["scaler"].position,
-    }  # fmt: skip
+        "keys": keys,
+        "nothing": nothing,
+        "loaded": loaded,
+        "settings": settings,
+        "position": position,
+        "weights": weights,
+        "next": next_weights,
+        "hostile": hostile,
+        "ran": mark.exists(),
+        "scale": new["scaler"].position,
+    }
 
 
 class Hostile:
@@ -436,44 +476,54 @@ def restore_judge(
     differ = [n for n, value in wanted.items() if answer["keys"].get(n, "missing") != value]
     if differ:
         yield Finding(
-            "state-left-out", f"of a run at the end of its plan, the state has no right "
-            f"{some(differ)}", "weights alone are no checkpoint: every part has a state in it",
+            "state-left-out",
+            f"of a run at the end of its plan, the state has no right {some(differ)}",
+            "weights alone are no checkpoint: every part has a state in it",
             "at how a part that is absent is told from one that is there",
-        )  # fmt: skip
+        )
     if answer["nothing"] != {"value": True} or answer["loaded"] != {"value": 12}:
         yield Finding(
-            "not-restored", f"without a checkpoint: {answer['nothing']}; with one that has no "
+            "not-restored",
+            f"without a checkpoint: {answer['nothing']}; with one that has no "
             f"scaler's state, into a run with a scaler: {answer['loaded']}",
             "a part may be new or gone; the rest is restored all the same",
             "at parts and states that are None",
-        )  # fmt: skip
+        )
         return
     difference, name = largest_difference(*answer["weights"])
     what = f"the weights, by {difference:.2g} in {name}" if difference else ""
     what = what or ("the sampler's position" if answer["position"] != 12 else "")
     if what:
-        yield Finding("not-restored", f"differs from what was saved: {what}",
-                      "a resume goes on from the saved state", "at each part")  # fmt: skip
+        yield Finding(
+            "not-restored",
+            f"differs from what was saved: {what}",
+            "a resume goes on from the saved state",
+            "at each part",
+        )
     if answer["settings"] != [[0.02, 0.1, [0.8, 0.99]], [0.02, 0.0, [0.8, 0.99]]]:
         yield Finding(
-            "old-hyperparameters", f"configured lr 0.02, decay 0.1 and 0, betas (0.8, 0.99); "
+            "old-hyperparameters",
+            f"configured lr 0.02, decay 0.1 and 0, betas (0.8, 0.99); "
             f"after the restore the groups have {answer['settings']}",
             "what was configured for this start takes effect, not what was saved",
             "at what an optimizer's state dict holds besides its moments",
-        )  # fmt: skip
+        )
         return
     difference, name = largest_difference(*answer["next"])
     if not difference < 1e-6:
         yield Finding(
-            "not-restored", f"the next step ends {difference:.2g} away in {name}",
+            "not-restored",
+            f"the next step ends {difference:.2g} away in {name}",
             "the next step is the one that the uninterrupted run would have taken",
             "at the optimizer's moments, and at which parameters they belong to",
-        )  # fmt: skip
+        )
     if answer["ran"] or "raised" not in answer["hostile"]:
         yield Finding(
-            "runs-code", "a state.pt with a call in it was read, and the call was made",
-            "a checkpoint is data; reading it runs nothing", "at how the file is loaded",
-        )  # fmt: skip
+            "runs-code",
+            "a state.pt with a call in it was read, and the call was made",
+            "a checkpoint is data; reading it runs nothing",
+            "at how the file is loaded",
+        )
 
 
 # ---------------------------------------------------------------- saving
@@ -503,16 +553,13 @@ def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
     saved, calls, fails = calls, [], True
     result = outcome(lambda: learner.save_checkpoint(Writer(), {"step": 4}, {"step": 4}))
     context.record("failed")
-    (context.folder / f"failed-{context.rank}").touch()
-    # Gone, this rank would end the others' wait: whoever waits is to be seen waiting.
-    deadline = time.monotonic() + 1.0
-    others = [context.folder / f"failed-{rank}" for rank in range(context.world_size)]
-    while time.monotonic() < deadline and not all(path.exists() for path in others):
-        time.sleep(0.002)
     return {
-        "mine": mine, "calls": saved, "fails": len(calls), "result": result,
-        "waited": time.monotonic() >= deadline,
-    }  # fmt: skip
+        "mine": mine,
+        "calls": saved,
+        "fails": len(calls),
+        "result": result,
+        "waited": not all_arrive(context, "failed", 1.0),
+    }
 
 
 def save_judge(
@@ -528,20 +575,23 @@ def save_judge(
     for rank, answer in enumerate(answers):
         if len(answer["calls"]) != (rank == 0) or answer["fails"] > (rank == 0):
             yield Finding(
-                "wrong-writer", f"rank {rank} of {len(answers)} called writer.save "
+                "wrong-writer",
+                f"rank {rank} of {len(answers)} called writer.save "
                 f"{len(answer['calls'])} time(s) for one checkpoint",
-                "rank 0 writes for all, once", "at who writes",
-            )  # fmt: skip
+                "rank 0 writes for all, once",
+                "at who writes",
+            )
             return
     # Whoever has the others' states has waited for them: a save cannot come too early.
     states, _ = answers[0]["calls"][0]
     if states != [answer["mine"] for answer in answers]:
         yield Finding(
-            "random-states", f"rank 0 saved {len(states)} random state(s) for {len(answers)} "
+            "random-states",
+            f"rank 0 saved {len(states)} random state(s) for {len(answers)} "
             "ranks, not those of ranks 0, 1, ...",
             "each rank draws from a stream of its own, and a resume continues every one",
             "at whose state is handed to the writer",
-        )  # fmt: skip
+        )
     texts = [answer["result"].get("raised", "") for answer in answers]
     bad = [r for r, t in enumerate(texts) if not t or "gloo" in t or "onnection" in t]
     if bad or any(answer["waited"] for answer in answers):
@@ -551,22 +601,26 @@ def save_judge(
 def raised_alone(what: str) -> Finding:
     """The save has failed on rank 0."""
     return Finding(
-        "raised-alone", f"the disk was full on rank 0: {what}",
+        "raised-alone",
+        f"the disk was full on rank 0: {what}",
         "what fails on one rank is raised on all, or the others wait in their next collective",
         "at what rank 0 tells the others about the save",
-    )  # fmt: skip
-
-
-def first_of(judge: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
-    """A judge's first finding explains the others."""
-    return lambda *arguments: list(judge(*arguments))[:1]
+    )
 
 
 SCENARIOS = [
-    Scenario(name=name, body=body, judge=first_of(judge), world_size=world_size, deadline_s=6,
-             judges_failures=name in ("publish", "save"))
-    for name, body, judge, world_size in (
-        ("publish", publish_body, publish_judge, 1), ("choose", choose_body, choose_judge, 1),
-        ("restore", restore_body, restore_judge, 1), ("save", save_body, save_judge, 2),
+    Scenario(
+        name=name,
+        body=body,
+        judge=only_first(judge),
+        world_size=world_size,
+        deadline_s=6,
+        judges_failures=name in ("publish", "save"),
     )
-]  # fmt: skip
+    for name, body, judge, world_size in (
+        ("publish", publish_body, publish_judge, 1),
+        ("choose", choose_body, choose_judge, 1),
+        ("restore", restore_body, restore_judge, 1),
+        ("save", save_body, save_judge, 2),
+    )
+]

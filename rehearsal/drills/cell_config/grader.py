@@ -8,14 +8,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness_cells import OtherInterpreter, first_of, imported, refusal, said
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.judge.findings import only_first
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.refusal import refusal
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
+from .fresh_interpreter import FreshInterpreter
 
 CODES = {
-    "imported-not-typed": "a needed name comes from the walkthrough's module",
     "good-value-refused": "a value on its bound, or an int for a float, is refused",
     "bad-value-accepted": "a value of the wrong type or out of its bounds makes a config",
     "wrong-error": "a bad value raises something else than ValueError",
@@ -31,51 +33,104 @@ CODES = {
 }
 Changes = dict[str, Any]
 BASE: Changes = {
-    "data": "toy", "dataset_size": 100, "seed": 3, "micro_batch_size": 8, "grad_accum_steps": 3,
-    "pinned_global_batch_size": None, "world_size": 2, "max_epochs": 5, "learning_rate": 0.5,
-    "warmup_steps": 4, "decay_steps": 70, "dropout": 0.25, "amp": "no", "run_dir": Path("run"),
-    "num_workers": 0, "log_every": 20,
-}  # fmt: skip
+    "data": "toy",
+    "dataset_size": 100,
+    "seed": 3,
+    "micro_batch_size": 8,
+    "grad_accum_steps": 3,
+    "pinned_global_batch_size": None,
+    "world_size": 2,
+    "max_epochs": 5,
+    "learning_rate": 0.5,
+    "warmup_steps": 4,
+    "decay_steps": 70,
+    "dropout": 0.25,
+    "amp": "no",
+    "run_dir": Path("run"),
+    "num_workers": 0,
+    "log_every": 20,
+}
 NAN, INF = float("nan"), float("inf")
 GOOD: list[Changes] = [
-    {}, {"seed": 0}, {"learning_rate": 0.0}, {"learning_rate": 1}, {"dropout": 0.99},
-    {"dropout": 0}, {"dataset_size": None}, {"decay_steps": None}, {"warmup_steps": 69},
-    {"data": "tokens:/a/b:c.bin"}, {"pinned_global_batch_size": 1}, {"data": "digits"},
-]  # fmt: skip
+    {},
+    {"seed": 0},
+    {"learning_rate": 0.0},
+    {"learning_rate": 1},
+    {"dropout": 0.99},
+    {"dropout": 0},
+    {"dataset_size": None},
+    {"decay_steps": None},
+    {"warmup_steps": 69},
+    {"data": "tokens:/a/b:c.bin"},
+    {"pinned_global_batch_size": 1},
+    {"data": "digits"},
+]
 BAD: list[Changes] = [
-    {"micro_batch_size": 0}, {"seed": -1}, {"dropout": 1.0}, {"learning_rate": -0.25},
-    {"learning_rate": NAN}, {"dropout": NAN}, {"learning_rate": INF}, {"learning_rate": True},
-    {"micro_batch_size": True}, {"grad_accum_steps": "3"}, {"max_epochs": 1.5}, {"seed": None},
-    {"amp": "float16"}, {"data": "imagenet"}, {"data": "tokens:"}, {"run_dir": "run"},
-    {"pinned_global_batch_size": 0}, {"decay_steps": 0}, {"num_workers": -1},
-    {"warmup_steps": 70, "decay_steps": 70}, {"warmup_steps": 9, "decay_steps": 8},
-    {"world_size": 0}, {"log_every": 0},
-]  # fmt: skip
+    {"micro_batch_size": 0},
+    {"seed": -1},
+    {"dropout": 1.0},
+    {"learning_rate": -0.25},
+    {"learning_rate": NAN},
+    {"dropout": NAN},
+    {"learning_rate": INF},
+    {"learning_rate": True},
+    {"micro_batch_size": True},
+    {"grad_accum_steps": "3"},
+    {"max_epochs": 1.5},
+    {"seed": None},
+    {"amp": "float16"},
+    {"data": "imagenet"},
+    {"data": "tokens:"},
+    {"run_dir": "run"},
+    {"pinned_global_batch_size": 0},
+    {"decay_steps": 0},
+    {"num_workers": -1},
+    {"warmup_steps": 70, "decay_steps": 70},
+    {"warmup_steps": 9, "decay_steps": 8},
+    {"world_size": 0},
+    {"log_every": 0},
+]
 # Settings, and the samples of a step that follow from them.
 BATCHES: list[tuple[Changes, int]] = [
-    ({}, 48), ({"grad_accum_steps": 1}, 16), ({"world_size": 5}, 120),
-    ({"pinned_global_batch_size": 30}, 30), ({"pinned_global_batch_size": 500}, 500),
-]  # fmt: skip
+    ({}, 48),
+    ({"grad_accum_steps": 1}, 16),
+    ({"world_size": 5}, 120),
+    ({"pinned_global_batch_size": 30}, 30),
+    ({"pinned_global_batch_size": 500}, 500),
+]
 # By the code of a difference: changes that leave the digest alone.
 SAME: list[tuple[str, Changes]] = [
-    ("place", {"run_dir": Path("elsewhere")}), ("place", {"num_workers": 4}),
-    ("place", {"log_every": 1}), ("cut", {"micro_batch_size": 24, "grad_accum_steps": 1}),
+    ("place", {"run_dir": Path("elsewhere")}),
+    ("place", {"num_workers": 4}),
+    ("place", {"log_every": 1}),
+    ("cut", {"micro_batch_size": 24, "grad_accum_steps": 1}),
     ("cut", {"world_size": 1, "micro_batch_size": 16}),
     ("cut", {"world_size": 7, "pinned_global_batch_size": 48}),
-]  # fmt: skip
+]
 # No two of these are one training: values that differ, or that two settings have exchanged.
 OTHERS: list[Changes] = [
-    {}, {"data": "digits"}, {"data": "tokens:x"}, {"dataset_size": None}, {"seed": 4},
-    {"max_epochs": 6}, {"learning_rate": 0.25}, {"warmup_steps": 5}, {"decay_steps": None},
-    {"dropout": 0.0}, {"amp": "bf16"}, {"micro_batch_size": 9}, {"world_size": 3},
+    {},
+    {"data": "digits"},
+    {"data": "tokens:x"},
+    {"dataset_size": None},
+    {"seed": 4},
+    {"max_epochs": 6},
+    {"learning_rate": 0.25},
+    {"warmup_steps": 5},
+    {"decay_steps": None},
+    {"dropout": 0.0},
+    {"amp": "bf16"},
+    {"micro_batch_size": 9},
+    {"world_size": 3},
     *[{"dataset_size": 1, "seed": 11}, {"dataset_size": 11, "seed": 1}],
     *[{"max_epochs": 7, "warmup_steps": 9}, {"max_epochs": 9, "warmup_steps": 7}],
     *[{"warmup_steps": 1, "decay_steps": 11}, {"warmup_steps": 11, "decay_steps": 111}],
-]  # fmt: skip
+]
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
     """Make many configs; have an interpreter with another hash seed make one."""
+    close_the_answer(context, "trainer_core.config", ["TrainConfig"])
 
     def make(**changes: Any) -> Any:
         return learner.TrainConfig(**{**BASE, **changes})
@@ -85,10 +140,10 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
 
     good = [refusal(make, **changes) for changes in GOOD]
     if any(good):
-        return {"imported": [], "good": good}
+        return {"good": good}
     seed = {"PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
     is_first = context.rank == 0
-    other = OtherInterpreter(digest_of, (learner.TrainConfig, BASE), seed) if is_first else None
+    other = FreshInterpreter(digest_of, (learner.TrainConfig, BASE), seed) if is_first else None
     return {
         "good": good,
         "bad": [refusal(make, **changes) for changes in BAD],
@@ -100,7 +155,6 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         "spellings": [digest(learning_rate=one) for one in (1, 1.0)],
         "others": [digest(**changes) for changes in OTHERS],
         "elsewhere": other and other.answer(),
-        "imported": imported(learner, "config"),
     }
 
 
@@ -108,6 +162,12 @@ def digest_of(arguments: tuple[Any, Changes]) -> str:
     """Runs in the other interpreter."""
     config, settings = arguments
     return str(config(**settings).digest())
+
+
+def said(settings: Mapping[str, Any]) -> str:
+    """Settings as they are written in a call."""
+    texts = {n: repr(str(v) if isinstance(v, Path) else v) for n, v in settings.items()}
+    return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
 def value_findings(answer: Mapping[str, Any]) -> Iterable[Finding]:
@@ -171,7 +231,7 @@ def digest_findings(first: Mapping[str, Any], last: Mapping[str, Any]) -> Iterab
         seen[other] = changes
 
 
-def findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
+def findings(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """All, in the order in which they explain each other."""
     answer = reports[0].answer
     for report in reports:
@@ -187,6 +247,4 @@ def findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
     yield from digest_findings(answer, reports[-1].answer)
 
 
-SCENARIOS = [
-    Scenario(name="two ranks", body=body, judge=first_of("config", findings), deadline_s=5)
-]
+SCENARIOS = [Scenario(name="two ranks", body=body, judge=only_first(findings), deadline_s=5)]

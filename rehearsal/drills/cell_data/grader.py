@@ -7,7 +7,6 @@ sample of the last. One process plays all ranks of a job: a sampler needs no gro
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from types import SimpleNamespace
@@ -17,94 +16,123 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from trainer_core.config import TrainConfig
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import some
-from rehearsal.harness_cells import Told, at_most, first_of, imported
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.judge.coverage import miscounted
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding, FindingTable
+from .cpu_limit import at_most
 
 ONCE = "one epoch deals each sample to exactly one rank, once"
 POSITION = "the position counts completed optimizer steps, and commit alone moves it"
 # code: meaning; rule; where to look
-TOLD = Told({
-    "never-ends": (
-        "iterating without a commit yields more than the plan",
-        "a loader fetches ahead of the training: iterating does not wait for commits",
-        "at what the loop asks for before each step"),
-    "order-by-chance": (
-        "two samplers with equal arguments deal other samples",
-        "every rank computes the order alike, from dataset, seed and epoch",
-        "at where the shuffle has its randomness from"),
-    "moves-global-random-state": (
-        "dealing changes torch's or Python's global random state",
-        "dropout draws from the global state, and a resume must find it as it was left",
-        "at the generator of the shuffle"),
-    "ranks-out-of-step": (
-        "the ranks yield different numbers of micro-batches",
-        "a rank that runs fewer backward passes leaves the others waiting in theirs",
-        "at steps in which a rank has few samples, or none"),
-    "micro-batch-too-large": (
-        "a micro-batch exceeds micro_batch_size",
-        "micro_batch_size is what fits in a device's memory",
-        "at how a share is cut"),
-    "wrong-epoch": (
-        "a key's epoch is not the one in which its step is trained",
-        "augmentation follows from seed, epoch and sample",
-        "at the pair that is yielded"),
-    "trained-twice": (
-        "a sample is dealt more than once in an epoch", ONCE,
-        "at where a step begins, and at what fills a share"),
-    "never-trained": (
-        "a sample of an epoch is dealt to no rank", ONCE,
-        "at where a share, a step, an epoch and the plan end"),
-    "step-depends-on-ranks": (
-        "the samples of a step change with the number of ranks",
-        "a step exists before it is dealt, so that the ranks may change between two steps",
-        "at what is cut first: the epoch into steps, or the epoch into ranks"),
-    "uneven-shares": (
-        "a rank has more of a step than its share",
-        "all ranks wait for the one with the most samples",
-        "at how a step is dealt"),
-    "same-order-each-epoch": (
-        "two epochs have one order",
-        "each epoch has an order of its own, or the model learns the order",
-        "at what the order is made from"),
-    "orders-alias": (
-        "two seeds share an order, in the same or in another epoch",
-        "an order belongs to one pair of seed and epoch",
-        "at how the two numbers become one"),
-    "wrong-length": (
-        "len() is not the number of micro-batches left",
-        "len() is what an iteration begun now yields",
-        "at what len() counts from"),
-    "position-moves-on-fetch": (
-        "the position moves when something iterates", POSITION,
-        "at what happens when something is yielded"),
-    "wrong-position": (
-        "after k commits the state's position is not k", POSITION, "at what commit counts"),
-    "commit-disturbs-iteration": (
-        "a commit changes what a running iteration yields",
-        "what a loader has fetched ahead and what comes next do not depend on commits",
-        "at what an iteration reads after its first line"),
-    "iterates-from-elsewhere": (
-        "a new iteration does not begin at the position",
-        "an iteration goes from the position to the end of the plan",
-        "at where the loop starts the second time"),
-    "resume-repeats": (
-        "after a resume samples of completed steps are dealt again",
-        "completed steps stay completed, at any number of ranks",
-        "at what load_state_dict makes of the position"),
-    "resume-skips": (
-        "after a resume samples that nobody trained are left out",
-        "what was not trained before a resume is trained after it, at any number of ranks",
-        "at what load_state_dict makes of the position"),
-    "replays-the-past": (
-        "starting at a far position costs as much as the steps before it",
-        "a restart computes where it is; it does not walk there",
-        "at what runs before the first micro-batch of a resume"),
-})  # fmt: skip
-CODES = TOLD.codes
+TABLE = FindingTable(
+    {
+        "never-ends": (
+            "iterating without a commit yields more than the plan",
+            "a loader fetches ahead of the training: iterating does not wait for commits",
+            "at what the loop asks for before each step",
+        ),
+        "order-by-chance": (
+            "two samplers with equal arguments deal other samples",
+            "every rank computes the order alike, from dataset, seed and epoch",
+            "at where the shuffle has its randomness from",
+        ),
+        "moves-global-random-state": (
+            "dealing changes torch's or Python's global random state",
+            "dropout draws from the global state, and a resume must find it as it was left",
+            "at the generator of the shuffle",
+        ),
+        "ranks-out-of-step": (
+            "the ranks yield different numbers of micro-batches",
+            "a rank that runs fewer backward passes leaves the others waiting in theirs",
+            "at steps in which a rank has few samples, or none",
+        ),
+        "micro-batch-too-large": (
+            "a micro-batch exceeds micro_batch_size",
+            "micro_batch_size is what fits in a device's memory",
+            "at how a share is cut",
+        ),
+        "wrong-epoch": (
+            "a key's epoch is not the one in which its step is trained",
+            "augmentation follows from seed, epoch and sample",
+            "at the pair that is yielded",
+        ),
+        "trained-twice": (
+            "a sample is dealt more than once in an epoch",
+            ONCE,
+            "at where a step begins, and at what fills a share",
+        ),
+        "never-trained": (
+            "a sample of an epoch is dealt to no rank",
+            ONCE,
+            "at where a share, a step, an epoch and the plan end",
+        ),
+        "step-depends-on-ranks": (
+            "the samples of a step change with the number of ranks",
+            "a step exists before it is dealt, so that the ranks may change between two steps",
+            "at what is cut first: the epoch into steps, or the epoch into ranks",
+        ),
+        "uneven-shares": (
+            "a rank has more of a step than its share",
+            "all ranks wait for the one with the most samples",
+            "at how a step is dealt",
+        ),
+        "same-order-each-epoch": (
+            "two epochs have one order",
+            "each epoch has an order of its own, or the model learns the order",
+            "at what the order is made from",
+        ),
+        "orders-alias": (
+            "two seeds share an order, in the same or in another epoch",
+            "an order belongs to one pair of seed and epoch",
+            "at how the two numbers become one",
+        ),
+        "wrong-length": (
+            "len() is not the number of micro-batches left",
+            "len() is what an iteration begun now yields",
+            "at what len() counts from",
+        ),
+        "position-moves-on-fetch": (
+            "the position moves when something iterates",
+            POSITION,
+            "at what happens when something is yielded",
+        ),
+        "wrong-position": (
+            "after k commits the state's position is not k",
+            POSITION,
+            "at what commit counts",
+        ),
+        "commit-disturbs-iteration": (
+            "a commit changes what a running iteration yields",
+            "what a loader has fetched ahead and what comes next do not depend on commits",
+            "at what an iteration reads after its first line",
+        ),
+        "iterates-from-elsewhere": (
+            "a new iteration does not begin at the position",
+            "an iteration goes from the position to the end of the plan",
+            "at where the loop starts the second time",
+        ),
+        "resume-repeats": (
+            "after a resume samples of completed steps are dealt again",
+            "completed steps stay completed, at any number of ranks",
+            "at what load_state_dict makes of the position",
+        ),
+        "resume-skips": (
+            "after a resume samples that nobody trained are left out",
+            "what was not trained before a resume is trained after it, at any number of ranks",
+            "at what load_state_dict makes of the position",
+        ),
+        "replays-the-past": (
+            "starting at a far position costs as much as the steps before it",
+            "a restart computes where it is; it does not walk there",
+            "at what runs before the first micro-batch of a resume",
+        ),
+    }
+)
+CODES = TABLE.codes
 NUM_SAMPLES, BATCH, MICRO, EPOCHS = 23, 7, 2, 3
 STEPS = -(-NUM_SAMPLES // BATCH)  # per epoch
 PLAN = STEPS * EPOCHS
@@ -119,14 +147,24 @@ Keys = list[list[int]]  # pairs of epoch and sample
 # ---------------------------------------------------------------- in the ranks
 
 
+def close_answers(context: RankContext) -> None:
+    """trainer_core's own schedule and sampler do not help."""
+    names = ["StepSchedule", "ResumeAwareDistributedSampler"]
+    close_the_answer(context, "trainer_core.data", names)
+
+
 def sampler_of(
     learner: SimpleNamespace, rank: int, world_size: int, seed: int = 3, epochs: int = EPOCHS
 ) -> Any:
     """The learner's, made as a run makes it."""
     cfg = TrainConfig(
-        dataset_size=NUM_SAMPLES, seed=seed, micro_batch_size=MICRO, max_epochs=epochs,
-        pinned_global_batch_size=BATCH, world_size=world_size,
-    )  # fmt: skip
+        dataset_size=NUM_SAMPLES,
+        seed=seed,
+        micro_batch_size=MICRO,
+        max_epochs=epochs,
+        pinned_global_batch_size=BATCH,
+        world_size=world_size,
+    )
     schedule = learner.StepSchedule(NUM_SAMPLES, BATCH, epochs)
     return learner.ResumeAwareDistributedSampler(schedule, cfg, rank, world_size)
 
@@ -156,13 +194,13 @@ def deal(learner: SimpleNamespace, world_size: int, position: int = 0) -> dict[s
 
 def deals(context: RankContext, learner: SimpleNamespace) -> Any:
     """Deal the whole plan to several numbers of ranks, and that of several seeds to one."""
+    close_answers(context)
     torch.manual_seed(context.rank)
     random.seed(context.rank)
     before = torch.get_rng_state().tolist(), random.getstate()
     answer = {
         "deals": {size: deal(learner, size) for size in WORLD_SIZES[context.rank]},
         "orders": [flat(taken(sampler_of(learner, 0, 1, seed))) for seed in SEEDS],
-        "imported": imported(learner, "data"),
     }
     after = torch.get_rng_state().tolist(), random.getstate()
     return {**answer, "is_state_kept": before == after}
@@ -170,6 +208,7 @@ def deals(context: RankContext, learner: SimpleNamespace) -> Any:
 
 def resumes(context: RankContext, learner: SimpleNamespace) -> Any:
     """Peek; train some steps through a loader that fetches ahead; resume on other ranks."""
+    close_answers(context)
     straight = taken(sampler_of(learner, context.rank, 2))
     sampler = sampler_of(learner, context.rank, 2)
     taken(sampler, 3)
@@ -193,11 +232,16 @@ def resumes(context: RankContext, learner: SimpleNamespace) -> Any:
         start = None
     resumed = deal(learner, (1, 3)[context.rank], int(states[-1]))
     return {
-        "imported": [], "straight": straight, "trained": trained, "states": states,
-        "again": taken(sampler), "left": sampler.__len__(), "resumed": resumed, "far": start,
+        "straight": straight,
+        "trained": trained,
+        "states": states,
+        "again": taken(sampler),
+        "left": sampler.__len__(),
+        "resumed": resumed,
+        "far": start,
         "micro_steps": int(sampler.micro_steps),
         "after_the_end": deal(learner, 2, PLAN)["ranks"],
-    }  # fmt: skip
+    }
 
 
 class Plain(Sampler[Keys]):
@@ -242,17 +286,16 @@ def keys_of(step: list[Keys]) -> list[tuple[int, int]]:
 
 def cover(steps: Sequence[list[Keys]], where: str, codes: tuple[str, str]) -> Iterable[Finding]:
     """Findings if not every sample of the plan is there exactly once per epoch."""
-    counts = Counter(key for step in steps for key in keys_of(step))
+    keys = [key for step in steps for key in keys_of(step)]
     for epoch in range(EPOCHS):
-        extra = [sample for sample in range(NUM_SAMPLES) if counts[epoch, sample] > 1]
-        missing = [sample for sample in range(NUM_SAMPLES) if not counts[epoch, sample]]
-        for code, samples in zip(codes, (extra, missing), strict=True):
+        wrong = miscounted((sample for e, sample in keys if e == epoch), NUM_SAMPLES)
+        for code, samples in zip(codes, wrong, strict=True):
             if samples:
-                how = "more than once" if samples is extra else "on no rank"
+                how = "more than once" if samples is wrong.extra else "on no rank"
                 found = (
                     f"{len(samples)} of {NUM_SAMPLES} samples {how} in epoch {epoch} {where}"
                 )
-                yield TOLD(code, f"{found}: {some(samples)}")
+                yield TABLE(code, f"{found}: {some(samples)}")
 
 
 def shape_findings(deal: dict[str, Any]) -> Iterable[Finding]:
@@ -260,13 +303,13 @@ def shape_findings(deal: dict[str, Any]) -> Iterable[Finding]:
     size, counts = len(deal["ranks"]), [len(batches) for batches in deal["ranks"]]
     if max(counts) > PLAN * max(deal["micro_steps"]):
         found = f"{max(counts)} micro-batches, and more to come, in a plan of {PLAN} steps of "
-        yield TOLD("never-ends", f"{found}{max(deal['micro_steps'])}, without a commit")
+        yield TABLE("never-ends", f"{found}{max(deal['micro_steps'])}, without a commit")
     if len({*counts}) > 1 or len({*deal["micro_steps"]}) > 1:
-        yield TOLD("ranks-out-of-step", f"{size} ranks yield {some(counts)} micro-batches")
+        yield TABLE("ranks-out-of-step", f"{size} ranks yield {some(counts)} micro-batches")
     sizes = [len(keys) for batches in deal["ranks"] for keys in batches]
     if (most := max(sizes, default=0)) > MICRO:
         found = f"{most} samples in one on {size} rank(s), where micro_batch_size is {MICRO}"
-        yield TOLD("micro-batch-too-large", found)
+        yield TABLE("micro-batch-too-large", found)
 
 
 def deal_findings(deal: dict[str, Any], alone: dict[str, Any]) -> Iterable[Finding]:
@@ -275,32 +318,34 @@ def deal_findings(deal: dict[str, Any], alone: dict[str, Any]) -> Iterable[Findi
     for number, step in enumerate(steps if len(steps) == PLAN else ()):
         if wrong := [key for key in keys_of(step) if key[0] != number // STEPS]:
             found = f"{wrong[0]} is dealt in step {number}, with {STEPS} steps in an epoch"
-            yield TOLD("wrong-epoch", found)
+            yield TABLE("wrong-epoch", found)
     yield from cover(steps, f"on {size} rank(s)", ("trained-twice", "never-trained"))
     for number, (step, whole) in enumerate(zip(steps, steps_of(alone), strict=False)):
         ours, theirs = keys_of(step), keys_of(whole)
         if ours != theirs:
             found = f"step {number} trains samples {some([s for _, s in ours], 8)} on {size} "
             found += f"ranks and {some([s for _, s in theirs], 8)} on one"
-            yield TOLD("step-depends-on-ranks", found)
+            yield TABLE("step-depends-on-ranks", found)
         if (share := max(map(len, step))) > -(-len(ours) // size):
             found = (
                 f"one of {size} ranks has {share} of the {len(ours)} samples of step {number}"
             )
-            yield TOLD("uneven-shares", found)
+            yield TABLE("uneven-shares", found)
     for length, batches in zip(deal["lengths"], deal["ranks"], strict=True):
         if length != len(batches):
             found = f"len() is {length}, {len(batches)} came, at the run's start"
-            yield TOLD("wrong-length", found)
+            yield TABLE("wrong-length", found)
 
 
-def judge_deals(reports: Sequence[RankReport]) -> Iterable[Finding]:
+def judge_deals(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """Order, cover and shares."""
     answer, orders = reports[0].answer, reports[0].answer["orders"]
     if orders != reports[1].answer["orders"] or orders[0] != orders[-1]:
-        yield TOLD("order-by-chance", "two samplers with equal arguments deal different orders")
+        yield TABLE(
+            "order-by-chance", "two samplers with equal arguments deal different orders"
+        )
     if not answer["is_state_kept"]:
-        yield TOLD(
+        yield TABLE(
             "moves-global-random-state", "the global random state is another after dealing"
         )
     deals = {int(size): deal for r in reports for size, deal in r.answer["deals"].items()}
@@ -315,11 +360,11 @@ def judge_deals(reports: Sequence[RankReport]) -> Iterable[Finding]:
             if order in seen:
                 code = "same-order-each-epoch" if seen[order][0] == seed else "orders-alias"
                 found = f"seed {seen[order][0]}, epoch {seen[order][1]} and seed {seed}, epoch "
-                yield TOLD(code, f"{found}{epoch} go through the samples in one order")
+                yield TABLE(code, f"{found}{epoch} go through the samples in one order")
             seen[order] = seed, epoch
 
 
-def judge_resumes(reports: Sequence[RankReport]) -> Iterable[Finding]:
+def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """The position, and what comes after it."""
     for rank, answer in enumerate(report.answer for report in reports):
         peeked, fetched, committed = answer["states"]
@@ -329,25 +374,25 @@ def judge_resumes(reports: Sequence[RankReport]) -> Iterable[Finding]:
                 f"rank {rank}: position {peeked} after a peek at three micro-batches, {fetched}"
             )
             found += " after a loader began to fetch; no step was trained"
-            yield TOLD("position-moves-on-fetch", found)
+            yield TABLE("position-moves-on-fetch", found)
         if committed != COMMITTED:
             found = f"rank {rank}: position {committed} after {COMMITTED} commits"
-            yield TOLD("wrong-position", found)
+            yield TABLE("wrong-position", found)
         if answer["trained"] != answer["straight"][:cut]:
             found = (
                 f"rank {rank}: {COMMITTED} steps through a loader, committed one by one, are "
             )
-            yield TOLD("commit-disturbs-iteration", f"{found}not those of a plain iteration")
+            yield TABLE("commit-disturbs-iteration", f"{found}not those of a plain iteration")
         if answer["again"] != answer["straight"][cut:]:
             found = f"rank {rank}: after {COMMITTED} commits an iteration begins with "
             found += f"{answer['again'][:1]}, expected {answer['straight'][cut : cut + 1]}"
-            yield TOLD("iterates-from-elsewhere", found)
+            yield TABLE("iterates-from-elsewhere", found)
         for length, count, where in [
             (answer["left"], len(answer["again"]), f"after {COMMITTED} commits"),
             (answer["resumed"]["lengths"][0], len(answer["resumed"]["ranks"][0]), "resumed"),
         ]:
             if length != count:
-                yield TOLD("wrong-length", f"len() is {length}, {count} came, {where}")
+                yield TABLE("wrong-length", f"len() is {length}, {count} came, {where}")
     done = {
         "ranks": [report.answer["trained"] for report in reports],
         "micro_steps": [report.answer["micro_steps"] for report in reports],
@@ -359,18 +404,18 @@ def judge_resumes(reports: Sequence[RankReport]) -> Iterable[Finding]:
         yield from cover(steps, where, ("resume-repeats", "resume-skips"))
         if any(answer["after_the_end"]):
             found = f"a plan of {PLAN} steps, resumed at position {PLAN}, yields more"
-            yield TOLD("resume-repeats", found)
+            yield TABLE("resume-repeats", found)
         if answer["far"] is None:
             found = (
                 f"the first micro-batch at position {FAR_EPOCH * STEPS} did not come in 0.5 s"
             )
-            yield TOLD("replays-the-past", f"{found} of computing")
+            yield TABLE("replays-the-past", f"{found} of computing")
         elif {epoch for keys in answer["far"] for epoch, _ in keys} != {FAR_EPOCH}:
             found = f"position {FAR_EPOCH * STEPS} begins with {answer['far'][:2]}"
-            yield TOLD("wrong-epoch", f"{found}; with {STEPS} steps it is epoch {FAR_EPOCH}")
+            yield TABLE("wrong-epoch", f"{found}; with {STEPS} steps it is epoch {FAR_EPOCH}")
 
 
 SCENARIOS = [
-    Scenario(name="deal", body=deals, judge=first_of("data", judge_deals), deadline_s=5),
-    Scenario(name="resume", body=resumes, judge=first_of("data", judge_resumes), deadline_s=5),
+    Scenario(name="deal", body=deals, judge=only_first(judge_deals), deadline_s=5),
+    Scenario(name="resume", body=resumes, judge=only_first(judge_resumes), deadline_s=5),
 ]

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,82 +17,111 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from trainer_core.config import TrainConfig
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import largest_difference, marked_samples, weights_of
-from rehearsal.harness_cells import Told, first_of, imported, refusal
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.judge.findings import only_first
+from rehearsal.kit.judge.weights import STAY_EQUAL, largest_difference
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.refusal import refusal
+from rehearsal.kit.observe.samples import marked_samples, weights_of
+from rehearsal.kit.observe.waiting import wait_until
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding, FindingTable
 
 WHO = "the launcher's environment says who a rank is; alone, a process is rank 0 of 1"
 # code: meaning; rule; where to look
-TOLD = Told({
-    "wrong-identity": (
-        "rank, local rank, world size or device are not those of the environment", WHO,
-        "at which variable each number is read from"),
-    "group-of-one": (
-        "a single process joins a group", "a group is for peers; a notebook has no launcher",
-        "at what happens where the launcher's variables are missing"),
-    "wrong-backend": (
-        "the group cannot carry what the device needs",
-        "tensors on a GPU travel by nccl, those on the CPU by gloo",
-        "at what chooses the backend"),
-    "group-before-device": (
-        "the group is joined before the rank has its device",
-        "a communicator that is made before the device is chosen sits on the first GPU",
-        "at the order of the two"),
-    "timeout-ignored": (
-        "the group does not have cfg.dist_timeout_s",
-        "how long ranks wait for a dead one is a setting, not a default",
-        "at what the group is told"),
-    "accepts-the-impossible": (
-        "a world size or a number of GPUs that cannot be is accepted",
-        "what cannot work is refused at the start, with a ValueError",
-        "at what is compared before the group is joined"),
-    "raises-alone": (
-        "one rank refuses and another goes on",
-        "a rank that raises alone leaves the others waiting for it",
-        "at whether all ranks look at the same numbers"),
-    "ranks-differ": (
-        "after wrapping, the ranks hold different weights",
-        "ranks that start alike and take the same steps stay alike",
-        "at what makes the ranks start alike"),
-    "not-the-mean": (
-        "a gradient is not the mean over the ranks", "all ranks step on one gradient, the mean",
-        "at what happens to gradients between backward and step"),
-    "random-state-moved": (
-        "wrapping draws from, or sets, the random state",
-        "a start must draw nothing that another start did not: dropout would differ",
-        "at what is fed to the model while it is wrapped"),
-    "gradient-left-over": (
-        "after wrapping, gradients are not zero",
-        "the first step trains on its own samples only", "at the end of wrap_model"),
-    "not-unwrapped": (
-        "unwrap does not return the model that was wrapped",
-        "checkpoints hold the model's own names, on one rank or on many",
-        "at what unwrap does to a wrapped and to a bare model"),
-    "cleanup-waits": (
-        "cleanup_dist waits for other ranks",
-        "a rank also leaves when another one is dead, and must not wait for it",
-        "at the collectives of the way out"),
-    "wrapper-outlives-group": (
-        "the wrapper is alive when the group ends",
-        "a wrapper that outlives its group keeps threads, which abort a finished process",
-        "at what still refers to a wrapper that nobody uses"),
-    "group-left-behind": (
-        "the group exists after cleanup_dist", "who joins, leaves: the next attempt joins anew",
-        "at cleanup_dist"),
-    "joins-the-last-attempt": (
-        "a second group meets in the store what the first left there",
-        "the agent's store outlives an attempt: each attempt needs keys that are its own",
-        "at the store that the group is given"),
-    "resumed-run-differs": (
-        "a resumed run is not bit for bit the uninterrupted one",
-        "three floats added in another order have another sum: the order of the sums must be "
-        "the same after every start",
-        "at how gradients are laid out in the first backward pass after wrapping, and later"),
-})  # fmt: skip
-CODES = TOLD.codes
+TABLE = FindingTable(
+    {
+        "wrong-identity": (
+            "rank, local rank, world size or device are not those of the environment",
+            WHO,
+            "at which variable each number is read from",
+        ),
+        "group-of-one": (
+            "a single process joins a group",
+            "a group is for peers; a notebook has no launcher",
+            "at what happens where the launcher's variables are missing",
+        ),
+        "wrong-backend": (
+            "the group cannot carry what the device needs",
+            "tensors on a GPU travel by nccl, those on the CPU by gloo",
+            "at what chooses the backend",
+        ),
+        "group-before-device": (
+            "a collective can run before the rank has selected its GPU",
+            "NCCL creates a communicator at the first collective, on the GPU that is current "
+            "then: GPU 0, until the rank selects its own",
+            "at when the GPU is selected, and at what can run before that",
+        ),
+        "timeout-ignored": (
+            "the group does not have cfg.dist_timeout_s",
+            "how long ranks wait for a dead one is a setting, not a default",
+            "at what the group is told",
+        ),
+        "accepts-the-impossible": (
+            "a world size or a number of GPUs that cannot be is accepted",
+            "what cannot work is refused at the start, with a ValueError",
+            "at what is compared before the group is joined",
+        ),
+        "raises-alone": (
+            "one rank refuses and another goes on",
+            "a rank that raises alone leaves the others waiting for it",
+            "at whether all ranks look at the same numbers",
+        ),
+        "ranks-differ": (
+            "after wrapping, the ranks hold different weights",
+            STAY_EQUAL,
+            "at what makes the ranks start alike",
+        ),
+        "not-the-mean": (
+            "a gradient is not the mean over the ranks",
+            "all ranks step on one gradient, the mean",
+            "at what happens to gradients between backward and step",
+        ),
+        "random-state-moved": (
+            "wrapping draws from, or sets, the random state",
+            "a start must draw nothing that another start did not: dropout would differ",
+            "at what is fed to the model while it is wrapped",
+        ),
+        "gradient-left-over": (
+            "after wrapping, gradients are not zero",
+            "the first step trains on its own samples only",
+            "at the end of wrap_model",
+        ),
+        "not-unwrapped": (
+            "unwrap does not return the model that was wrapped",
+            "checkpoints hold the model's own names, on one rank or on many",
+            "at what unwrap does to a wrapped and to a bare model",
+        ),
+        "cleanup-waits": (
+            "cleanup_dist waits for other ranks",
+            "a rank also leaves when another one is dead, and must not wait for it",
+            "at the collectives of the way out",
+        ),
+        "wrapper-outlives-group": (
+            "the wrapper is alive when the group ends",
+            "a wrapper that outlives its group keeps threads, which abort a finished process",
+            "at what still refers to a wrapper that nobody uses",
+        ),
+        "group-left-behind": (
+            "the group exists after cleanup_dist",
+            "who joins, leaves: the next attempt joins anew",
+            "at cleanup_dist",
+        ),
+        "joins-the-last-attempt": (
+            "a second group meets in the store what the first left there",
+            "the agent's store outlives an attempt: each attempt needs keys that are its own",
+            "at the store that the group is given",
+        ),
+        "resumed-run-differs": (
+            "a resumed run is not bit for bit the uninterrupted one",
+            "three floats summed in a different order give a different result: fix the "
+            "order, the same after every start",
+            "at how the first backward pass after wrapping lays out gradients, and later ones",
+        ),
+    }
+)
+CODES = TABLE.codes
 FEATURES, STEPS, SAVED_AFTER = 5, 4, 2
 SHARES = ([3, 1, 2], [2, 0, 1], [4, 4, 1], [1, 2, 0])  # samples by step and rank
 PATIENCE_S = 3.0
@@ -158,8 +186,15 @@ def identity_of(info: Any) -> list[Any]:
     return [info.rank, info.local_rank, info.world_size, str(info.device)]
 
 
+def close_answers(context: RankContext) -> None:
+    """trainer_core's own functions do not help."""
+    names = ["maybe_init_dist", "cleanup_dist", "wrap_model", "unwrap"]
+    close_the_answer(context, "trainer_core.distributed", names)
+
+
 def attempts(context: RankContext, learner: SimpleNamespace) -> Any:
     """Train four steps; then, in a second group, the last two from what was saved."""
+    close_answers(context)
     os.environ.update(LOCAL_RANK=str(context.rank % 2), LOCAL_WORLD_SIZE="2")
     cfg = TrainConfig(device="cpu", dist_timeout_s=30.0)
     gc.freeze()  # a collection looks at what comes now, not at all of torch
@@ -180,14 +215,6 @@ def attempts(context: RankContext, learner: SimpleNamespace) -> Any:
     del wrapped
     learner.cleanup_dist()
     return {"finds": finds, "resumed": weights_of(model)}
-
-
-def wait_until(holds: Callable[[], bool]) -> bool:
-    """Whether it came to hold within the time that a slow machine may take."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    return holds()
 
 
 def drop(wrapped: nn.Module) -> None:
@@ -223,7 +250,7 @@ def first_attempt(context: RankContext, learner: SimpleNamespace, cfg: TrainConf
     del wrapped
     # Rank 0 leaves first; the others wait for its note, as long as it may take a slow machine.
     note = context.folder / "rank-0-has-left"
-    answer["waits"] = context.rank > 0 and not wait_until(note.exists)
+    answer["waits"] = context.rank > 0 and not wait_until(note.exists, PATIENCE_S)
     learner.cleanup_dist()
     if context.rank == 0:
         note.touch()
@@ -240,7 +267,7 @@ def whole_step() -> nn.Module:
 
 def alone(learner: SimpleNamespace) -> dict[str, Any]:
     """One process: started by a launcher, and by nobody."""
-    answer: dict[str, Any] = {"alone": [], "imported": []}
+    answer: dict[str, Any] = {"alone": []}
     kept, cfg = dict(os.environ), TrainConfig(device="cpu")
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
     for how in ("started with WORLD_SIZE=1", "started by no launcher"):
@@ -262,6 +289,7 @@ def alone(learner: SimpleNamespace) -> dict[str, Any]:
 
 def starts(context: RankContext, learner: SimpleNamespace) -> Any:
     """Starts that must be refused, and one with two GPUs that only take notes."""
+    close_answers(context)
     gc.freeze()
     answer = alone(learner)
     if "is_unwrapped" not in answer or answer["alone"][-1][1]:
@@ -285,7 +313,10 @@ def starts(context: RankContext, learner: SimpleNamespace) -> Any:
         # As a real group does: nobody is through before all have come.
         arrivals = [turns[-1].with_suffix(f".{rank}") for rank in range(context.world_size)]
         arrivals[context.rank].touch()
-        wait_until(lambda: all(arrival.exists() for arrival in arrivals))
+        wait_until(lambda: all(arrival.exists() for arrival in arrivals), PATIENCE_S)
+
+    def meets(*_: Any, **__: Any) -> None:
+        notes.append(["collective"])
 
     def sets(device: Any) -> None:
         notes.append(["device", device if isinstance(device, int) else device.index])
@@ -293,20 +324,34 @@ def starts(context: RankContext, learner: SimpleNamespace) -> Any:
     infos: list[Any] = []
     torch.cuda.set_device = sets
     dist.init_process_group = joins
+    dist.barrier = dist.all_reduce = meets
     other = 1 - context.rank  # so that rank and local rank are told apart
     cuda = start({"device": "auto", "dist_timeout_s": 77.0}, 2, LOCAL_RANK=other)
     devices = [str(info.device) for info in infos]
+    seen = list(notes)
+    refused = {
+        "device=cuda, without a GPU": start({"device": "cuda"}, 0),
+        "world_size=5, 2 started": start({"device": "cpu", "world_size": 5}, 0),
+        "4 ranks on a node of 2 GPUs": start(
+            {"device": "auto"}, 2, LOCAL_RANK=context.rank * 3, LOCAL_WORLD_SIZE=4
+        ),
+    }
+    infos.clear()
+    own = {"LOCAL_RANK": other, "LOCAL_WORLD_SIZE": 2, "CUDA_VISIBLE_DEVICES": other}
+    only = start({"device": "auto"}, 1, **own)
     return {
-        **answer, "cuda": cuda, "notes": list(notes), "devices": devices, "local_rank": other,
-        "refused": {
-            "device=cuda, without a GPU": start({"device": "cuda"}, 0),
-            "world_size=5, 2 started": start({"device": "cpu", "world_size": 5}, 0),
-            "4 ranks on a node of 2 GPUs": start(
-                {"device": "auto"}, 2, LOCAL_RANK=context.rank * 3, LOCAL_WORLD_SIZE=4
-            ),
+        **answer,
+        "cuda": cuda,
+        "notes": seen,
+        "devices": devices,
+        "local_rank": other,
+        "refused": refused,
+        "only_gpu": {
+            "error": only,
+            "devices": [str(info.device) for info in infos],
+            "selected": [note[1] for note in notes if note[0] == "device"],
         },
-        "imported": imported(learner, "distributed"),
-    }  # fmt: skip
+    }
 
 
 # ---------------------------------------------------------------- in the kernel
@@ -317,12 +362,12 @@ def judge_alone(answer: Mapping[str, Any]) -> Iterable[Finding]:
     for how, error, has_group, *identities in answer["alone"]:
         if error or has_group:
             what = f"{error[0]}: {error[2][:120]}" if error else "there is a process group"
-            yield TOLD("group-of-one", f"one process, {how}: {what}")
+            yield TABLE("group-of-one", f"one process, {how}: {what}")
         for who in identities:
             if who != [0, 0, 1, "cpu"]:
                 yield identity_finding(who, [0, 0, 1, "cpu"])
     if not answer["is_unwrapped"]:
-        yield TOLD("not-unwrapped", "one process: unwrap returns another object")
+        yield TABLE("not-unwrapped", "one process: unwrap returns another object")
 
 
 def identity_finding(found: list[Any], expected: list[Any]) -> Finding:
@@ -332,10 +377,10 @@ def identity_finding(found: list[Any], expected: list[Any]) -> Finding:
         ", ".join(f"{n} {v}" for n, v in zip(names, who, strict=True))
         for who in (found, expected)
     ]
-    return TOLD("wrong-identity", f"found {said[0]}; the environment says {said[1]}")
+    return TABLE("wrong-identity", f"found {said[0]}; the environment says {said[1]}")
 
 
-def judge_starts(reports: Sequence[RankReport]) -> Iterable[Finding]:
+def judge_starts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """Devices, and what is refused by all."""
     for report in reports:
         yield from judge_alone(report.answer)
@@ -344,46 +389,64 @@ def judge_starts(reports: Sequence[RankReport]) -> Iterable[Finding]:
         refuses = [bool(error and error[1]) for error in errors]
         if not any(refuses):
             how = f"raises {errors[0][0]}: {errors[0][2][:100]}" if errors[0] else "is accepted"
-            yield TOLD("accepts-the-impossible", f"{what}: {how}")
+            yield TABLE("accepts-the-impossible", f"{what}: {how}")
         elif not all(refuses):
             rank = refuses.index(True)
             how = errors[1 - rank][0] if errors[1 - rank] else "nothing"
             found = f"{what}: rank {rank} raises {errors[rank][0]}, rank {1 - rank} {how}"
-            yield TOLD("raises-alone", found)
+            yield TABLE("raises-alone", found)
     for rank, answer in enumerate(report.answer for report in reports):
         notes, local_rank = answer["notes"], answer["local_rank"]
         if answer["cuda"]:
             found = f"two GPUs, two ranks: {answer['cuda'][0]}: {answer['cuda'][2][:160]}"
-            yield TOLD("wrong-backend", found)
+            yield TABLE("wrong-backend", found)
         joins = [note for note in notes if note[0] == "join"]
         expected = f"cuda:{local_rank}"
         if answer["devices"] != [expected] or not joins:
             found = f"two GPUs, rank {rank} with local rank {local_rank}: device "
-            yield TOLD("wrong-identity", f"{found}{answer['devices']}, joins {joins}")
+            yield TABLE("wrong-identity", f"{found}{answer['devices']}, joins {joins}")
         _, backend, bound, timeout = joins[0]
         if "nccl" not in backend and backend != "None":
             found = f"two GPUs, rank {rank} on {expected}: the group's backend is {backend}"
-            yield TOLD("wrong-backend", found)
+            yield TABLE("wrong-backend", found)
         taken = [note[1] for note in notes if note[0] == "device"]
         if bound != expected and taken and taken[0] != local_rank:
             found = f"two GPUs, rank {rank} with local rank {local_rank} takes GPU {taken[0]}"
-            yield TOLD("wrong-identity", found)
-        if ["device", local_rank] not in notes[: notes.index(joins[0])] and bound != expected:
-            found = f"two GPUs, rank {rank} with local rank {local_rank}: {notes}"
-            yield TOLD("group-before-device", found)
+            yield TABLE("wrong-identity", found)
+        kinds = [note[0] for note in notes]
+        at = kinds.index("collective") if "collective" in kinds else len(notes)
+        if ["device", local_rank] not in notes[:at] and bound != expected:
+            when = "before its first collective" if at < len(notes) else "before it returned"
+            found = f"two GPUs, rank {rank} with local rank {local_rank}: maybe_init_dist "
+            found += f"joined and did not select GPU {local_rank} {when}"
+            yield TABLE("group-before-device", found)
         if timeout != 77.0:
             found = f"dist_timeout_s is 77, and the group is told {timeout}"
-            yield TOLD("timeout-ignored", found)
+            yield TABLE("timeout-ignored", found)
+    yield from only_gpu_findings([report.answer for report in reports])
 
 
-def judge_attempts(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterable[Finding]:
-    """Wrapping, leaving, joining again, resuming."""
-    return list(attempts_findings(reports))[:1]
+def only_gpu_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+    """One visible GPU per process: its number is 0, whatever the local rank is.
+
+    By their number alone, a GPU of one's own can't be told from one that is shared, so an
+    answer may also refuse, on every rank.
+    """
+    errors = [answer["only_gpu"]["error"] for answer in answers]
+    if all(error and error[1] for error in errors):
+        return
+    for rank, answer in enumerate(answers):
+        only, local_rank = answer["only_gpu"], answer["local_rank"]
+        found = f"rank {rank}, with local rank {local_rank}, sees one GPU: "
+        if only["error"]:
+            code = "raises-alone" if only["error"][1] else "wrong-identity"
+            yield TABLE(code, f"{found}it raises {only['error'][0]}: {only['error'][2][:100]}")
+        elif not {*only["devices"]} <= {"cuda", "cuda:0"} or any(only["selected"]):
+            found += f"its device is {only['devices'][0]}, and it selects {only['selected']}"
+            yield TABLE("wrong-identity", found)
 
 
-def attempts_findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
+def judge_attempts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """In the order in which things happen, from events: the second group may not come about."""
     left = [event for report in reports for event in report.of("left")]
     if len(left) < len(reports):
@@ -392,31 +455,31 @@ def attempts_findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
     for rank, (first, report) in enumerate(zip(left, reports, strict=True)):
         if first["waits"]:
             found = f"rank {rank} stayed for {PATIENCE_S:g} s, and rank 0 could not leave"
-            yield TOLD("cleanup-waits", found)
+            yield TABLE("cleanup-waits", found)
         for event in report.of("destroyed"):
             if event["live_wrappers"]:
                 found = (
                     f"rank {rank}: {event['live_wrappers']} wrapper(s) alive when the group "
                 )
-                yield TOLD("wrapper-outlives-group", f"{found}was destroyed")
+                yield TABLE("wrapper-outlives-group", f"{found}was destroyed")
         if first["is_initialized"]:
-            yield TOLD("group-left-behind", f"rank {rank} is in its group after cleanup_dist")
+            yield TABLE("group-left-behind", f"rank {rank} is in its group after cleanup_dist")
     for rank, (first, report) in enumerate(zip(left, reports, strict=True)):
         again = f"rank {rank}, joining a second time in one process: "
         if not report.has_answer:
             why = report.failure.message[:120] if report.failure else "it still waits"
-            yield TOLD("joins-the-last-attempt", again + why)
+            yield TABLE("joins-the-last-attempt", again + why)
             continue
         if report.answer["finds"]:
             found = "it finds the first group's keys in the store"
-            yield TOLD("joins-the-last-attempt", again + found)
+            yield TABLE("joins-the-last-attempt", again + found)
         difference, name = largest_difference(first["straight"], report.answer["resumed"])
         if first["straight"] != report.answer["resumed"]:
             found = (
                 f"{STEPS} steps, and {SAVED_AFTER} and {STEPS - SAVED_AFTER} with a restart "
             )
             found += f"between: on {len(left)} ranks {name} differs by {difference:.2g}"
-            yield TOLD("resumed-run-differs", found)
+            yield TABLE("resumed-run-differs", found)
 
 
 def wrap_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
@@ -425,33 +488,35 @@ def wrap_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
         difference, name = largest_difference(answer["start"], answer["wrapped"])
         if difference:
             found = f"rank {rank} starts up to {difference:.2g} in {name} away from rank 0"
-            yield TOLD("ranks-differ", found)
+            yield TABLE("ranks-differ", found)
     for rank, answer in enumerate(answers):
         expected = [rank, rank % 2, len(answers), "cpu"]
         if answer["identity"] != expected:
             yield identity_finding(answer["identity"], expected)
         if not answer["is_random_state_kept"]:
-            yield TOLD("random-state-moved", f"rank {rank}: another state after wrap_model")
+            yield TABLE("random-state-moved", f"rank {rank}: another state after wrap_model")
         zeros = {name: "00" * (len(text) // 2) for name, text in answer["left_over"].items()}
         difference, name = largest_difference(answer["left_over"], zeros)
         if difference:
             found = f"rank {rank}: {name} has gradients up to {difference:.2g} before any step"
-            yield TOLD("gradient-left-over", found)
+            yield TABLE("gradient-left-over", found)
         if not answer["is_unwrapped"]:
             found = f"rank {rank}: unwrap of the wrapped or of the bare model is another object"
-            yield TOLD("not-unwrapped", found)
+            yield TABLE("not-unwrapped", found)
         difference, name = largest_difference(answer["mean"], answer["gradient"])
         if not difference < 1e-4:
             found = f"rank {rank}: {name} has a gradient up to {difference:.2g} from the mean"
-            yield TOLD("not-the-mean", f"{found} over {len(answers)} ranks")
+            yield TABLE("not-the-mean", f"{found} over {len(answers)} ranks")
 
 
 SCENARIOS = [
+    Scenario(name="starts", body=starts, judge=only_first(judge_starts), deadline_s=6),
     Scenario(
-        name="starts", body=starts, judge=first_of("distributed", judge_starts), deadline_s=6
-    ),
-    Scenario(
-        name="attempts", body=attempts, judge=judge_attempts, world_size=3, deadline_s=6,
+        name="attempts",
+        body=attempts,
+        judge=only_first(judge_attempts),
+        world_size=3,
+        deadline_s=6,
         judges_failures=True,
     ),
-]  # fmt: skip
+]

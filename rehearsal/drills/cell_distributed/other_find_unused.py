@@ -21,7 +21,7 @@ def maybe_init_dist(cfg):
     if cfg.world_size > 1 and cfg.world_size != me.world_size:
         raise ValueError(f"world_size is {cfg.world_size}, torchrun started {me.world_size}")
     if wants_gpu and torch.cuda.device_count() < number("LOCAL_WORLD_SIZE", 1):
-        raise ValueError(f"{torch.cuda.device_count()} GPUs, and a rank needs one of its own")
+        raise ValueError(f"{torch.cuda.device_count()} GPUs; each rank needs its own")
     device = torch.device(f"cuda:{me.local_rank}" if wants_gpu else "cpu")
     if me.world_size > 1:
         limit = timedelta(seconds=cfg.dist_timeout_s)
@@ -31,7 +31,7 @@ def maybe_init_dist(cfg):
             rank=me.rank,
             world_size=me.world_size,
             timeout=limit,
-            # Binds the group to the device, which is as good as setting it first.
+            # Binds the group to this device: no collective can run on another one.
             device_id=device if wants_gpu else None,
         )
     return me._replace(device=device)
@@ -46,7 +46,7 @@ def cleanup_dist():
 
 def wrap_model(model, info, no_inputs):
     if info.world_size > 1:
-        # Searches the graph in each step, and never rebuilds its buckets.
+        # Walks the graph in every step, and never rebuilds its buckets.
         model = DistributedDataParallel(model, find_unused_parameters=True)
     return model
 

@@ -24,10 +24,12 @@ def maybe_init_dist(cfg):
     if cfg.world_size not in (1, world_size):
         raise ValueError(f"{cfg.world_size} ranks configured, {world_size} started")
     gpus = 0 if cfg.device == "cpu" else torch.cuda.device_count()
-    if (gpus or cfg.device == "cuda") and gpus < here:
+    if (gpus or cfg.device == "cuda") and gpus < here and gpus != 1:
         raise ValueError(f"{here} ranks on this node for {gpus} GPUs")
+    # One visible GPU is this process's own, as srun --gpus-per-task=1 gives it: number 0.
+    index = 0 if gpus == 1 else local_rank
     if gpus:
-        torch.cuda.set_device(local_rank)
+        torch.cuda.set_device(index)
     if world_size > 1:
         timeout = timedelta(seconds=cfg.dist_timeout_s)
         store = attempt_store(rank, world_size, timeout)
@@ -35,7 +37,7 @@ def maybe_init_dist(cfg):
         dist.init_process_group(
             backend, rank=rank, world_size=world_size, store=store, timeout=timeout
         )
-    device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
+    device = torch.device("cuda", index) if gpus else torch.device("cpu")
     return Me(rank, local_rank, world_size, device)
 
 
@@ -45,7 +47,7 @@ def cleanup_dist():
 
 
 class Averaged(nn.Module):
-    """One all-reduce per parameter, when its gradient is there: no buckets, no layout."""
+    """One all-reduce per parameter, once its gradient is ready: no buckets, no layout."""
 
     def __init__(self, model, world_size):
         super().__init__()

@@ -5,22 +5,22 @@ from __future__ import annotations
 import gc
 import math
 import signal
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import cover_findings, some, trained_by_step
-from rehearsal.harness_steps import close_the_answer, own_answer
-from rehearsal.rank import RankContext
-from rehearsal.ranks import Fault
-from rehearsal.verdict import Finding, is_echo
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.judge.coverage import coverage_findings, most_steps, samples_by_step
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.judge.weights import STAY_EQUAL
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.waiting import all_arrive
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding, is_echo
 
 CODES = {
-    "walkthroughs-own": "calls the package's own run instead of its own",
     "trained-twice": "a sample is trained more than once per epoch",
     "never-trained": "a sample is left out",
     "ranks-differ": "the ranks end with different weights, or after different steps",
@@ -48,12 +48,25 @@ def config(context: RankContext, name: str, data: str = "toy") -> Any:
     from trainer_core.config import TrainConfig
 
     return TrainConfig(
-        run_dir=context.folder / name, data=data, dataset_size=NUM_SAMPLES, max_epochs=EPOCHS,
-        hidden_dim=8, num_heads=2, num_layers=1, micro_batch_size=2, grad_accum_steps=2,
-        dropout=0.2, learning_rate=0.01, warmup_steps=2, checkpoint_every_steps=EVERY,
-        log_every=3, keep_last=2, device="cpu", dist_timeout_s=30.0,
+        run_dir=context.folder / name,
+        data=data,
+        dataset_size=NUM_SAMPLES,
+        max_epochs=EPOCHS,
+        hidden_dim=8,
+        num_heads=2,
+        num_layers=1,
+        micro_batch_size=2,
+        grad_accum_steps=2,
+        dropout=0.2,
+        learning_rate=0.01,
+        warmup_steps=2,
+        checkpoint_every_steps=EVERY,
+        log_every=3,
+        keep_last=2,
+        device="cpu",
+        dist_timeout_s=30.0,
         **SHAPES[data.partition(":")[0]],
-    )  # fmt: skip
+    )
 
 
 class Watch:
@@ -108,19 +121,9 @@ def body_of(name: str) -> Callable[[RankContext, SimpleNamespace], Any]:
 # ---------------------------------------------------------------- judging a run
 
 
-def steps_of(report: RankReport) -> list[list[int]]:
-    """The samples of each optimizer step that was completed."""
-    return trained_by_step(report)[: len(report.of("optimizer_step"))]
-
-
 def together(reports: Sequence[RankReport]) -> list[list[int]]:
     """The samples of each step that any rank has completed, over all ranks."""
-    ranks = [trained_by_step(report) for report in reports]
-    most = max(len(report.of("optimizer_step")) for report in reports)
-    return [
-        sorted(s for rank in ranks for s in (rank[at] if at < len(rank) else []))
-        for at in range(most)
-    ]
+    return samples_by_step(reports)[: most_steps(reports)]
 
 
 def summary_findings(
@@ -138,10 +141,11 @@ def summary_findings(
             wrong["loss"] = loss
         if wrong:
             yield Finding(
-                "wrong-summary", f"rank {report.rank}, {status} at {step}: returned {wrong}",
+                "wrong-summary",
+                f"rank {report.rank}, {status} at {step}: returned {wrong}",
                 "who starts the job goes by what it returns, on every rank",
                 "at what is returned",
-            )  # fmt: skip
+            )
             return
 
 
@@ -149,10 +153,11 @@ def undisturbed_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """Every sample once per epoch, in twelve steps, on ranks that agree."""
-    yield from own_answer(reports)
     if not all(report.has_answer for report in reports):
         return
-    yield from cover_findings(reports, NUM_SAMPLES, EPOCHS, "at where the loop begins and ends")
+    yield from coverage_findings(
+        reports, NUM_SAMPLES, EPOCHS, "at where the loop begins and ends"
+    )
     yield from agreement_findings(reports)
     yield from summary_findings(reports, TOTAL, "done")
 
@@ -160,15 +165,18 @@ def undisturbed_judge(
 def agreement_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
     """Steps and weights of the ranks."""
     counts = [len(report.of("optimizer_step")) for report in reports]
-    hashes = {report.answer["true"] or report.answer["summary"]["weights_sha256"]
-              for report in reports}  # fmt: skip
+    hashes = {
+        report.answer["true"] or report.answer["summary"]["weights_sha256"]
+        for report in reports
+    }
     if len(set(counts)) > 1 or len(hashes) > 1:
         yield Finding(
-            "ranks-differ", f"optimizer steps per rank: {some(counts)}; different weights: "
+            "ranks-differ",
+            f"optimizer steps per rank: {some(counts)}; different weights: "
             f"{'yes' if len(hashes) > 1 else 'no'}",
-            "ranks that start alike and take the same steps stay alike",
+            STAY_EQUAL,
             "at what one rank decides for itself",
-        )  # fmt: skip
+        )
 
 
 def sigterm_judge(
@@ -179,23 +187,29 @@ def sigterm_judge(
     counts = [len(report.of("optimizer_step")) for report in reports]
     if any(report.exitcode == -signal.SIGTERM for report in reports):
         yield Finding(
-            "died-of-sigterm", f"SIGTERM in step {STOP_AT} ended the process of rank 1",
-            rule, "at what the signal does in this process",
-        )  # fmt: skip
+            "died-of-sigterm",
+            f"SIGTERM in step {STOP_AT} ended the process of rank 1",
+            rule,
+            "at what the signal does in this process",
+        )
         return
     if not all(report.has_answer for report in reports) or len(set(counts)) > 1:
         yield Finding(
-            "stopped-alone", f"SIGTERM reached rank 1 in step {STOP_AT}; optimizer steps per "
+            "stopped-alone",
+            f"SIGTERM reached rank 1 in step {STOP_AT}; optimizer steps per "
             f"rank: {some(counts)}; returned: rank(s) "
-            f"{some([r.rank for r in reports if r.has_answer]) or 'none'}", rule,
+            f"{some([r.rank for r in reports if r.has_answer]) or 'none'}",
+            rule,
             "at which ranks know of the signal, and when",
-        )  # fmt: skip
+        )
         return
     if counts[0] > STOP_AT + 2:
         yield Finding(
-            "sigterm-ignored", f"SIGTERM in step {STOP_AT}, and {counts[0]} steps were taken",
-            rule, "at who looks at the signal, and how often",
-        )  # fmt: skip
+            "sigterm-ignored",
+            f"SIGTERM in step {STOP_AT}, and {counts[0]} steps were taken",
+            rule,
+            "at who looks at the signal, and how often",
+        )
         return
     yield from agreement_findings(reports)
     yield from summary_findings(reports, counts[0], "preempted")
@@ -222,23 +236,28 @@ def start_findings(
     if at is None and (steps or all(report.has_answer for report in reports)):
         first = steps[0] if steps else []
         yield Finding(
-            "another-order", f"{saved} steps were done; the next start trained samples "
+            "another-order",
+            f"{saved} steps were done; the next start trained samples "
             f"{some(first, 8)} first, then {len(steps) - 1} step(s) more; undisturbed, no step "
-            "sequence is like that", "a resume goes on after the last saved step, in the same "
-            "order", "at the position that is restored, and at who counts it on",
-        )  # fmt: skip
+            "sequence is like that",
+            "a resume goes on after the last saved step, in the same order",
+            "at the position that is restored, and at who counts it on",
+        )
     elif at == 0:
         yield Finding(
-            "began-again", f"{saved} steps were done, and the next start began with step 1",
-            "a start goes on from the newest whole checkpoint", "at what a start looks for",
-        )  # fmt: skip
+            "began-again",
+            f"{saved} steps were done, and the next start began with step 1",
+            "a start goes on from the newest whole checkpoint",
+            "at what a start looks for",
+        )
     elif at is not None and not least <= at <= saved:
         yield Finding(
-            code, f"{saved} steps were done, the next start began with step {at + 1}, of which "
+            code,
+            f"{saved} steps were done, the next start began with step {at + 1}, of which "
             f"step {least + 1} is the first that was to be expected",
             "a kill costs at most the steps since the last save; a stop costs none",
             "at when the loop saves",
-        )  # fmt: skip
+        )
 
 
 def killed_judge(
@@ -266,11 +285,12 @@ def resumed_judge(
     if truth != got:
         at = start_of(together(reports), plan)
         yield Finding(
-            "another-outcome", f"resumed at step {at}: the weights after step {TOTAL} are not "
+            "another-outcome",
+            f"resumed at step {at}: the weights after step {TOTAL} are not "
             "those of the undisturbed run",
             "killed and resumed equals uninterrupted, bit for bit",
             "at what the next step depends on: moments, random streams, learning rate",
-        )  # fmt: skip
+        )
 
 
 def finished_judge(
@@ -284,18 +304,22 @@ def finished_judge(
         steps = len(report.of("optimizer_step"))
         if files or steps:
             yield Finding(
-                "touched-finished-run", f"rank {report.rank}: {steps} steps, {some(files, 3)}",
+                "touched-finished-run",
+                f"rank {report.rank}: {steps} steps, {some(files, 3)}",
                 "a run that is finished stays as it is, however often it is started",
                 "at what happens before it is known whether anything is left to train",
-            )  # fmt: skip
+            )
             return
     yield from summary_findings(reports, TOTAL, "done")
     names = [rs[0].answer["summary"]["weights_sha256"] for rs in (earlier["resumed"], reports)]
     if names[0] != names[1]:
         yield Finding(
-            "wrong-summary", f"weights_sha256 was {names[0][:12]}, and is {names[1][:12]} when "
-            "a finished run is started", "a run's weights are one set", "at what is hashed",
-        )  # fmt: skip
+            "wrong-summary",
+            f"weights_sha256 was {names[0][:12]}, and is {names[1][:12]} when "
+            "a finished run is started",
+            "a run's weights are one set",
+            "at what is hashed",
+        )
 
 
 # ---------------------------------------------------------------- an error on one rank
@@ -325,13 +349,7 @@ def error_body(context: RankContext, learner: SimpleNamespace) -> Any:
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
     context.record("came_out", raised=raised[:300])
-    (context.folder / f"out-{context.rank}").touch()
-    # Gone, this rank would end the others' wait: whoever waits is to be seen waiting.
-    deadline = time.monotonic() + 1.0
-    others: list[Path] = [context.folder / f"out-{rank}" for rank in range(context.world_size)]
-    while time.monotonic() < deadline and not all(path.exists() for path in others):
-        time.sleep(0.002)
-    return {"raised": raised, "is_alone": not all(path.exists() for path in others)}
+    return {"raised": raised, "is_alone": not all_arrive(context, "out", 1.0)}
 
 
 def error_judge(
@@ -342,8 +360,12 @@ def error_judge(
     about = "a sample of rank 1 cannot be read in step 3: "
     rule = "an error that one rank meets is raised on all of them, before anyone waits for it"
     if out and not any(out.values()):
-        yield Finding("error-swallowed", about + "run returned on rank(s) " + some(list(out)),
-                      rule, "at what is done with the exception")  # fmt: skip
+        yield Finding(
+            "error-swallowed",
+            about + "run returned on rank(s) " + some(list(out)),
+            rule,
+            "at what is done with the exception",
+        )
         return
     raised = [rank for rank, text in out.items() if text and "gloo" not in text]
     alone = any(r.answer["is_alone"] for r in reports if r.has_answer) or any(
@@ -351,21 +373,24 @@ def error_judge(
     )
     if len(raised) < len(reports) or alone:
         yield Finding(
-            "raised-alone", f"{about}rank(s) {some(raised)} raised it, the other still waited "
-            "1 s later", rule, "at the moment when one rank knows and the other does not",
-        )  # fmt: skip
-
-
-def first_of(judge: Callable[..., Iterable[Finding]]) -> Callable[..., Iterable[Finding]]:
-    """A judge's first finding explains the others."""
-    return lambda *arguments: list(judge(*arguments))[:1]
+            "raised-alone",
+            f"{about}rank(s) {some(raised)} raised it, the other still waited 1 s later",
+            rule,
+            "at the moment when one rank knows and the other does not",
+        )
 
 
 TERM = Fault(rank=1, at="optimizer_step", count=STOP_AT, signal="TERM")
 KILL = Fault(rank=1, at="optimizer_step", count=KILL_AFTER)
 SCENARIOS = [
-    Scenario(name=name, body=body, judge=first_of(judge), deadline_s=6, fault=fault,
-             judges_failures=name != "finished")
+    Scenario(
+        name=name,
+        body=body,
+        judge=only_first(judge),
+        deadline_s=6,
+        fault=fault,
+        judges_failures=name != "finished",
+    )
     for name, body, judge, fault in (
         ("undisturbed", body_of("alone"), undisturbed_judge, None),
         ("sigterm", body_of("again"), sigterm_judge, TERM),
@@ -374,4 +399,4 @@ SCENARIOS = [
         ("finished", body_of("again"), finished_judge, None),
         ("error", error_body, error_judge, None),
     )
-]  # fmt: skip
+]

@@ -75,7 +75,7 @@ def work(cfg, info, asked):
             everything = {
                 "model": model.state_dict(), "optimizer": optimizer.state_dict(),
                 "position": step, "loss": loss, "rng": gathered(rng_state()),
-            }  # fmt: skip
+            }
             if info.rank == 0:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 torch.save(everything, path.with_suffix(".tmp"))
@@ -85,4 +85,4 @@ def work(cfg, info, asked):
         "status": "done" if sampler.position == schedule.total_steps else "preempted",
         "step": sampler.position, "epoch": sampler.position // schedule.steps_per_epoch,
         "loss": loss, "weights_sha256": weights_sha256(model), "run_dir": str(cfg.run_dir),
-    }  # fmt: skip
+    }

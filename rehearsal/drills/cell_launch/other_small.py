@@ -70,4 +70,4 @@ def train(cfg, info, stop):
         "status": "done" if done else "preempted", "step": sampler.position,
         "epoch": sampler.position // schedule.steps_per_epoch, "loss": losses[-1],
         "weights_sha256": weights_sha256(model), "run_dir": str(cfg.run_dir),
-    }  # fmt: skip
+    }

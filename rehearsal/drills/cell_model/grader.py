@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from trainer_core.config import TrainConfig
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import some
-from rehearsal.harness_cells import Told, first_of, imported
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding, FindingTable
 
 LAYERS = "num_layers hidden layers of hidden_dim, and one to the logits, all known to torch"
 DROPOUT = "dropout acts after each hidden layer, while training, and keeps the mean"
@@ -27,74 +27,107 @@ DECAY = (
 )
 SCHEDULE = "the learning rate is a function of the step and of the config's horizon alone"
 # code: meaning; rule; where to look
-TOLD = Told({
-    "wrong-layers": (
-        "parameters() does not hold the matrices of the layers", LAYERS,
-        "at the number of layers, and at how the model keeps them"),
-    "weights-not-from-the-seed": (
-        "the weights do not follow torch's global seed, or set it",
-        "the run seeds torch before the model is built, and goes on drawing afterwards",
-        "at where the constructor has its random numbers from"),
-    "depends-on-the-batch": (
-        "an empty batch fails, or a sample's logits depend on the others in its batch",
-        "a sample's logits are its own, however a step is cut, and some ranks have no sample",
-        "at layers that mix samples, and at shapes that are guessed from the batch"),
-    "is-linear": (
-        "the network is an affine function",
-        "linear layers without something between them are one linear layer",
-        "at what follows a hidden layer"),
-    "not-logits": (
-        "the outputs are not those of the last linear layer",
-        "the loss takes logits; what squeezes them twice trains slowly, and in silence",
-        "at what follows the last layer"),
-    "dropout-in-eval": (
-        "an evaluation differs from call to call", DROPOUT, "at what model.eval() changes"),
-    "no-dropout": ("the setting has no effect", DROPOUT, "at where the probability goes"),
-    "wrong-dropout": (
-        "another probability, another number of places, or the mean is not kept", DROPOUT,
-        "at what the probability is one of, and after which layers it acts"),
-    "decays-vectors": (
-        "a parameter with less than two dimensions decays", DECAY,
-        "at what decides the group: a name, or the shape"),
-    "does-not-decay": (
-        "a parameter with two or more dimensions does not decay", DECAY,
-        "at which shapes the groups are split"),
-    "wrong-decay": (
-        "a matrix with a gradient of zeros is not multiplied by 1 - lr * weight_decay", DECAY,
-        "at the optimizer's class, and at the number that reaches it"),
-    "parameter-left-out": (
-        "a parameter with a gradient is not updated",
-        "every parameter belongs to one group of the optimizer",
-        "at which parameters no group takes"),
-    "wrong-update": (
-        "a step moves a parameter by something else than the learning rate",
-        "AdamW's first steps on a constant gradient move each weight by the learning rate",
-        "at the optimizer's class, and at the rate of each group"),
-    "depends-on-calls": (
-        "the rate of a step depends on what was asked before", SCHEDULE,
-        "at what is kept between two calls"),
-    "depends-on-the-plan": (
-        "more epochs change the rates of steps that are long trained", SCHEDULE,
-        "at which setting ends the decay"),
-    "fails-without-warm-up": (
-        "warmup_steps = 0 ends in an error", "a schedule needs no warm-up",
-        "at what is divided by warmup_steps"),
-    "one-step-late": (
-        "each step has the rate of the one before", "steps are counted from 1", "at step 1"),
-    "wrong-warm-up": (
-        "the warm-up does not grow in equal parts to the peak",
-        "step warmup_steps has the peak, and each one before it an equal part less",
-        "at the first and the last step of the warm-up"),
-    "leaves-the-floor": (
-        "from decay_steps on, the rate is not min_lr_fraction of the peak",
-        "the rate reaches its floor at the horizon, and stays",
-        "at the step decay_steps, and at those after it"),
-    "wrong-curve": (
-        "between peak and floor the rate is not half a cosine",
-        "half a cosine goes from the peak, after the warm-up, to the floor, at the horizon",
-        "at where the cosine begins and ends, and at what it is multiplied with"),
-})  # fmt: skip
-CODES = TOLD.codes
+TABLE = FindingTable(
+    {
+        "wrong-layers": (
+            "parameters() does not hold the matrices of the layers",
+            LAYERS,
+            "at the number of layers, and at how the model keeps them",
+        ),
+        "weights-not-from-the-seed": (
+            "the weights do not follow torch's global seed, or set it",
+            "the run seeds torch before the model is built, and goes on drawing afterwards",
+            "at where the constructor has its random numbers from",
+        ),
+        "depends-on-the-batch": (
+            "an empty batch fails, or a sample's logits depend on the others in its batch",
+            "a sample's logits do not depend on how the step is cut; some ranks get no samples",
+            "at layers that mix samples, and at shapes that are guessed from the batch",
+        ),
+        "is-linear": (
+            "the network is an affine function",
+            "linear layers without something between them are one linear layer",
+            "at what follows a hidden layer",
+        ),
+        "not-logits": (
+            "the outputs are not those of the last linear layer",
+            "the loss takes logits; what squeezes them twice trains slowly, and in silence",
+            "at what follows the last layer",
+        ),
+        "dropout-in-eval": (
+            "an evaluation differs from call to call",
+            DROPOUT,
+            "at what model.eval() changes",
+        ),
+        "no-dropout": ("the setting has no effect", DROPOUT, "at where the probability goes"),
+        "wrong-dropout": (
+            "another probability, another number of places, or the mean is not kept",
+            DROPOUT,
+            "at what the probability is one of, and after which layers it acts",
+        ),
+        "decays-vectors": (
+            "a parameter with less than two dimensions decays",
+            DECAY,
+            "at what decides the group: a name, or the shape",
+        ),
+        "does-not-decay": (
+            "a parameter with two or more dimensions does not decay",
+            DECAY,
+            "at which shapes the groups are split",
+        ),
+        "wrong-decay": (
+            "a matrix with a gradient of zeros is not multiplied by 1 - lr * weight_decay",
+            DECAY,
+            "at the optimizer's class, and at the number that reaches it",
+        ),
+        "parameter-left-out": (
+            "a parameter with a gradient is not updated",
+            "every parameter belongs to one group of the optimizer",
+            "at which parameters no group takes",
+        ),
+        "wrong-update": (
+            "a step moves a parameter by something else than the learning rate",
+            "AdamW's first steps on a constant gradient move each weight by the learning rate",
+            "at the optimizer's class, and at the rate of each group",
+        ),
+        "depends-on-calls": (
+            "the rate of a step depends on what was asked before",
+            SCHEDULE,
+            "at what is kept between two calls",
+        ),
+        "depends-on-the-plan": (
+            "more epochs change the rates of steps that are long trained",
+            SCHEDULE,
+            "at which setting ends the decay",
+        ),
+        "fails-without-warm-up": (
+            "warmup_steps = 0 ends in an error",
+            "a schedule needs no warm-up",
+            "at what is divided by warmup_steps",
+        ),
+        "one-step-late": (
+            "each step has the rate of the one before",
+            "steps are counted from 1",
+            "at step 1",
+        ),
+        "wrong-warm-up": (
+            "the warm-up does not grow in equal parts to the peak",
+            "step warmup_steps has the peak, and each one before it an equal part less",
+            "at the first and the last step of the warm-up",
+        ),
+        "leaves-the-floor": (
+            "from decay_steps on, the rate is not min_lr_fraction of the peak",
+            "the rate reaches its floor at the horizon, and stays",
+            "at the step decay_steps, and at those after it",
+        ),
+        "wrong-curve": (
+            "between peak and floor the rate is not half a cosine",
+            "half a cosine goes from the peak, after the warm-up, to the floor, at the horizon",
+            "at where the cosine begins and ends, and at what it is multiplied with",
+        ),
+    }
+)
+CODES = TABLE.codes
 INPUTS, HIDDEN, CLASSES = 5, 7, 3
 WIDE, BATCH, DROP, GAIN = 512, 1024, 0.25, 9.0  # for the statistics of dropout
 LR, NEXT_LR, WEIGHT_DECAY = 0.5, 0.125, 0.25
@@ -130,12 +163,14 @@ def values_of(model: nn.Module) -> dict[str, list[float]]:
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
     """Build, look, step, and ask for learning rates."""
+    answers = ["TinyNet", "build_optimizer", "learning_rate_at"]
+    close_the_answer(context, "trainer_core.model", answers)
     random.seed(context.rank)
     np.random.seed(context.rank)
     shapes = [
         list(p.shape) for p in learner.TinyNet(INPUTS, HIDDEN, CLASSES, 3, 0.1).parameters()
     ]
-    answer: dict[str, Any] = {"shapes": shapes, "imported": []}
+    answer: dict[str, Any] = {"shapes": shapes}
     if matrices_of(shapes) != matrices_of(EXPECTED_SHAPES):
         return answer
     weights = []
@@ -151,7 +186,6 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         "decayed": updates(learner, gradient=0.0),
         "updated": updates(learner, gradient=0.25),
         "curves": [curves(learner, plan) for plan in PLANS],
-        "imported": imported(learner, "model"),
     }
 
 
@@ -237,9 +271,14 @@ def curves(learner: SimpleNamespace, plan: tuple[int, int, float, int]) -> list[
     """The rates of all steps, asked for backwards and forwards; or the error."""
     warmup, horizon, floor, epochs = plan
     cfg = TrainConfig(
-        learning_rate=PEAK, warmup_steps=warmup, decay_steps=horizon, min_lr_fraction=floor,
-        max_epochs=epochs, dataset_size=64, micro_batch_size=16,
-    )  # fmt: skip
+        learning_rate=PEAK,
+        warmup_steps=warmup,
+        decay_steps=horizon,
+        min_lr_fraction=floor,
+        max_epochs=epochs,
+        dataset_size=64,
+        micro_batch_size=16,
+    )
     try:
         steps = range(1, LAST_STEP + 1)
         backwards = [float(learner.learning_rate_at(cfg, step)) for step in reversed(steps)]
@@ -256,28 +295,28 @@ def net_findings(answer: dict[str, Any], other: dict[str, Any]) -> Iterable[Find
     if "weights" not in answer:
         found = f"TinyNet({INPUTS}, {HIDDEN}, {CLASSES}, num_layers=3, ...) has matrices "
         found += str([tuple(s) for s in answer["shapes"] if len(s) == 2] or "none")
-        yield TOLD("wrong-layers", found)
+        yield TABLE("wrong-layers", found)
         return
     first, again, others = answer["weights"]
     if first != again or first != other["weights"][0]:
         found = "seed 11 gives different weights the second time, or on the other rank"
-        yield TOLD("weights-not-from-the-seed", found)
+        yield TABLE("weights-not-from-the-seed", found)
     if first == others or not answer["seed_kept"]:
-        yield TOLD("weights-not-from-the-seed", "seeds 11 and 12 end in one random stream")
+        yield TABLE("weights-not-from-the-seed", "seeds 11 and 12 end in one random stream")
     if answer["batch"]:
-        yield TOLD("depends-on-the-batch", answer["batch"])
+        yield TABLE("depends-on-the-batch", answer["batch"])
     if answer["bend"] < 1e-4:
-        yield TOLD("is-linear", "f(x) + f(y) = f(x + y) + f(0) for random x and y")
+        yield TABLE("is-linear", "f(x) + f(y) = f(x + y) + f(0) for random x and y")
     logits = answer["logits"]
     if logits != [10, -20, 30] * 4:
         found = f"all weights 0, the last bias 10, -20, 30: outputs {logits[:CLASSES]}"
-        yield TOLD("not-logits", found)
+        yield TABLE("not-logits", found)
     noise = answer["dropout"]
     if noise["eval"] > 1e-3:
         found = f"in eval mode equal inputs give logits that differ by {noise['eval']:.2g}"
-        yield TOLD("dropout-in-eval", found)
+        yield TABLE("dropout-in-eval", found)
     if noise["variance"] < 1e-12:
-        yield TOLD(
+        yield TABLE(
             "no-dropout", f"dropout {DROP}: equal inputs give equal logits in train mode"
         )
     # Two places: the first is seen through the gain, GAIN of GAIN + 1.
@@ -287,7 +326,7 @@ def net_findings(answer: dict[str, Any], other: dict[str, Any]) -> Iterable[Find
         found = (
             f"dropout {DROP} after 2 layers: the mean is {mean:.2f} of the evaluation's, the "
         )
-        yield TOLD("wrong-dropout", f"{found}variance {ratio:.2f} of what it should be")
+        yield TABLE("wrong-dropout", f"{found}variance {ratio:.2f} of what it should be")
 
 
 def optimizer_findings(answer: dict[str, Any]) -> Iterable[Finding]:
@@ -300,22 +339,22 @@ def optimizer_findings(answer: dict[str, Any]) -> Iterable[Finding]:
             continue
         is_matrix = name in ("tokens.weight", "kernel.weight", "head.weight")
         if not is_matrix and abs(factor - 1) > 1e-5:
-            yield TOLD("decays-vectors", found)
+            yield TABLE("decays-vectors", found)
         elif is_matrix and abs(factor - 1) < 1e-5:
-            yield TOLD("does-not-decay", found)
+            yield TABLE("does-not-decay", found)
         elif is_matrix and abs(factor - 1 + LR * WEIGHT_DECAY) > 1e-5:
-            yield TOLD("wrong-decay", found)
+            yield TABLE("wrong-decay", found)
     for name, (before, after, last) in answer["updated"].items():
         moved = [before[0] - after[0], after[0] - last[0]]
         if name == "unused.weight":
             continue
         if moved[0] == 0:
-            yield TOLD("parameter-left-out", f"{name} has a gradient, and stays as it was")
+            yield TABLE("parameter-left-out", f"{name} has a gradient, and stays as it was")
         if name.startswith(("norm", "temperature")) and any(
             abs(way / rate - 1) > 1e-3 for way, rate in zip(moved, (LR, NEXT_LR), strict=True)
         ):
             found = f"a constant gradient, rates {LR} and then {NEXT_LR}: {name} moved by "
-            yield TOLD("wrong-update", f"{found}{moved[0]:.3f} and {moved[1]:.3f}")
+            yield TABLE("wrong-update", f"{found}{moved[0]:.3f} and {moved[1]:.3f}")
 
 
 def rate_at(step: int, plan: tuple[int, int, float, int]) -> float:
@@ -338,7 +377,7 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
     for plan, curve in zip(PLANS, answer["curves"], strict=True):
         said = plan_said(plan)
         if len(curve) == 1:
-            yield TOLD("fails-without-warm-up", f"{said}: {curve[0]}")
+            yield TABLE("fails-without-warm-up", f"{said}: {curve[0]}")
             return
         backwards, rates = curve
         if backwards != rates:
@@ -346,12 +385,12 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
             found = (
                 f"{said}: step {step} has {backwards[step - 1]:.4g} asked for among falling "
             )
-            yield TOLD("depends-on-calls", f"{found}steps, {rates[step - 1]:.4g} among rising")
+            yield TABLE("depends-on-calls", f"{found}steps, {rates[step - 1]:.4g} among rising")
     short, long = answer["curves"][-2][1], answer["curves"][-1][1]
     if short != long:
         step = next(i for i in range(LAST_STEP) if short[i] != long[i]) + 1
         found = f"decay_steps 20: step {step} has {short[step - 1]:.4g} with max_epochs=1 and "
-        yield TOLD("depends-on-the-plan", f"{found}{long[step - 1]:.4g} with max_epochs=9")
+        yield TABLE("depends-on-the-plan", f"{found}{long[step - 1]:.4g} with max_epochs=9")
     for plan, (_, rates) in zip(PLANS[::-1], answer["curves"][::-1], strict=True):
         warmup, horizon, _, _ = plan
         said = plan_said(plan)
@@ -362,16 +401,16 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
             continue
         found = f"{said}: step {wrong[0] + 1} has {rates[wrong[0]]:.6g}"
         if late:
-            yield TOLD("one-step-late", f"{said}: step 1 has {rates[0]:.4g}")
+            yield TABLE("one-step-late", f"{said}: step 1 has {rates[0]:.4g}")
         elif wrong[0] < warmup:
-            yield TOLD("wrong-warm-up", found)
+            yield TABLE("wrong-warm-up", found)
         elif wrong[0] + 1 < horizon:
-            yield TOLD("wrong-curve", found)
+            yield TABLE("wrong-curve", found)
         else:
-            yield TOLD("leaves-the-floor", found)
+            yield TABLE("leaves-the-floor", found)
 
 
-def findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
+def findings(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """In the order of the cell."""
     answer = reports[0].answer
     yield from net_findings(answer, reports[1].answer)
@@ -379,6 +418,4 @@ def findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
     yield from schedule_findings(answer)
 
 
-SCENARIOS = [
-    Scenario(name="two ranks", body=body, judge=first_of("model", findings), deadline_s=5)
-]
+SCENARIOS = [Scenario(name="two ranks", body=body, judge=only_first(findings), deadline_s=5)]

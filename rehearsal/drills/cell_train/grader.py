@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import OddNet, cover_findings, marked_samples, some, watch_samples
-from rehearsal.harness_steps import HostReads, away, candidate_gradients, close_the_answer
-from rehearsal.harness_steps import norm, num_collectives, own_answer, sums_per_micro_batch
-from rehearsal.harness_steps import weighted
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.judge.clipping import norm, weighted, away
+from rehearsal.kit.judge.collectives import bytes_reduced
+from rehearsal.kit.judge.coverage import coverage_findings
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples
+from .candidates import candidate_gradients
+from .watch import HostReads, num_collectives, sums_per_micro_batch
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "walkthroughs-own": "calls the package's train_step instead of its own",
     "left-the-step": "a rank leaves out a collective of the step that its peers are in",
     "no-sync": "no gradient is exchanged in a step",
     "synced-too-often": "the gradients travel more than once per step",
@@ -118,41 +121,39 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         issued = num_collectives() - issued if world_size > 1 else 0
         context.record("step", issued=issued)
         after = torch.cat([p.detach().flatten() for p in used]).tolist()
-        steps.append({
-            "before": before, "after": after, "truth": truth, "reads": reads,
-            "lrs": [group["lr"] for group in optimizer.param_groups],
-            "unread": [float(x) for x in trainer.unread[-1]] if trainer.unread else [],
-            "returned": None if returned is None else float(returned),
-        })  # fmt: skip
+        steps.append(
+            {
+                "before": before,
+                "after": after,
+                "truth": truth,
+                "reads": reads,
+                "lrs": [group["lr"] for group in optimizer.param_groups],
+                "unread": [float(x) for x in trainer.unread[-1]] if trainer.unread else [],
+                "returned": None if returned is None else float(returned),
+            }
+        )
     tensors = [[n, p.numel(), p.ndim] for n, p in inner.named_parameters() if p.requires_grad]
     return {"steps": steps, "tensors": tensors, "types": dict(types), "amp": amp}
 
 
-def judge(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterable[Finding]:
-    """The findings of one job, the first alone."""
-    for finding in findings(reports):
-        yield finding
-        return
-
-
-def findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
+def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
     """All findings, in the order of what explains what."""
-    yield from own_answer(reports)
     yield from sync_findings(reports)
     if not all(report.has_answer for report in reports):
         return
     first = reports[0].answer
     num_samples = cuts_of(len(LRS) - 1, len(reports))[1]
-    yield from cover_findings(reports, num_samples, 1, "at which micro-batches go through it")
+    yield from coverage_findings(
+        reports, num_samples, 1, "at which micro-batches go through it"
+    )
     wanted = "torch.bfloat16" if first["amp"] == "bf16" else "torch.float32"
     if set(first["types"]) != {wanted}:
         yield Finding(
-            "autocast", f"amp={first['amp']!r}, and the logits are {', '.join(first['types'])}",
+            "autocast",
+            f"amp={first['amp']!r}, and the logits are {', '.join(first['types'])}",
             "the forward pass computes in the configured type: no more, no less",
             "at what turns autocast on",
-        )  # fmt: skip
+        )
     for step, lr in enumerate(LRS):
         yield from update_findings(reports, step, lr)
     yield from byte_findings(reports)
@@ -161,10 +162,11 @@ def findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
     places = first["steps"][LAST]["reads"]
     if places:
         yield Finding(
-            "host-waits", f"{len(places)} read(s) of a tensor's value in a step, first at "
-            f"{places[0]}", "a step never makes the host wait for the device",
+            "host-waits",
+            f"{len(places)} read(s) of a tensor's value in a step, first at {places[0]}",
+            "a step never makes the host wait for the device",
             "at item(), float(), and at tensors in an if",
-        )  # fmt: skip
+        )
 
 
 def sync_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
@@ -174,10 +176,11 @@ def sync_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
         counts = [row[step] for row in issued]
         if len(reports) > 1 and not any(counts):
             yield Finding(
-                "no-sync", f"step {step + 1}: no rank issued a collective",
+                "no-sync",
+                f"step {step + 1}: no rank issued a collective",
                 "ranks train one model only if they exchange gradients in each step",
                 "at what runs under no_sync",
-            )  # fmt: skip
+            )
     most = max(map(len, issued))
     for step in range(most):
         known = {rank: row[step] for rank, row in enumerate(issued) if step < len(row)}
@@ -186,11 +189,12 @@ def sync_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
             why = "had no sample" if step == EMPTY_STEP else "met a gradient that is not finite"
             about = f", in which a rank {why}" if step in (EMPTY_STEP, POISONED) else ""
             yield Finding(
-                "left-the-step", f"step {step + 1}{about}: rank {rank} issued {known[rank]} "
+                "left-the-step",
+                f"step {step + 1}{about}: rank {rank} issued {known[rank]} "
                 f"collective(s), another {max(known.values())}",
                 "every rank issues the same collectives in each step, whatever its samples are",
                 "at the branches that depend on this rank's samples or loss",
-            )  # fmt: skip
+            )
             return
 
 
@@ -209,44 +213,52 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
     for rank, answer in enumerate(answers):
         if set(answer["lrs"]) != {lr}:
             yield Finding(
-                "learning-rate", f"step {step + 1}, rank {rank}: lr={lr} was given, the groups "
-                f"have {answer['lrs']}", "the learning rate is a function of the step, for "
-                "every group", "at what is set before the optimizer steps",
-            )  # fmt: skip
+                "learning-rate",
+                f"step {step + 1}, rank {rank}: lr={lr} was given, the groups "
+                f"have {answer['lrs']}",
+                "the learning rate is a function of the step, for every group",
+                "at what is set before the optimizer steps",
+            )
     steps = len(reports[0].of("optimizer_step"))
     if steps > len(LRS):
         yield Finding(
-            "many-steps", f"{steps} optimizer steps in {len(LRS)} calls",
+            "many-steps",
+            f"{steps} optimizer steps in {len(LRS)} calls",
             "accumulation is one optimizer step over all micro-batches",
             "at where the optimizer steps",
-        )  # fmt: skip
+        )
     bad = [r for r, a in enumerate(answers) if not all(map(math.isfinite, a["after"]))]
     if bad:
         yield Finding(
-            "nonfinite-applied", f"step {step + 1}: the weights of rank {some(bad)} of"
+            "nonfinite-applied",
+            f"step {step + 1}: the weights of rank {some(bad)} of"
             f" {world_size} are no longer finite; one rank's gradient was not",
             "a gradient that is not finite changes no weight on any rank",
             "at what the decision is taken from, and on which ranks it is the same",
-        )  # fmt: skip
+        )
     moved = [r for r, a in enumerate(answers) if a["after"] != a["before"]]
     if step == POISONED and moved:
         yield Finding(
-            "moved-without-gradient", f"step {step + 1}: a rank's gradient was not finite, and "
+            "moved-without-gradient",
+            f"step {step + 1}: a rank's gradient was not finite, and "
             f"the weights of rank {some(moved)} of {world_size} moved",
             "a withheld step leaves weights and optimizer state as they were",
             "at what the optimizer does with a gradient of zero, and at who decides",
-        )  # fmt: skip
+        )
     for rank, answer in enumerate(answers):
         if answer["after"] != answers[0]["after"]:
             yield Finding(
-                "ranks-differ", f"step {step + 1}: ranks 0 and {rank} leave it with different "
-                "weights", "after the sync all ranks hold the same gradient, and decide alike",
+                "ranks-differ",
+                f"step {step + 1}: ranks 0 and {rank} leave it with different weights",
+                "after the sync all ranks hold the same gradient, and decide alike",
                 "at what is done to gradients before and after the last backward pass",
-            )  # fmt: skip
+            )
     if step == POISONED:
         return
-    decay = [DECAY if any(at in range(p.start, p.stop) for p in groups[True]) else 0.0
-             for at in range(len(names))]  # fmt: skip
+    decay = [
+        DECAY if any(at in range(p.start, p.stop) for p in groups[True]) else 0.0
+        for at in range(len(names))
+    ]
     pairs = zip(answers[0]["before"], answers[0]["after"], decay, strict=True)
     followed = [(before - after) / lr - d * before for before, after, d in pairs]
     sums = [[row[1:] for row in answer["truth"]] for answer in answers]
@@ -254,27 +266,28 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
     close = 0.05 if reports[0].answer["amp"] == "bf16" else 1e-3
     right = None
     where = f"step {step + 1} of {sum(map(sum, sizes))} samples on {world_size} rank(s)"
-    for code, words, vector in candidate_gradients(
-        sums, sizes, parts, list(groups.values()), BOUNDS[step] or 1e9
-    ):
+    places = {"tensor": [[part] for part in parts], "group": list(groups.values())}
+    for code, words, vector in candidate_gradients(sums, sizes, BOUNDS[step] or 1e9, places):
         gap, place = away(followed, vector)
         right = right or (gap, place)
         if gap < close:
             if code:
                 yield Finding(
-                    code, f"{where} followed {words}",
+                    code,
+                    f"{where} followed {words}",
                     "a step follows the mean gradient over its samples, however they are "
                     "dealt, shortened as a whole if its norm is too large",
                     "at what a loss is divided by, and at when and by what it is shortened",
-                )  # fmt: skip
+                )
             return
     assert right is not None
     yield Finding(
-        "another-gradient", f"{where} followed another gradient, off by {right[0]:.2g} of its "
+        "another-gradient",
+        f"{where} followed another gradient, off by {right[0]:.2g} of its "
         f"largest element in {names[right[1]]}",
         "a step follows the gradients of its own samples, all and only",
         "at what was in the gradients before the first backward pass",
-    )  # fmt: skip
+    )
 
 
 def byte_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
@@ -283,15 +296,15 @@ def byte_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
         return
     once = 4 * sum(size for _, size, _ in reports[0].answer["tensors"])
     for report in reports:
-        sums = [event for event in report.collectives if "reduce" in event["name"]]
-        travelled = sum(event["bytes"] for event in sums)
+        travelled = bytes_reduced(report)
         if travelled > 1.5 * once * len(LRS):
             yield Finding(
-                "synced-too-often", f"rank {report.rank} gave {travelled} bytes to "
-                f"{len(sums)} all-reduces in {len(LRS)} steps; its gradients are {once} bytes",
+                "synced-too-often",
+                f"rank {report.rank} put {travelled} bytes into reductions in {len(LRS)} "
+                f"steps; its gradients are {once} bytes",
                 "gradients add up locally and travel once per step",
                 "at the backward passes before the last",
-            )  # fmt: skip
+            )
 
 
 def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]:
@@ -304,33 +317,46 @@ def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Findin
         size = sum(sum(cut) for cut in CUTS[step][: len(reports)])
         if samples != size or withheld != flag or answer["returned"] != flag:
             yield Finding(
-                "record", f"{where}unread holds {answer['unread']}, returned "
+                "record",
+                f"{where}unread holds {answer['unread']}, returned "
                 f"{answer['returned']}; {size} samples, withheld {flag}",
-                "the host learns later what the step did, from what it leaves behind", look,
-            )  # fmt: skip
+                "the host learns later what the step did, from what it leaves behind",
+                look,
+            )
         if step == POISONED:
             continue
         expected = sum(row[0] for row in answer["truth"])
         tolerance = 2e-2 if report.answer["amp"] == "bf16" else 1e-4
         if not abs(loss - expected) <= tolerance * max(1.0, expected):
             yield Finding(
-                "loss", f"{where}the loss left behind is {loss:.4f}, its samples' is "
-                f"{expected:.4f}", "each rank leaves the sum over its own samples; the host "
-                "adds them up and divides once", look,
-            )  # fmt: skip
+                "loss",
+                f"{where}the loss left behind is {loss:.4f}, its samples' is {expected:.4f}",
+                "each rank leaves the sum over its own samples; the host "
+                "adds them up and divides once",
+                look,
+            )
         flat = [row[1:] for r in reports for row in r.answer["steps"][step]["truth"]]
         true_norm = norm(weighted(flat, [1 / size] * len(flat)))
         if not abs(length - true_norm) <= max(tolerance, 1e-3) * true_norm:
             yield Finding(
-                "record", f"{where}the norm left behind is {length:.4f}, the gradient's is "
-                f"{true_norm:.4f}", "the norm is reported as it was before clipping", look,
-            )  # fmt: skip
+                "record",
+                f"{where}the norm left behind is {length:.4f}, the gradient's is "
+                f"{true_norm:.4f}",
+                "the norm is reported as it was before clipping",
+                look,
+            )
 
 
 SCENARIOS = [
     Scenario(
-        name="three ranks", body=body, judge=judge, world_size=3, deadline_s=5,
+        name="three ranks",
+        body=body,
+        judge=only_first(findings),
+        world_size=3,
+        deadline_s=5,
         judges_failures=True,
     ),
-    Scenario(name="one rank", body=body, judge=judge, world_size=1, deadline_s=5),
-]  # fmt: skip
+    Scenario(
+        name="one rank", body=body, judge=only_first(findings), world_size=1, deadline_s=5
+    ),
+]

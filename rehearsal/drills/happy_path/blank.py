@@ -6,14 +6,14 @@ from torch import nn
 
 
 class TrainConfig:
-    """What a run is: the numbers, and the folder that it may write to."""
+    """The settings of a run, and the folder it may write to."""
 
     def __init__(self, *, num_samples, batch_size, epochs, lr, seed, folder):
         raise NotImplementedError
 
 
 def make_dataset(config):
-    """Toy data: as many (input, class) pairs as the config says, by index."""
+    """Toy data: num_samples (input, class) pairs, by index."""
     raise NotImplementedError
 
 
@@ -23,5 +23,5 @@ def make_model(config):
 
 
 def run(config):
-    """Train, save after each epoch, go on from the last save; metrics per epoch trained."""
+    """Train, save after each epoch, resume from the last save; metrics per epoch trained."""
     raise NotImplementedError

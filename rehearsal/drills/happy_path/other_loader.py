@@ -8,13 +8,13 @@ from torch.utils.data import DataLoader, Dataset
 class TrainConfig:
     def __init__(self, *, num_samples, batch_size, epochs, lr, seed, folder):
         if min(num_samples, batch_size, epochs) <= 0:
-            raise ValueError("sizes are positive")
+            raise ValueError("num_samples, batch_size and epochs must be positive")
         self.num_samples, self.batch_size, self.epochs = num_samples, batch_size, epochs
         self.lr, self.seed, self.folder = lr, seed, Path(folder)
 
 
 class Blobs(Dataset):
-    """Four clouds, one per class."""
+    """Four clusters, one per class."""
 
     def __init__(self, count, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -48,7 +48,7 @@ def make_model(config):
 
 
 def run(config):
-    """The global generator deals order, dropout and start weights; its state is saved."""
+    """Order, dropout and initial weights come from the global generator; its state is saved."""
     torch.manual_seed(config.seed)
     model = make_model(config)
     optimizer = torch.optim.SGD(model.parameters(), lr=config.lr, momentum=0.9)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 class TrainConfig(namedtuple("Fields", "num_samples batch_size epochs lr seed folder")):
     def __new__(cls, *, num_samples, batch_size, epochs, lr, seed, folder):
         if num_samples < 1 or batch_size < 1 or epochs < 1:
-            raise ValueError("an epoch without samples or steps trains nothing")
+            raise ValueError("num_samples, batch_size and epochs must be at least 1")
         return super().__new__(cls, num_samples, batch_size, epochs, lr, seed, folder)
 
 
@@ -28,7 +28,7 @@ def make_model(config):
 
 
 def run(config):
-    """One loop over steps; the position is saved after each of them."""
+    """One loop over steps; the position is saved after each one."""
     data, model, path = make_dataset(config), make_model(config), Path(config.folder) / "state"
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
     state = {"step": 0, "loss": 0.0}

@@ -8,7 +8,7 @@ from torch import nn
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """What a run is: the numbers, and the folder that it may write to."""
+    """The settings of a run, and the folder it may write to."""
 
     num_samples: int
     batch_size: int
@@ -24,7 +24,7 @@ class TrainConfig:
 
 
 def make_dataset(config):
-    """Points in eight dimensions; their class is the largest of the first three."""
+    """Points in eight dimensions; the class is the index of the largest of the first three."""
     generator = torch.Generator().manual_seed(config.seed)
     inputs = torch.randn(config.num_samples, 8, generator=generator)
     return torch.utils.data.TensorDataset(inputs, inputs[:, :3].argmax(1))
@@ -36,7 +36,7 @@ def make_model(config):
 
 
 def train_epoch(model, optimizer, dataset, config, epoch):
-    """One pass over the data, in an order of its own; the mean loss of its samples."""
+    """One pass over the data, in this epoch's order; returns the mean loss of its samples."""
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
     order = torch.randperm(len(dataset), generator=generator)
     total = 0.0
@@ -51,7 +51,7 @@ def train_epoch(model, optimizer, dataset, config, epoch):
 
 
 def run(config):
-    """Train, save after each epoch, go on from the last save; metrics per epoch trained."""
+    """Train, save after each epoch, resume from the last save; metrics per epoch trained."""
     dataset, model = make_dataset(config), make_model(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr)
     path, first = Path(config.folder) / "latest.pt", 0

@@ -10,7 +10,7 @@ PHASES = ["data_wait", "forward", "backward", "grad_sync", "optimizer", "checkpo
 
 
 def train_blind(model, batches, *, lr, save, save_every):
-    """The loop, on each rank of a group; nobody knows where its time goes."""
+    """The loop, on each rank of a group. Nobody knows where its time goes."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for step, (inputs, targets) in enumerate(batches, 1):
         optimizer.zero_grad()
@@ -26,5 +26,5 @@ def train_blind(model, batches, *, lr, save, save_every):
 
 
 def train(model, batches, *, lr, save, save_every, folder):
-    """The same loop, which tells where its time goes."""
+    """The same loop; it reports where its time goes."""
     raise NotImplementedError

@@ -10,7 +10,7 @@ NAMES = ["data_wait", "forward", "backward", "grad_sync", "optimizer", "checkpoi
 
 
 def timed(batches, marks):
-    """The batches; how long each was waited for is put into ``marks``."""
+    """Yield the batches and put the wait for each into ``marks``."""
     source = iter(batches)
     while True:
         begin = monotonic()
@@ -31,7 +31,7 @@ def call(marks, name, function, *args):
 
 
 def average(parameters):
-    """Start all transfers, then wait for all."""
+    """Start all transfers, then wait for all of them."""
     grads = [p.grad for p in parameters if p.grad is not None]
     for work in [dist.all_reduce(grad, async_op=True) for grad in grads]:
         work.wait()
@@ -65,6 +65,6 @@ def train(model, batches, *, lr, save, save_every, folder):
         os.write(file, (json.dumps(line | {"phases_s": phases}) + "\n").encode())
         began = now
     os.close(file)
-    half, tail = numpy.percentile(numpy.array(table), [50, 95], axis=0)
-    rows = zip([*NAMES, "other", "wall"], half, tail)
-    return {name: {"p50_s": float(a), "p95_s": float(b)} for name, a, b in rows}
+    cuts = numpy.percentile(numpy.array(table), [50, 95, 100], axis=0).T.tolist()
+    keys = ["p50_s", "p95_s", "max_s"]
+    return {name: dict(zip(keys, row)) for name, row in zip([*NAMES, "other", "wall"], cuts)}

@@ -8,7 +8,7 @@ ORDER = ["data_wait", "other", "forward", "backward", "grad_sync", "optimizer", 
 
 
 class Laps:
-    """A stopwatch whose laps follow each other without a gap."""
+    """A stopwatch whose laps follow one another without a gap."""
 
     def __init__(self, path):
         self.file, self.history, self.at = open(path, "w"), [], time.perf_counter_ns()
@@ -34,9 +34,9 @@ class Laps:
     def summary(self):
         rows = {name: sorted(line["phases_s"][name] for line in self.history) for name in ORDER}
         rows["wall"] = sorted(line["wall_s"] for line in self.history)
-        last = len(self.history) - 1
+        places = {"p50_s": 0.5, "p95_s": 0.95, "max_s": 1.0}
         return {
-            name: {"p50_s": row[round(0.5 * last)], "p95_s": row[round(0.95 * last)]}
+            name: {key: row[round(share * (len(row) - 1))] for key, share in places.items()}
             for name, row in rows.items()
         }
 

@@ -3,7 +3,7 @@ import torch.distributed as dist
 
 
 def train_alone(model, inputs, targets, *, epochs, global_batch_size, lr):
-    """What the loop does in one process: inputs (n, D), targets (n, 2)."""
+    """The single-process loop: inputs (n, D), targets (n, 2)."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for _ in range(epochs):
         for first in range(0, len(inputs), global_batch_size):
@@ -15,5 +15,5 @@ def train_alone(model, inputs, targets, *, epochs, global_batch_size, lr):
 
 
 def train(model, inputs, targets, *, epochs, global_batch_size, lr):
-    """The same, by all ranks of the group together."""
+    """The same training, on all ranks of the group together."""
     raise NotImplementedError

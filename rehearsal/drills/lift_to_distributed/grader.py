@@ -1,4 +1,4 @@
-"""Every sample once, one set of weights, and the weights that one process would reach."""
+"""Each sample once, equal weights on all ranks, and the weights one process would reach."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Scenario
-from rehearsal.evidence import RankReport
-from rehearsal.harness import OddNet, cover_findings, largest_difference
-from rehearsal.harness import marked_samples, watch_samples, weights_of
-from rehearsal.rank import RankContext
-from rehearsal.verdict import Finding
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.judge.coverage import coverage_findings
+from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
+from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
+from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import Finding
 
 CODES = {
     "trained-twice": "a sample is trained more than once per epoch",
     "never-trained": "a sample is left out",
     "ranks-differ": "the ranks end with different weights",
-    "not-the-global-mean": "the ranks agree, but not on what one process would have reached",
+    "not-the-global-mean": "the ranks agree, but not on the weights one process would reach",
 }
-# Three full steps of 7, and a last one of a single sample: two of three ranks get none.
+# Three full steps of 7, then one of a single sample: two of three ranks get none.
 NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, LR = 22, 7, 2, 0.02
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Train on unlike weights per rank, and tell the weights afterwards."""
+    """Train from different weights on each rank; return the weights afterwards."""
     context.init_group()
     inputs, targets = marked_samples(NUM_SAMPLES)
     model = OddNet(seed=context.rank)
@@ -57,29 +58,20 @@ def judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterable[Finding]:
     """The findings of one job."""
-    world_size = len(reports)
-    yield from cover_findings(
-        reports, NUM_SAMPLES, EPOCHS, "at the samples that a rank takes of a step"
-    )
-    first = reports[0].answer
-    for report in reports[1:]:
-        difference, name = largest_difference(first["weights"], report.answer["weights"])
-        if not difference < 1e-6:
-            yield Finding(
-                "ranks-differ",
-                f"ranks 0 and {report.rank} of {world_size} end with different weights, by up "
-                f"to {difference:.2g} in {name}",
-                "ranks that start alike and take the same steps stay alike",
-                "at the weights before the first step, and at the gradient before each",
-            )
-            return
-    difference, name = largest_difference(first["weights"], first["expected"])
-    if not difference < 1e-4:
-        yield Finding(
+    look = "at which samples of a step a rank takes"
+    yield from coverage_findings(reports, NUM_SAMPLES, EPOCHS, look)
+    look = "at the weights before the first step, and at the gradient before each"
+    differ = list(ranks_differ(weights_of_ranks(reports), look))
+    yield from differ
+    if not differ:
+        yield from weights_differ(
             "not-the-global-mean",
-            f"{world_size} rank(s) end up to {difference:.2g} in {name} away from one process",
-            "a step follows the mean gradient over all its samples, however they are dealt",
-            "at what the loss is divided by, in a full step and in the last of an epoch",
+            f"{len(reports)} rank(s) and one process end with different weights: they differ",
+            reports[0].answer["weights"],
+            reports[0].answer["expected"],
+            1e-4,
+            "a step follows the mean gradient over all its samples, however they are split",
+            "at what the loss is divided by, in a full step and in an epoch's last step",
         )
 
 

@@ -13,6 +13,6 @@ def train(model, inputs, targets, *, epochs, global_batch_size, lr):
             mine = step[rank::world_size]
             optimizer.zero_grad()
             per_sample = (ddp(inputs[mine]) - targets[mine]).pow(2).sum(1)
-            # DDP divides by the number of ranks.
+            # DDP averages over ranks, so undo its division by their number.
             (per_sample.sum() * world_size / len(step)).backward()
             optimizer.step()

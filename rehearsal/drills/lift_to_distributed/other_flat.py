@@ -3,7 +3,7 @@ import torch.distributed as dist
 
 
 def train(model, inputs, targets, *, epochs, global_batch_size, lr):
-    """One flat all-reduce per step, of gradients and of the number of samples."""
+    """One flat all-reduce per step, of the gradients and the number of samples."""
     used = [p for p in model.parameters()]
     flat = torch.cat([p.data.flatten() for p in used])
     dist.broadcast(flat, src=0)

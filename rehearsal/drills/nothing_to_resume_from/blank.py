@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 
 def train(model, shares, folder, *, lr, keep):
-    """Go on from the newest checkpoint in folder; save after each step."""
+    """Resume from the newest checkpoint in folder; save after each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     step = load(model, optimizer, folder)
     for inputs, targets in shares(step):
@@ -22,12 +22,12 @@ def train(model, shares, folder, *, lr, keep):
 
 
 def checkpoints(folder):
-    """All step-N.pt, the newest last."""
+    """All step-N.pt files, newest last."""
     return sorted(folder.glob("step-*.pt"), key=lambda path: int(path.stem.split("-")[1]))
 
 
 def save(model, optimizer, step, folder, keep):
-    """Published by a rename, so that a file of this name is always whole."""
+    """Publish by renaming, so that a file with this name is always complete."""
     found = checkpoints(folder)
     for old in found[: max(0, len(found) + 1 - keep)]:
         old.unlink()
@@ -37,9 +37,9 @@ def save(model, optimizer, step, folder, keep):
 
 
 def load(model, optimizer, folder):
-    """The number of steps that the weights have behind them."""
+    """Restore the newest checkpoint, if any; return the number of completed steps."""
     found = checkpoints(folder)
-    dist.barrier()  # all have looked before the first rank writes
+    dist.barrier()  # every rank has looked before rank 0 writes
     if not found:
         return 0
     state = torch.load(found[-1])

@@ -1,31 +1,35 @@
-"""Killed before one file operation after the other: each next job goes on where it must."""
+"""Killed before one file operation after another: does each next job resume where it must?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.drill import Body, Scenario
-from rehearsal.evidence import RankReport, killed
-from rehearsal.harness import OddNet, some, watch_samples, weights_of
-from rehearsal.harness_incidents import same_run
-from rehearsal.harness_runs import Plan
-from rehearsal.rank import RankContext
-from rehearsal.ranks import Fault
-from rehearsal.verdict import Finding, is_echo
+from rehearsal.grading.drill import Body, Scenario
+from rehearsal.engine.reports import RankReport, killed
+from rehearsal.kit.judge.coverage import steps_in_stream
+from rehearsal.kit.judge.findings import some
+from rehearsal.kit.judge.weights import differs_from_one_run
+from rehearsal.kit.observe.restart import run_folder
+from rehearsal.kit.observe.samples import OddNet, watch_samples, weights_of
+from rehearsal.kit.observe.stream import SampleStream
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding, counted, is_echo
 
 CODES = {
     "never-saves": "no checkpoint is written",
-    "unreadable-checkpoint": "after a kill, what is found cannot be loaded",
-    "lost-progress": "after a kill, a checkpoint that had been complete is gone",
-    "ranks-start-apart": "the ranks of a job begin with different steps",
-    "skips-a-step": "a step is not trained by any job",
-    "keeps-too-many": "more checkpoints are left than were asked for",
-    "keeps-too-few": "fewer checkpoints are left, or not the newest",
-    "not-the-same-run": "killed and resumed, the weights are not those of one run",
+    "unreadable-checkpoint": "after a kill, the next start cannot load what it finds",
+    "lost-progress": "after a kill, a complete checkpoint is gone",
+    "ranks-resume-apart": "the ranks of a job resume from different steps",
+    "skips-a-step": "a step is never trained",
+    "keeps-too-many": "more than keep checkpoints remain",
+    "keeps-too-few": "fewer than keep checkpoints remain, or not the newest",
+    "not-the-same-run": "killed and resumed, the run ends with different weights",
 }
-PLAN = Plan(steps=20)
+STREAM = SampleStream(steps=20)
 
 
 def body_with(name: str, keep: int) -> Body:
@@ -33,18 +37,16 @@ def body_with(name: str, keep: int) -> Body:
 
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
         context.init_group()
-        folder = context.folder / name
-        context.is_armed = False  # the folder is ours; the learner's operations are counted
-        folder.mkdir(exist_ok=True)
-        context.is_armed = True
+        folder = run_folder(context, name)
         model = OddNet()
         watch_samples(context, model)
-        shares = PLAN.shares(context.rank, context.world_size)
-        learner.train(model, shares, folder, lr=PLAN.lr, keep=keep)
+        shares = STREAM.shares(context.rank, context.world_size)
+        learner.train(model, shares, folder, lr=STREAM.lr, keep=keep)
         return {
-            "weights": weights_of(model), "expected": PLAN.expected(context.world_size),
+            "weights": weights_of(model),
+            "expected": STREAM.expected(context.world_size),
             "files": [path.name for path in folder.glob("step-*.pt")],
-        }  # fmt: skip
+        }
 
     return body
 
@@ -53,76 +55,85 @@ def judge_start(
     reports: Sequence[RankReport], chain: Sequence[Sequence[RankReport]]
 ) -> Iterable[Finding]:
     """Where a job began, against where the jobs before it were killed."""
-    steps = [PLAN.steps_trained(reports, rank) for rank in range(len(reports))]
-    # A step's forward pass tells that the save of the step before it was done.
-    done = max((step for job in chain for step in PLAN.steps_trained(job)), default=0)
+    steps = [steps_in_stream(report, len(reports), STREAM.share) for report in reports]
+    # A step's forward pass shows that the save of the previous step was complete.
+    before = [steps_in_stream(job[0], len(job), STREAM.share) for job in chain]
+    done = max((step for of_job in before for step in of_job), default=0)
     files = [file for job in chain[-1:] for file in job[0].of("file") if file["path"]]
-    told = "; ".join(f"{file['op']} {file['path']}" for file in files[-3:])
-    where = (
-        f"{done} steps were saved when a job was killed. Its last file operations, with the "
-    )
-    where += f"kill before the last of them: {told}. The next job "
+    last = "; ".join(f"{file['op']} {Path(file['path']).name}" for file in files[-3:])
+    where = f"a job was killed with {counted(done, 'step')} completed, right before the last "
+    where += f"of these file operations: {last}. The next job "
     for report in reports:
         if chain and report.failure and not is_echo(report) and not steps[report.rank]:
             failure = f"{report.failure.kind}: {report.failure.message[:80]}"
-            rule = "whatever a kill leaves behind, a whole checkpoint is found"
-            look = "at the names under which a file is written and searched"
+            rule = "whatever a kill leaves behind, the next start finds a complete checkpoint"
+            look = "at the names under which files are written, and looked for"
             yield Finding("unreadable-checkpoint", f"{where}raised {failure}", rule, look)
             return
     if not steps[0] and not reports[0].has_answer:
         return  # killed before its first step
-    starts = [own[0] if own else PLAN.steps for own in steps]
-    text, look = f"{where}began with step", "at what the folder holds between two operations"
+    starts = [own[0] if own else STREAM.steps for own in steps]
+    text, look = f"{where}began at step", "at what the folder holds between two operations"
     if starts[0] < done:
-        rule = "there is a whole checkpoint at every moment after the first"
+        rule = "every step is saved, and a kill loses no completed save"
         yield Finding("lost-progress", f"{text} {starts[0]}", rule, look)
     elif all(steps) and len(set(starts)) > 1:
         found = f"{text}s {some(starts)} on its ranks"
-        yield Finding("ranks-start-apart", found, "a job has one position", look)
+        rule = "all ranks resume from the same step"
+        yield Finding("ranks-resume-apart", found, rule, "at which ranks load the checkpoint")
     elif starts[0] > done + 1:
-        yield Finding("skips-a-step", f"{text} {starts[0]}", "what is saved was trained", look)
+        rule = "a checkpoint's step is the number of completed steps"
+        yield Finding("skips-a-step", f"{text} {starts[0]}", rule, look)
 
 
 def scenario(number: int, fault: Fault | None) -> Scenario:
-    """A job that goes on from what its predecessor left; killed, unless it is the last."""
+    """A job that resumes from what its predecessor left; killed, unless it is the last."""
 
     def judge(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterable[Finding]:
         yield from judge_start(reports, list(earlier.values()))
-        # A file object is not torn: its save is killed at other operations.
+        # A save through a file object cannot be torn; it is killed at other operations.
         was_due = fault is not None and fault.at != "torn" and not killed(reports[0])
         if was_due and reports[0].has_answer:
-            text = "rank 0 trained to the end, and no kill within a save came upon it"
-            rule = "each step is followed by a checkpoint"
-            yield Finding("never-saves", text, rule, "at who saves, and when")
+            text = "rank 0 trained to the end without a save in which it could be killed"
+            rule = "a checkpoint is saved after each step"
+            yield Finding("never-saves", text, rule, "at which rank saves, and when")
         elif all(report.has_answer for report in reports):
             yield from judge_end(reports, keep=1)
 
     return Scenario(
-        name=f"job {number}", body=body_with("chain", 1), judge=judge, fault=fault,
-        deadline_s=5, judges_failures=True,
-    )  # fmt: skip
+        name=f"job {number}",
+        body=body_with("chain", 1),
+        judge=judge,
+        fault=fault,
+        deadline_s=5,
+        judges_failures=True,
+    )
 
 
 def judge_end(reports: Sequence[RankReport], keep: int) -> Iterable[Finding]:
-    """What is left behind, and the weights."""
-    answer, wanted = reports[0].answer, PLAN.steps + 1 - keep
+    """Which checkpoints remain, and the final weights."""
+    answer, wanted = reports[0].answer, STREAM.steps + 1 - keep
     left = sorted(int(name.split("-")[1].split(".")[0]) for name in answer["files"])
-    text = f"with keep={keep}, checkpoints of steps {some(left)} are left"
-    rule = f"after step {PLAN.steps} those of the newest {keep} step(s) are left"
+    text = f"with keep={keep}, the checkpoints that remain are those of steps "
+    text += some(left) or "(none)"
+    rule = "a finished run leaves exactly the newest keep checkpoints"
+    look = "at which files are deleted, and when"
     if len(left) > keep:
-        yield Finding("keeps-too-many", text, rule, "at which are deleted, and when")
-    elif left != list(range(wanted, PLAN.steps + 1)):
-        yield Finding("keeps-too-few", text, rule, "at which are deleted, and when")
-    yield from same_run(reports)
+        yield Finding("keeps-too-many", text, rule, look)
+    elif left != list(range(wanted, STREAM.steps + 1)):
+        yield Finding("keeps-too-few", text, rule, look)
+    yield from differs_from_one_run(reports)
 
 
 KILLS = [Fault(rank=0, at="file", count=count) for count in (3, 4, 5, 6, 7)]
 KILLS += [Fault(rank=0, at="torn", count=2)]
 SCENARIOS = [scenario(number, fault) for number, fault in enumerate([*KILLS, None])] + [
     Scenario(
-        name="two kept", body=body_with("two", 2), deadline_s=5,
+        name="two kept",
+        body=body_with("two", 2),
+        deadline_s=5,
         judge=lambda reports, earlier: judge_end(reports, keep=2),
     )
-]  # fmt: skip
+]

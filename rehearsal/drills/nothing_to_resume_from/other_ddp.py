@@ -6,18 +6,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def train(model, shares, folder, *, lr, keep):
-    """Rank 0 reads and tells; the old file is deleted in the save after its successor's."""
+    """Rank 0 reads for all ranks; an old file goes once its successor is published."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     state = {"step": 0}
     names = sorted(folder.glob("step-*.pt"), key=number)
     if dist.get_rank() == 0 and names:
         state = torch.load(names[-1])
-    told = [state]
-    dist.broadcast_object_list(told, src=0)
-    step = told[0]["step"]
+    shared = [state]
+    dist.broadcast_object_list(shared, src=0)
+    step = shared[0]["step"]
     if step:
-        model.load_state_dict(told[0]["model"])
-        optimizer.load_state_dict(told[0]["optimizer"])
+        model.load_state_dict(shared[0]["model"])
+        optimizer.load_state_dict(shared[0]["optimizer"])
     ddp = DistributedDataParallel(model, find_unused_parameters=True)
     for step, (inputs, targets) in enumerate(shares(step), start=step + 1):
         optimizer.zero_grad()

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 
 class Folder:
-    """Checkpoints of one run. What is named step-N.pt is whole and on the disk."""
+    """Checkpoints of one run. A file named step-N.pt is complete and on disk."""
 
     def __init__(self, path, keep):
         self.path, self.keep = path, keep
@@ -41,9 +41,9 @@ def train(model, shares, folder, *, lr, keep):
     dist.broadcast_object_list(newest, src=0)
     step = newest[0]
     if step:
-        weights, momenta = torch.load(store.file(step))
+        weights, moments = torch.load(store.file(step))
         model.load_state_dict(weights)
-        optimizer.load_state_dict(momenta)
+        optimizer.load_state_dict(moments)
     dist.barrier()
     used = [model.inner, model.outer]
     for inputs, targets in shares(step):

@@ -9,7 +9,7 @@ class Part:
 
 
 def plan():
-    """Eyes early: what is measured from the first day can be compared later."""
+    """Metrics early: what you measure from day one is your baseline later."""
     return [
         Part("module", "a_person_starts_it", "manual_steps"),
         Part("metrics", "unnoticed_stall", "heartbeat_age"),

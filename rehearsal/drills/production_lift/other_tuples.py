@@ -1,5 +1,5 @@
 def plan():
-    """What must not be lost first, then the machines."""
+    """First what must not get lost, then the machines."""
     identity = [
         ("data_manifest", "other_data_after_resume", "manifest_mismatches"),
         ("module", "a_person_starts_it", "manual_steps"),

@@ -6,13 +6,13 @@ import torch.distributed as dist
 
 
 def order_of(epoch, num_samples):
-    """The samples of an epoch, in the order in which they are trained."""
+    """The samples of an epoch, in training order."""
     generator = torch.Generator().manual_seed(epoch)
     return torch.randperm(num_samples, generator=generator).tolist()
 
 
 def train_step(model, optimizer, inputs, targets, samples):
-    """One optimizer step on ``samples``, by all ranks together."""
+    """One optimizer step on ``samples``, on all ranks together."""
     mine = samples[dist.get_rank() :: dist.get_world_size()]
     optimizer.zero_grad()
     ((model(inputs[mine]) - targets[mine]).pow(2).sum() / len(samples)).backward()
@@ -23,7 +23,7 @@ def train_step(model, optimizer, inputs, targets, samples):
 
 
 def train_once(model, inputs, targets, *, epochs, global_batch_size, lr):
-    """The run that nobody kills."""
+    """The uninterrupted run."""
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)
     torch.manual_seed(dist.get_rank())  # each rank draws its own dropout
@@ -38,5 +38,5 @@ def train_once(model, inputs, targets, *, epochs, global_batch_size, lr):
 
 
 def train(model, inputs, targets, *, folder, epochs, global_batch_size, lr, save_every):
-    """The run that may be killed at any moment, and is then called again."""
+    """The run that may be killed at any moment and is then called again."""
     raise NotImplementedError

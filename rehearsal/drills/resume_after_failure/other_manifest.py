@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 
 def share(order, first, size):
-    """This rank's samples of a step, as a block, and how many the step has."""
+    """This rank's block of a step's samples, and the size of the step."""
     step = order[first : first + size]
     rank, world_size = dist.get_rank(), dist.get_world_size()
     return step[rank * len(step) // world_size : (rank + 1) * len(step) // world_size], len(
@@ -17,14 +17,14 @@ def share(order, first, size):
 
 
 def train(model, inputs, targets, *, folder, epochs, global_batch_size, lr, save_every):
-    """A folder per save: a file per rank, and a manifest once all of them are there."""
+    """One folder per save: a file per rank, then a manifest once every file is written."""
     rank, folder = dist.get_rank(), Path(folder)
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     epoch = batch = done = 0
     torch.manual_seed(100 + rank)
-    # Rank 0 decides which save is the newest complete one; all follow.
+    # Rank 0 decides which complete save is the newest, and the others follow.
     found = [max((int(p.parent.name) for p in folder.glob("*/manifest.json")), default=None)]
     dist.broadcast_object_list(found, src=0)
     if found[0] is not None:
@@ -59,13 +59,13 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, lr, save
 
 def publish(place, model, optimizer, manifest):
     rank = dist.get_rank()
-    place.mkdir(exist_ok=True)  # a folder that a kill left has no manifest: written again
+    place.mkdir(exist_ok=True)  # a folder left by a kill has no manifest and is written again
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
     with open(place / f"rank-{rank}.pt", "wb") as file:
         torch.save(state | {"rng": torch.get_rng_state()}, file)
         file.flush()
         os.fsync(file.fileno())
-    dist.barrier()  # the files of all ranks are there
+    dist.barrier()  # every rank has written its file
     if rank == 0:
         (place / "manifest.tmp").write_text(json.dumps(manifest))
         os.replace(place / "manifest.tmp", place / "manifest.json")

@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def newest(folder):
-    """The newest state that can be read, or None; only rank 0 looks, all get it."""
+    """The newest readable state, or None. Only rank 0 looks; every rank gets it."""
     found = [None]
     if dist.get_rank() == 0:
         for path in sorted(Path(folder).glob("step-*.pickle"), reverse=True):
@@ -21,7 +21,7 @@ def newest(folder):
 
 
 def train(model, inputs, targets, *, folder, epochs, global_batch_size, lr, save_every):
-    """Order, learning rate and random state are functions of the step: no need to save them."""
+    """Order, learning rate and RNG seed are functions of the step, so none of them is saved."""
     rank, world_size, n = dist.get_rank(), dist.get_world_size(), len(inputs)
     state = newest(folder)
     if state:
@@ -48,6 +48,6 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, lr, save
         if rank == 0 and ((step + 1) % save_every == 0 or step + 1 == len(plan)):
             whole = {"step": step + 1, "model": model.state_dict()}
             whole["optimizer"] = optimizer.state_dict()
-            # A torn one cannot be unpickled: its last byte says that it is complete.
+            # A torn file can't be unpickled: a pickle ends with a stop byte.
             path = Path(folder) / f"step-{step + 1:08d}.pickle"
             path.write_bytes(pickle.dumps(whole))

@@ -6,13 +6,13 @@ import torch.distributed as dist
 
 
 def order_of(epoch, num_samples):
-    """The samples of an epoch, in the order in which they are trained."""
+    """The samples of an epoch, in training order."""
     generator = torch.Generator().manual_seed(epoch)
     return torch.randperm(num_samples, generator=generator).tolist()
 
 
 def train_step(model, optimizer, inputs, targets, samples):
-    """One optimizer step on ``samples``, by all ranks together."""
+    """One optimizer step on ``samples``, on all ranks together."""
     mine = samples[dist.get_rank() :: dist.get_world_size()]
     optimizer.zero_grad()
     ((model(inputs[mine]) - targets[mine]).pow(2).sum() / len(samples)).backward()
@@ -23,7 +23,7 @@ def train_step(model, optimizer, inputs, targets, samples):
 
 
 def save(path, state):
-    # Each rank has a random state of its own. The gather waits for all: the step is complete.
+    # Each rank has its own RNG state. The gather waits for all ranks: the step is complete.
     rng_states = [None] * dist.get_world_size()
     dist.all_gather_object(rng_states, torch.get_rng_state())
     if dist.get_rank() == 0:
@@ -31,11 +31,11 @@ def save(path, state):
         torch.save(state | {"rng_states": rng_states}, temporary)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(temporary, path)  # the old state or the new one, never half of one
+        os.replace(temporary, path)  # the old state or the new one, never half of each
 
 
 def train(model, inputs, targets, *, folder, epochs, global_batch_size, lr, save_every):
-    """The run that may be killed at any moment, and is then called again."""
+    """The run that may be killed at any moment and is then called again."""
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, 0)
     torch.manual_seed(dist.get_rank())
@@ -50,7 +50,7 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, lr, save
         done = state["step"]
         torch.set_rng_state(state["rng_states"][dist.get_rank()])
     steps_per_epoch = -(-len(inputs) // global_batch_size)
-    # One integer tells where the run stands; it counts steps taken, not samples fetched.
+    # One integer is the position. It counts steps taken, not samples fetched.
     for step in range(done, epochs * steps_per_epoch):
         epoch, place = divmod(step, steps_per_epoch)
         first = place * global_batch_size

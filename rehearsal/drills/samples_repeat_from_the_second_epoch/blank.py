@@ -3,9 +3,9 @@ import torch.distributed as dist
 
 
 def train(model, data, held_out, *, seed, epochs, global_batch_size, lr, eval_every, eval_size):
-    """Rank 0 returns pairs of step and loss on held-out samples; other ranks an empty list."""
+    """Rank 0 returns (step, loss on held-out samples) pairs; other ranks return []."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    # One seed for all ranks: each shuffles the same deck and takes its own cards.
+    # The same seed on all ranks: each shuffles the same order and takes its own share.
     torch.manual_seed(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
     inputs, targets = data
@@ -16,7 +16,7 @@ def train(model, data, held_out, *, seed, epochs, global_batch_size, lr, eval_ev
             mine = batch[rank::world_size]
             optimizer.zero_grad()
             errors = (model(inputs[mine]) - targets[mine]).pow(2).sum(1)
-            # A rank without samples adds zero.
+            # A rank without samples contributes zero.
             (errors.sum() / len(batch)).backward()
             for parameter in model.parameters():
                 if parameter.grad is not None:
@@ -30,6 +30,6 @@ def train(model, data, held_out, *, seed, epochs, global_batch_size, lr, eval_ev
 
 @torch.no_grad()
 def evaluate(model, inputs, targets, size):
-    """The mean loss on a fresh draw of size samples: all of them would take minutes."""
+    """The mean loss on a fresh draw of size samples; all of them would take minutes."""
     drawn = torch.randperm(len(inputs))[:size]
     return (model(inputs[drawn]) - targets[drawn]).pow(2).sum(1).mean().item()

@@ -1,0 +1,131 @@
+"""The writer dies in the middle of a write and between two file operations; the job lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rehearsal.grading.drill import Scenario
+from rehearsal.engine.reports import RankReport, killed
+from rehearsal.kit.judge.coverage import most_steps
+from rehearsal.kit.judge.findings import nothing_to_judge
+from rehearsal.kit.judge.restart import CODES as RESTART_CODES
+from rehearsal.kit.judge.restart import Plan, judge_restart, judge_whole
+from rehearsal.kit.observe.restart import Body, trains
+from .strike import WRITES, strike
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding, Judge, counted
+
+CODES = {
+    **RESTART_CODES,
+    "crash-loop": "a restart fails on the files that a killed run left",
+    "no-checkpoint": "a run writes fewer files than checkpoints are due",
+}
+PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
+GLOBAL_BATCH_SIZE, EVERY = 5, 2
+LOOK = "at which files are in the folder, under which names, at each moment of a save"
+
+
+def train_in(run: str, count: int = 0, data: bytes | None = None) -> Body:
+    """A body that trains in the folder of ``run``, or resumes there; rank 0 may be struck."""
+
+    def prepare(context: RankContext) -> None:
+        if count and context.rank == 0:
+            strike(context, count, data)
+
+    return trains(
+        run,
+        PLAN.num_samples,
+        before=prepare,
+        epochs=PLAN.epochs,
+        global_batch_size=GLOBAL_BATCH_SIZE,
+        checkpoint_every=EVERY,
+        lr=0.02,
+    )
+
+
+def judge_saves(
+    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+) -> Iterator[Finding]:
+    """An uninterrupted run, and how many files it wrote."""
+    yield from judge_whole(PLAN)(reports, earlier)
+    files = [event for report in reports for event in report.of("file")]
+    writes = [event for event in files if event["op"] in WRITES and event["path"]]
+    if len(writes) < PLAN.steps // EVERY:
+        yield Finding(
+            "no-checkpoint",
+            f"the run wrote {counted(len(writes), 'file')} in {PLAN.steps} steps; with "
+            f"checkpoint_every={EVERY}, {PLAN.steps // EVERY} checkpoints are due",
+            "what is not on disk is lost when the process dies",
+            "at what the loop does every few steps",
+        )
+
+
+def restarted(name: str) -> Judge:
+    """The judge of a restart after the scenario ``name``."""
+
+    def judge(
+        reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+    ) -> Iterator[Finding]:
+        writer = earlier[name][0]
+        if not killed(writer):
+            return  # this design has no such moment to be killed in
+        in_step = len(writer.of("optimizer_step"))
+        failures = [report.failure for report in reports if report.failure]
+        if failures and failures[0]:
+            last = writer.of("file")[-1]
+            yield Finding(
+                "crash-loop",
+                f"rank 0 was killed in {last['op']} of {name_of(last)} while it saved step "
+                f"{in_step}; then the restart failed with {failures[0].kind}: "
+                f"{failures[0].message.split('. ')[0][:120]}",
+                "a kill costs at most the steps since the last checkpoint; each restart finds "
+                "an intact checkpoint, or none",
+                LOOK,
+            )
+        elif all(report.has_answer for report in reports):
+            # The interrupted save may count, if it was as good as complete.
+            start = PLAN.steps - most_steps(reports)
+            start = start if start == in_step else in_step - EVERY
+            whole = "whole" if len(reports) == 2 else ""
+            yield from judge_restart(PLAN, whole, LOOK, {name: start})(reports, earlier)
+
+    return judge
+
+
+def name_of(file: Mapping[str, str]) -> str:
+    """A file's path within the folder that ``train`` was given."""
+    return file["path"].partition("/")[2]
+
+
+def pair(run: str, count: int, data: bytes | None, world_size: int = 2) -> list[Scenario]:
+    """A run that is struck, and its restart."""
+    # Rank 0 ends itself; the fault, which never comes, tells the engine to expect it.
+    fault = Fault(rank=0, at="struck", count=1)
+    return [
+        Scenario(
+            name=run,
+            body=train_in(run, count, data),
+            judge=nothing_to_judge,
+            fault=fault,
+            world_size=world_size,
+            deadline_s=6,
+        ),
+        Scenario(
+            name=f"{run}, restarted",
+            body=train_in(run),
+            judge=restarted(run),
+            judges_failures=True,
+            world_size=world_size,
+            deadline_s=6,
+        ),
+    ]
+
+
+SCENARIOS = [
+    Scenario(name="whole", body=train_in("whole"), judge=judge_saves, deadline_s=6),
+    *pair("second write", 2, b"PK\3\4" + bytes(500)),
+    *pair("first write", 1, b""),
+    *pair("third write", 3, b"PK\3\4", world_size=3),
+    *pair("third change", 3, None),
+]

@@ -1,0 +1,72 @@
+"""What went into each optimizer step of a rank, and what it followed. Runs in the ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from rehearsal.kit.observe.samples import OddNet, ids_of, marked_samples
+
+
+def outlying_samples(count: int) -> tuple[Tensor, Tensor]:
+    """Inputs (n, D) and targets (n, 2); samples 4, 13, 22, ... are outliers."""
+    inputs, targets = marked_samples(count)
+    targets *= 0.3
+    targets[4::9] *= 40
+    return inputs, targets
+
+
+def used_parameters(model: OddNet) -> list[Tensor]:
+    """Those that the loss depends on."""
+    return [p for name, p in model.named_parameters() if name != "unused"]
+
+
+class StepWatch:
+    """Each optimizer step of a rank: its micro-batches, and the weights before and after."""
+
+    def __init__(self, model: OddNet) -> None:
+        self.model, self.now = model, list[list[int]]()
+        self.steps: list[tuple[list[list[int]], Tensor, Tensor]] = []
+        self.before = torch.empty(0)
+        model.register_forward_pre_hook(self._forward)
+        register_optimizer_step_pre_hook(self._begins)
+        register_optimizer_step_post_hook(self._ends)
+
+    def flat(self) -> Tensor:
+        """All used weights, as they are now."""
+        return torch.cat([p.detach().flatten().clone() for p in used_parameters(self.model)])
+
+    def _forward(self, _: Any, inputs: tuple[Tensor, ...]) -> None:
+        if torch.is_grad_enabled():
+            self.now.append(ids_of(inputs[0]))
+
+    def _begins(self, *_: Any) -> None:
+        self.before = self.flat()
+
+    def _ends(self, *_: Any) -> None:
+        self.steps.append((self.now, self.before, self.flat()))
+        self.now = []
+
+    def facts(self, inputs: Tensor, targets: Tensor, lr: float) -> list[dict[str, Any]]:
+        """For each step: its micro-batches, their gradients of summed errors, and its own."""
+        facts = []
+        for micro_batches, before, after in self.steps:
+            twin = OddNet()
+            parameters = used_parameters(twin)
+            parts = before.split([p.numel() for p in parameters])
+            for parameter, part in zip(parameters, parts, strict=True):
+                parameter.data.copy_(part.view_as(parameter))
+            sums = []
+            for ids in micro_batches:
+                errors = (twin(inputs[ids]) - targets[ids]).pow(2).sum()
+                grads = torch.autograd.grad(errors, parameters)
+                sums.append(torch.cat([grad.flatten() for grad in grads]))
+            followed = (before - after) / lr
+            facts.append({"micro_batches": micro_batches, "sums": sums, "followed": followed})
+        return facts

@@ -1,0 +1,95 @@
+"""Records each step of a run whose model and optimizer the learner makes.
+
+Runs in the ranks; ``kit.judge.recorded_run.start_in`` reads what is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+
+from rehearsal.engine.rank import RankContext
+from rehearsal.kit.observe.random_state import random_state_digest
+
+
+@contextmanager
+def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[None]:
+    """Record each step of whatever classifier is trained: samples, losses and weights.
+
+    A sample is recognized by its row in ``dataset``; -1 is none of them. ``cosine`` compares a
+    step's gradient with that of its samples' cross-entropy, whatever the scale.
+    """
+    rows = [torch.as_tensor(dataset[i][0]).float().flatten() for i in range(len(dataset))]
+    ids = {row.numpy().tobytes(): i for i, row in enumerate(rows)}
+    classes = torch.tensor([int(dataset[i][1]) for i in range(len(dataset))])
+    inside: list[torch.nn.Module] = []
+    noise, wanted = "", dict[int, torch.Tensor]()
+
+    def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+        return [p for group in optimizer.param_groups for p in group["params"]]
+
+    def weights(optimizer: torch.optim.Optimizer) -> dict[str, bytes]:
+        heads = [p.detach().flatten()[:200].float().numpy() for p in parameters(optimizer)]
+        return {f"parameter {n}": head.tobytes() for n, head in enumerate(heads)}
+
+    def enter(module: torch.nn.Module, _: Any) -> None:
+        nonlocal noise
+        if not inside:
+            noise = random_state_digest()
+        inside.append(module)
+
+    def leave(module: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        inside.pop()
+        own = [p for p in module.parameters() if p.requires_grad]
+        if inside or not own or not output.requires_grad:
+            return
+        flat = inputs[0].detach().float().flatten(1)
+        samples = [ids.get(row.numpy().tobytes(), -1) for row in flat]
+        losses = cross_entropy(output.float(), classes[samples], reduction="none")
+        grads = torch.autograd.grad(losses.sum(), own, retain_graph=True, allow_unused=True)
+        facts = {"samples": samples, "losses": losses.detach(), "rng": noise}
+
+        def used(_: torch.Tensor) -> None:
+            # Only now is it a training pass: something backpropagates through it.
+            context.record("forward", **facts)
+            for parameter, grad in zip(own, grads, strict=True):
+                if grad is not None:
+                    wanted[id(parameter)] = wanted.get(id(parameter), 0) + grad
+
+        output.register_hook(used)
+
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        pairs = [(p.grad, wanted.get(id(p))) for p in parameters(optimizer)]
+        found, right = (
+            torch.cat(
+                [
+                    torch.zeros_like(p).flatten() if g is None else g.flatten()
+                    for p, g in zip(parameters(optimizer), side, strict=True)
+                ]
+            )
+            for side in zip(*pairs, strict=True)
+        )
+        cosine = float(torch.nn.functional.cosine_similarity(found, right, dim=0))
+        lr = float(optimizer.param_groups[0]["lr"])
+        context.record("before_step", lr=lr, weights=weights(optimizer), cosine=cosine)
+        wanted.clear()
+
+    hooks = [
+        modules.register_module_forward_pre_hook(enter),
+        modules.register_module_forward_hook(leave),
+        optimizers.register_optimizer_step_pre_hook(before),
+        optimizers.register_optimizer_step_post_hook(
+            lambda optimizer, *_: context.record("stepped", weights=weights(optimizer))
+        ),
+    ]
+    context.record("start", folder=folder)
+    yield
+    context.record("end", folder=folder, weights={"": b""})
+    for hook in hooks:
+        hook.remove()

@@ -1,0 +1,71 @@
+"""A run's calls, which may differ in learning rate and weight decay: what should each step use?
+
+The run's position carries over from one call to the next; its settings do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rehearsal.grading.verdict import Finding
+
+NUM_SAMPLES, GLOBAL_BATCH_SIZE = 13, 5
+RULE = "a call's own settings apply from its first step; the run's position carries over"
+
+
+class Call(NamedTuple):
+    """The settings of one call, and the step with which it begins."""
+
+    start: int
+    lr: float
+    weight_decay: float
+
+    def settings(self, name: str, step: int) -> tuple[float, float]:
+        """Rate and decay of a parameter of OddNet in a step."""
+        if name.endswith("weight"):
+            return self.lr * factor(step), self.weight_decay
+        return 2 * self.lr * factor(step), 0.0
+
+
+def factor(step: int) -> float:
+    """A warmup, then a decay."""
+    return min(1.0, (step + 1) / 3) * float(0.9**step)
+
+
+def samples_of(step: int) -> list[int]:
+    """The samples of a step, over all ranks."""
+    first = step * GLOBAL_BATCH_SIZE
+    return [i % NUM_SAMPLES for i in range(first, first + GLOBAL_BATCH_SIZE)]
+
+
+def setting_findings(
+    calls: Sequence[Call], step: int, name: str, settings: Sequence[float], about: str
+) -> Iterator[Finding]:
+    """Rate and decay of one parameter in one step."""
+    now, other = calls[-1], "bias" if name.endswith("weight") else "weight"
+    ways = [("", now.settings(name, step))]
+    ways += [("old", call.settings(name, step)) for call in calls[:-1]]
+    ways += [("another", now.settings(other, step))]
+    ways += [("again", now.settings(name, step - now.start))]
+    right = ways[0][1]
+    for at, what in enumerate(("learning rate", "weight decay")):
+        close = [
+            way for way, pair in ways if math.isclose(pair[at], settings[at], rel_tol=1e-5)
+        ]
+        if "" in close:
+            continue
+        codes = {
+            "old": ("old-rate", "old-decay")[at],
+            "another": "settings-of-another-group",
+            "again": "schedule-restarts",
+        }
+        code = codes[close[0]] if close else "wrong-rate"
+        found = f"{about}a {what} of {settings[at]:.4g}; this call asks for {right[at]:.4g}"
+        if at == 0:
+            base = right[at] / factor(step)
+            found += f", which is factor(s)={factor(step):.4g} times {base:.4g}"
+        look = "at everything that a state dict brings back, and at what sets it again later"
+        yield Finding(code, found, RULE, look)
+        return

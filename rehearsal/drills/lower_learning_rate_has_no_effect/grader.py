@@ -1,0 +1,165 @@
+"""A checkpoint of an earlier call; a call with new settings, which is killed; and a third."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from rehearsal.grading.drill import Body, Scenario
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.judge.weights import largest_difference, ranks_differ
+from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples
+from .calls import GLOBAL_BATCH_SIZE, NUM_SAMPLES, RULE, Call, samples_of, setting_findings
+from .reference import go_through, watch_settings
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.verdict import Finding, Judge, counted
+
+CODES = {
+    "starts-over": "a call begins at step 0 although there is a checkpoint",
+    "wrong-position": "a call does not begin at the checkpoint's step",
+    "other-steps": "a call takes more or fewer steps than are left",
+    "old-rate": "a parameter uses the learning rate of an earlier call",
+    "old-decay": "a parameter uses the weight decay of an earlier call",
+    "settings-of-another-group": "a parameter uses the rate or decay of another group",
+    "schedule-restarts": "the schedule starts over: the rates are those of its first steps",
+    "wrong-rate": "a parameter uses a rate or a decay that no call asks for",
+    "ranks-differ": "the ranks end a step with different weights",
+    "moments-lost": "the optimizer starts fresh",
+    "not-the-same-run": "a step with the right settings ends with the wrong weights",
+}
+STEPS, SAVE_EVERY = 10, 2
+# The checkpoint is of step 4; the second call is killed after step 7, with step 6 saved.
+FILE, SECOND, THIRD = Call(0, 0.05, 0.1), Call(4, 0.02, 0.4), Call(6, 0.03, 0.0)
+
+
+def body_of(run: str, calls: Sequence[Call], steps: int = STEPS) -> Body:
+    """The last of the calls, in the folder of ``run``."""
+
+    def body(context: RankContext, learner: SimpleNamespace) -> Any:
+        import torch
+
+        context.init_group()
+        folder = context.folder / run
+        if context.rank == 0:
+            if not folder.exists():
+                folder.mkdir()
+                if len(calls) > 1:
+                    go_through(calls[:1], calls[1].start, file=folder / "latest.pt")
+            right, forgets = [go_through(calls, steps, forgets=it) for it in (False, True)]
+            context.record("reference", right=right, forgets=forgets)
+        torch.distributed.barrier()
+        model, (inputs, targets) = OddNet(seed=context.rank), marked_samples(NUM_SAMPLES)
+        watch_samples(context, model)
+        watch_settings(context, model)
+        learner.train(
+            model,
+            inputs,
+            targets,
+            folder=folder,
+            steps=steps,
+            save_every=SAVE_EVERY,
+            global_batch_size=GLOBAL_BATCH_SIZE,
+            lr=calls[-1].lr,
+            weight_decay=calls[-1].weight_decay,
+        )
+
+    return body
+
+
+def judge_of(calls: Sequence[Call], steps: int = STEPS) -> Judge:
+    """The judge of the last call; its first finding explains the others."""
+    return only_first(lambda reports, _: findings(reports, calls, steps))
+
+
+def findings(
+    reports: Sequence[RankReport], calls: Sequence[Call], steps: int
+) -> Iterator[Finding]:
+    """Where the call began, and then step by step: settings, ranks, weights."""
+    now, ended = calls[-1], all(report.has_answer for report in reports)
+    taken = max(len(report.of("before_step")) for report in reports)
+    if not taken and not ended:
+        return
+    where = f"on {len(reports)} ranks, with lr={now.lr:g}, weight_decay={now.weight_decay:g}"
+    where += f" and a checkpoint of step {now.start}" * (now.start > 0)
+    first = sorted(sample for report in reports for sample in first_samples(report))
+    if first != sorted(samples_of(now.start)):
+        found = f"{where}, the first step trained samples {some(first) or 'none'}; step "
+        found += f"s={now.start} has samples {some(sorted(samples_of(now.start)))}"
+        is_over = now.start > 0 and first == sorted(samples_of(0))
+        code = "starts-over" if is_over else "wrong-position"
+        yield Finding(code, found, RULE, "at what is read from the checkpoint, and when")
+        return
+    for step, number in enumerate(range(taken), now.start):
+        if step < steps:
+            yield from step_findings(
+                reports, calls, step, number, f"{where}, in step s={step}, "
+            )
+    if now.start + taken > steps or (ended and now.start + taken < steps):
+        found = f"{where}, the call took {counted(taken, 'step')}; of steps={steps}, "
+        found += f"{steps - now.start} were left"
+        yield Finding("other-steps", found, RULE, "at what ends the loop")
+
+
+def first_samples(report: RankReport) -> list[int]:
+    """What went through the model before the first step."""
+    kinds = [event["kind"] for event in report.events]
+    end = kinds.index("before_step") if "before_step" in kinds else 0
+    return [s for e in report.events[:end] if e["kind"] == "forward" for s in e["samples"]]
+
+
+def step_findings(
+    reports: Sequence[RankReport], calls: Sequence[Call], step: int, number: int, where: str
+) -> Iterator[Finding]:
+    """One step of a call: its ``number``-th, the run's ``step``-th, both from 0."""
+    for report in reports:
+        for event in report.of("before_step")[number : number + 1]:
+            for name, settings in event["settings"].items():
+                about = f"{where}rank {report.rank} used for {name} "
+                yield from setting_findings(calls, step, name, settings, about)
+    reference = reports[0].of("reference")[0]
+    ends = [e["weights"] for r in reports for e in r.of("stepped")[number : number + 1]]
+    if not ends:
+        return
+    difference, name = largest_difference(ends[0], reference["right"][step])
+    if not difference < 1e-4:
+        forgets = largest_difference(ends[0], reference["forgets"][step])[0] < 1e-4
+        found = f"{where}the settings are right, but the weights differ by up to "
+        found += f"{difference:.2g}, in {name}, from those of an uninterrupted run"
+        found += "; an optimizer without its moments ends there" * forgets
+        look = "at what else a step depends on, besides weights, samples and settings"
+        code = "moments-lost" if forgets else "not-the-same-run"
+        yield Finding(code, found, RULE, look)
+    about = f"{where}the settings are right, but "
+    yield from ranks_differ(ends, "at which rank restores what", where=about)
+
+
+CALLS = [FILE, SECOND, THIRD]
+FRESH = [Call(0, 0.04, 0.2)]
+SCENARIOS = [
+    Scenario(
+        name="a lower rate",
+        body=body_of("a", CALLS[:2]),
+        judge=judge_of(CALLS[:2]),
+        fault=Fault(rank=1, at="optimizer_step", count=3),
+        deadline_s=5,
+        judges_failures=True,
+    ),
+    Scenario(
+        name="a third call",
+        body=body_of("a", CALLS),
+        judge=judge_of(CALLS),
+        deadline_s=5,
+        judges_failures=True,
+    ),
+    Scenario(
+        name="nothing to restore",
+        body=body_of("b", FRESH, 5),
+        judge=judge_of(FRESH, 5),
+        world_size=3,
+        deadline_s=5,
+        judges_failures=True,
+    ),
+]

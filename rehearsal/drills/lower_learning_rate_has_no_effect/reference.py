@@ -1,0 +1,82 @@
+"""The run as it should be, an earlier call's file, a recorder of settings. For the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from rehearsal.engine.rank import RankContext
+from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
+from .calls import NUM_SAMPLES, Call, factor, samples_of
+
+
+def go_through(
+    calls: Sequence[Call], steps: int, *, forgets: bool = False, file: Path | None = None
+) -> list[dict[str, str]]:
+    """The weights after each step, in one process.
+
+    Args:
+        forgets: begins each call with a new optimizer.
+        file: writes a checkpoint of the end there, as the drill's broken trainer does.
+    """
+    model, (inputs, targets) = OddNet(seed=0), marked_samples(NUM_SAMPLES)
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if n.endswith("weight") == is_first]}
+        for is_first in (True, False)
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=calls[0].lr)
+    weights = []
+    for step in range(steps):
+        call = [call for call in calls if call.start <= step][-1]
+        if forgets and step == call.start:
+            optimizer = torch.optim.AdamW(groups, lr=call.lr)
+        for group, name in zip(optimizer.param_groups, ("weight", "bias"), strict=True):
+            group["lr"], group["weight_decay"] = call.settings(name, step)
+        optimizer.zero_grad()
+        samples = samples_of(step)
+        errors = (model(inputs[samples]) - targets[samples]).pow(2)
+        (errors.sum() / len(samples)).backward()
+        optimizer.step()
+        weights.append(weights_of(model))
+    if file:
+        write_checkpoint(file, model, optimizer, calls[0], steps)
+    return weights
+
+
+def write_checkpoint(
+    file: Path, model: nn.Module, optimizer: torch.optim.Optimizer, call: Call, steps: int
+) -> None:
+    """A checkpoint as torch's schedule and optimizer write it."""
+    for group, scale in zip(optimizer.param_groups, (1, 2), strict=True):
+        group["lr"] = group["initial_lr"] = scale * call.lr
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor, last_epoch=steps - 1)
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    state = {name: part.state_dict() for name, part in parts.items()}
+    torch.save({**state, "step": steps}, file)
+
+
+def watch_settings(context: RankContext, model: nn.Module) -> None:
+    """Record each parameter's rate and decay in every step, and the weights after it."""
+    names = {id(p): name for name, p in model.named_parameters() if name != "unused"}
+
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        settings = {
+            names[id(p)]: [float(group["lr"]), float(group["weight_decay"])]
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if id(p) in names
+        }
+        context.record("before_step", settings=settings)
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(
+        lambda *_: context.record("stepped", weights=weights_of(model))
+    )

@@ -1,0 +1,61 @@
+"""Did each rank draw its own noise in every step, and a restart the noise of the run?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rehearsal.engine.reports import RankReport
+from rehearsal.grading.verdict import Finding
+
+CODES = {
+    "same-noise-on-two-ranks": "two ranks draw the same noise",
+    "same-noise-in-two-steps": "two steps draw the same noise",
+    "noise-repeats": "after a restart, the noise of the first steps repeats",
+    "noise-differs": "after a restart, a step draws different noise than without one",
+}
+
+
+def noise_of(report: RankReport) -> list[list[float]]:
+    """What a rank drew in each step."""
+    return [event["values"] for event in report.of("noise")]
+
+
+def same_noise(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """A finding if two ranks or two steps drew the same."""
+    seen: dict[tuple[float, ...], tuple[int, int]] = {}
+    for report in reports:
+        for step, values in enumerate(noise_of(report), 1):
+            rank, earlier = seen.setdefault(tuple(values), (report.rank, step))
+            if (rank, earlier) != (report.rank, step):
+                yield Finding(
+                    "same-noise-on-two-ranks"
+                    if rank != report.rank
+                    else "same-noise-in-two-steps",
+                    f"rank {rank} in step {earlier} and rank {report.rank} in step {step} drew "
+                    f"the same noise: {values[0]:.4f}, ...",
+                    "no two ranks and no two steps draw the same noise",
+                    "at what determines a rank's random state in each step",
+                )
+                return
+
+
+def other_noise(
+    reports: Sequence[RankReport], whole: Sequence[RankReport], start: int, look: str
+) -> Iterator[Finding]:
+    """A finding at the first step that drew different noise than the uninterrupted run."""
+    for report in reports:
+        theirs = noise_of(whole[report.rank])
+        for step, values in enumerate(noise_of(report), start):
+            if values == theirs[step]:
+                continue
+            again = values in theirs[:start]
+            known = f", the noise of step {theirs.index(values) + 1}" if again else ""
+            yield Finding(
+                "noise-repeats" if again else "noise-differs",
+                f"restarted after the save of step {start}, rank {report.rank} drew "
+                f"{values[0]:.4f} in step {step + 1}{known}; in the uninterrupted run it drew "
+                f"{theirs[step][0]:.4f}",
+                "a restarted run draws in each step what the uninterrupted run draws",
+                look,
+            )
+            return

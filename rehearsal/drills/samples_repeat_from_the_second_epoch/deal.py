@@ -1,0 +1,37 @@
+"""Did each epoch train every sample once, and in an order of its own?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from rehearsal.engine.reports import RankReport
+from rehearsal.kit.judge.coverage import miscounted, samples_by_step
+from rehearsal.kit.judge.findings import some
+from rehearsal.grading.verdict import Finding
+
+
+def orders(reports: Sequence[RankReport], steps_per_epoch: int) -> list[list[list[int]]]:
+    """For each epoch, for each step, the samples of all ranks."""
+    steps = samples_by_step(reports)
+    return [steps[at : at + steps_per_epoch] for at in range(0, len(steps), steps_per_epoch)]
+
+
+def deal_findings(
+    reports: Sequence[RankReport], num_samples: int, steps_per_epoch: int
+) -> Iterable[Finding]:
+    """Findings if an epoch did not train each sample once, or not in its own order."""
+    epochs = orders(reports, steps_per_epoch)
+    for epoch, steps in enumerate(epochs):
+        twice, missing = miscounted(chain(*steps), num_samples)
+        if twice or missing:
+            text = f"in epoch {epoch}, {len(twice)} of {num_samples} samples were trained more "
+            text += f"than once ({some(twice) or '-'}), and {len(missing)} never "
+            text += f"({some(missing) or '-'})"
+            rule = "an epoch trains each sample exactly once, on one of the ranks"
+            look = "at what the order of an epoch depends on, on each rank"
+            yield Finding("trained-twice", text, rule, look)
+    if len(epochs) > 1 and epochs[0] in epochs[1:]:
+        text = f"epochs 0 and {epochs[1:].index(epochs[0]) + 1} have the same batches"
+        rule = "each epoch has its own order"
+        yield Finding("order-repeats", text, rule, "at what differs between two epochs")

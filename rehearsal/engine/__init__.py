@@ -1,0 +1,1 @@
+"""Starts ranks and records what they did."""

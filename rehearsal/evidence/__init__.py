@@ -1,0 +1,1 @@
+"""Reads run folders: audit, comparison, goodput, cadence, pictures."""

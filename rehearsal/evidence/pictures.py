@@ -1,0 +1,435 @@
+"""Pictures of a run, drawn from nothing but its run folder.
+
+A collapsed cell. The questions they answer: "which rank trained which sample when, and what did
+the kill cost?", "is the resumed run the same run?", "where does a step's time go?"
+
+Each function imports matplotlib itself and returns a Figure that a notebook shows once. The
+colors are Okabe and Ito's, which color-blind readers can tell apart, and never the only cue.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+# %% active="py"
+from rehearsal.evidence.audit import (
+    AuditReport,
+    LedgerLine,
+    Steps,
+    audit_run,
+    read_jsonl,
+    read_ledger,
+    read_logs,
+)
+from rehearsal.evidence.audit import RunPlan, read_plan, surviving_lineage, world_size_of
+
+# %%
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Style = dict[str, Any]
+Shift = tuple[float, float]
+
+BLACK, BLUE, ORANGE, GREEN = "#000000", "#0072B2", "#E69F00", "#009E73"
+PURPLE, SKY, VERMILLION, YELLOW = "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"
+RANK_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
+PHASE_STYLES = {
+    "data_wait": (ORANGE, "///"),
+    "h2d": (YELLOW, "..."),
+    "forward": (SKY, ""),
+    "backward": (BLUE, ""),
+    "grad_sync": (VERMILLION, "xxx"),
+    "optimizer": (GREEN, "---"),
+    "checkpoint": (PURPLE, "ooo"),
+    "other": ("#DDDDDD", ""),
+}
+
+
+def new_figure(height_in: float, title: str, subtitle: str) -> tuple[Figure, Axes]:
+    """A figure 1000 pixels wide with one Axes; the subtitle says how to read it."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(10, height_in), dpi=100, layout="constrained")
+    plt.close(figure)  # a notebook shows it as its cell's value, and must not show it twice
+    figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
+    axes.set_title(subtitle, loc="left", fontsize=9.5, color="#444444")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def rank_color(rank: int) -> str:
+    """The color of a rank; neighboring ranks always differ."""
+    return RANK_COLORS[rank % len(RANK_COLORS)]
+
+
+# %%
+CELLS_TO_DRAW = 20_000
+COLUMNS_TO_DRAW = 700
+LANE = 0.45  # height of a lane of lost work; the lineage has height 1
+
+
+class MapFrame(NamedTuple):
+    """What all parts of a sample map need."""
+
+    axes: Axes
+    plan: RunPlan
+    end: int  # last step of the lineage
+    last: int  # last step of any attempt
+    width: int  # steps that one column stands for; only the first of them is drawn
+    has_cells: bool  # one cell per sample; otherwise one per ledger line
+
+    def note(self, text: str, x: float, y: float, shift: Shift, **style: Any) -> None:
+        """Write next to a point, shifted right and up by ``shift`` points."""
+        where: Style = {"textcoords": "offset points", "fontsize": 9, "annotation_clip": False}
+        self.axes.annotate(text, (x, y), shift, **where, **style)
+
+
+def share_bottom(rank: int, world_size: int, batch: int) -> float:
+    """Where a rank's share starts in a column of height 1, counted from the bottom."""
+    return (rank * (batch // world_size) + min(rank, batch % world_size)) / batch
+
+
+# %%
+def draw_lines(
+    frame: MapFrame, lines: Iterable[LedgerLine], bottom: float, height: float, pale: float
+) -> None:
+    """Draw ledger lines above their steps; ``pale`` fades the colors (0: full, 1: white)."""
+    from matplotlib.collections import PolyCollection
+    from matplotlib.colors import to_rgb
+
+    n, batch, corners, colors = frame.plan.num_samples, frame.plan.global_batch_size, [], []
+    for line in lines:
+        if (line.step - 1) % frame.width or not line.samples:
+            continue
+        left, right = line.step - 0.5, line.step - 0.5 + frame.width
+        low = bottom + height * share_bottom(line.rank, line.world_size, batch)
+        cells = [sample % n / n for sample in line.samples] if frame.has_cells else [0.3]
+        cell = height / batch * len(line.samples) / len(cells)
+        for at, shade in enumerate(cells):
+            y0, y1 = low + at * cell, low + (at + 1) * cell
+            corners.append([(left, y0), (right, y0), (right, y1), (left, y1)])
+            depth = (1 - 0.55 * shade) * (1 - pale)
+            colors.append([1 - depth * (1 - part) for part in to_rgb(rank_color(line.rank))])
+    # White gaps between cells, if the cells are tall enough.
+    has_gaps = frame.has_cells and height / batch > 0.012
+    edges: Style = {"edgecolors": "white" if has_gaps else "face", "linewidths": 0.5 * has_gaps}
+    boxes = PolyCollection(corners, facecolors=colors, **edges)
+    frame.axes.add_collection(boxes, autolim=False)
+
+
+# %%
+def draw_lineage(frame: MapFrame, lineage: Steps) -> None:
+    """Draw what survived, with a labeled bar over each attempt's part of it."""
+    draw_lines(frame, (line for lines in lineage.values() for line in lines), 0.0, 1.0, 0.0)
+    parts: dict[int, list[int]] = {}
+    for step in sorted(lineage):
+        parts.setdefault(lineage[step][0].attempt, []).append(step)
+    for attempt, steps in parts.items():
+        ends = [steps[0] - 0.4, steps[-1] + 0.4]
+        frame.axes.plot(ends, [1.05, 1.05], color=BLACK, linewidth=3, solid_capstyle="butt")
+        room = len(steps) / frame.last
+        name = f"attempt {attempt}" if room > 0.1 else f"{attempt}" if room > 0.02 else ""
+        frame.note(name, ends[0], 1.05, (0, 4), fontweight="bold")
+
+
+# %%
+def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) -> int:
+    """Draw the work that kills cost above the lineage; returns the number of lanes used."""
+    lost_steps = {
+        attempt: [step for step, lines in steps.items() if lineage.get(step) is not lines]
+        for attempt, steps in ledger.items()
+    }
+    lost_steps = {attempt: lost for attempt, lost in lost_steps.items() if lost}
+    lane_ends: list[int] = []
+    for attempt, lost in lost_steps.items():
+        first, last = min(lost), max(lost)
+        lane = next((lane for lane, end in enumerate(lane_ends) if end < first), len(lane_ends))
+        lane_ends[lane : lane + 1] = [last + frame.last // 10]  # leaves room for the cross
+        bottom = 1.3 + lane * (LANE + 0.25)
+        lines = (line for step in lost for line in ledger[attempt][step])
+        draw_lines(frame, lines, bottom, LANE, 0.55)
+        left, right, top, middle = first - 0.5, last + 0.5, bottom + LANE, bottom + LANE / 2
+        # Dashed lines lead down to the steps that were trained again.
+        box = [left, left, right, right], [1.05, top, top, 1.05]
+        frame.axes.plot(*box, color=VERMILLION, linestyle="--", linewidth=1.2, zorder=1)
+        cross: Style = {"s": 150, "edgecolors": "white", "clip_on": False, "zorder": 5}
+        frame.axes.scatter(right, middle, color=VERMILLION, marker="X", **cross)
+        style: Style = {"color": VERMILLION, "fontweight": "bold"}
+        if len(lost_steps) > 1:  # no room for the full note
+            frame.note(f"attempt {attempt}", left, top, (0, 3), **style)
+            continue
+        text = f"attempt {attempt} was killed at step {last}:\nthis work was lost and redone"
+        if last > frame.end:
+            text = f"attempt {attempt} up to step {last}:\nlost, or still in flight"
+        if last < 0.6 * frame.last:
+            frame.note(text, right, middle, (14, 0), va="center", **style)
+        else:
+            frame.note(text, left, middle, (-8, 0), va="center", ha="right", **style)
+    return len(lane_ends)
+
+
+# %%
+def draw_marks(frame: MapFrame, report: AuditReport, lineage: Steps) -> None:
+    """Mark what the audit found. The legend shows the counts, even if they are all 0."""
+    batch = frame.plan.global_batch_size
+    kinds = {"wrong_lines": ("^", "out of order"), "duplicates": ("D", "trained twice")}
+    for kind, (marker, name) in (kinds | {"misses": ("x", "missed")}).items():
+        steps, heights = [], []
+        for step, rank, at in report.places.get(kind, []):
+            world_size = world_size_of(lineage.get(step, []))
+            steps.append(step)
+            heights.append(share_bottom(rank, world_size, batch) + (at + 0.5) / batch)
+        edges = {} if marker == "x" else {"edgecolors": "white"}
+        look: Style = {"marker": marker, "color": BLACK, "zorder": 4, **edges}
+        frame.axes.scatter(steps, heights, 60, label=f"{name}: {getattr(report, kind)}", **look)
+
+
+# %%
+def label_map(frame: MapFrame, lineage: Steps) -> None:
+    """Label the epochs, and the ranks at both ends, because the world size may change."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes, plan = frame.axes, frame.plan
+    per_epoch, batch = plan.steps_per_epoch, plan.global_batch_size
+    for step, side in ((min(lineage), axes), (max(lineage), axes.secondary_yaxis("right"))):
+        world_size = world_size_of(lineage[step])
+        ranks = range(0, world_size, -(-world_size // 16))
+        borders = [
+            (share_bottom(r, world_size, batch), share_bottom(r + 1, world_size, batch))
+            for r in ranks
+        ]
+        side.set_yticks([sum(pair) / 2 for pair in borders], [f"rank {rank}" for rank in ranks])
+        side.tick_params(axis="y", length=0)
+        side.spines[["left", "right"]].set_visible(False)
+    num_epochs = -(-frame.last // per_epoch)
+    for epoch in range(0, num_epochs, -(-num_epochs // 12)):
+        first, end = epoch * per_epoch + 0.5, min((epoch + 1) * per_epoch, frame.last) + 0.5
+        gap = 3 if frame.has_cells else 1
+        axes.plot([first, first], [0, 1], color="white", linewidth=gap if epoch else 0)
+        frame.note(f"epoch {epoch}", (first + end) / 2, 0, (0, -22), ha="center", va="top")
+    axes.set_xlabel("optimizer step", labelpad=18)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+# %%
+def sample_map(run_dir: Path | str) -> Figure:
+    """Which rank trained which sample at which step, what kills cost, and what the audit found.
+
+    Raises:
+        ValueError: if the folder has nothing to draw.
+    """
+    plan, ledger, report = read_plan(run_dir), read_ledger(run_dir), audit_run(run_dir)
+    lineage, end, _ = surviving_lineage(ledger, read_logs(run_dir))
+    last = min(plan.total_steps, max(end, *(max(steps) for steps in ledger.values())))
+    width = -(-last // COLUMNS_TO_DRAW)
+    has_cells = last * plan.global_batch_size <= CELLS_TO_DRAW
+    how = "One column per optimizer step, one color per rank"
+    how += ", one cell per sample; the shade shows the sample's id." if has_cells else "."
+    how += f" Shown: 1 step in {width}, all findings." if width > 1 else ""
+    subtitle = f"{report.status}: {report.verdict}\n{how}"
+    figure, axes = new_figure(5.5, "Which rank trained which sample", subtitle)
+    frame = MapFrame(axes, plan, end, last, width, has_cells)
+    draw_lineage(frame, lineage)
+    num_lanes = draw_lost_work(frame, ledger, lineage)
+    draw_marks(frame, report, lineage)
+    label_map(frame, lineage)
+    axes.set(xlim=(0.5, last + 0.5), ylim=(0, 1.2 + num_lanes * (LANE + 0.25)))
+    figure.set_figheight(4.2 + 1.2 * num_lanes)
+    figure.legend(loc="outside lower center", ncols=8, frameon=False, fontsize=9)
+    return figure
+
+
+# %%
+def read_events(
+    run_dir: Path | str, event: str, rank: int | None = None
+) -> list[dict[str, Any]]:
+    """The records of one event, from one rank's log or from all."""
+    files = sorted(Path(run_dir, "logs").glob(f"rank-{'*' if rank is None else rank}.jsonl"))
+    records = (record for file in files for record in read_jsonl(file))
+    usable = (record for record in records if {"rank", "attempt", "step"} <= record.keys())
+    return [record for record in usable if record.get("event") == event]
+
+
+def nothing_to_draw(run_dir: Path | str, missing: str) -> ValueError:
+    """The error for a folder that lacks what the picture would show."""
+    return ValueError(
+        f"{run_dir} has no {missing}, so there is nothing to draw. Name the folder of a run "
+        "that has trained a few steps."
+    )
+
+
+# %%
+def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
+    """Loss per step of each run and attempt; later ones are drawn as thinner lines on top.
+
+    Args:
+        runs: label -> run folder. The subtitle gives the largest difference between runs.
+
+    Raises:
+        ValueError: if a run has logged no loss.
+    """
+    curves: list[tuple[str, dict[int, float], bool]] = []
+    survivors: list[dict[int, float]] = []
+    for label, run_dir in runs.items():
+        attempts: dict[int, dict[int, float]] = {}
+        for record in read_events(run_dir, "train_progress", rank=0):
+            loss = record.get("loss")
+            losses = attempts.setdefault(record["attempt"], {})
+            losses[record["step"]] = float("nan") if loss is None else loss
+        if not attempts:
+            raise nothing_to_draw(run_dir, "train_progress in logs/rank-0.jsonl")
+        survivors.append({})
+        for attempt, losses in sorted(attempts.items()):
+            name = f"{label}, attempt {attempt}" if len(attempts) > 1 else label
+            curves.append((name, losses, attempt > min(attempts)))
+            survivors[-1] |= losses
+    shared = sorted(set.intersection(*map(set, survivors)))
+    values = np.array([[losses[step] for step in shared] for losses in survivors])
+    subtitle = "mean over the global batch"
+    if len(runs) > 1 and shared:
+        gap = float(np.ptp(values, axis=0).max())
+        subtitle += f"; largest difference over {len(shared)} shared steps: {gap:.3g}"
+        subtitle += " (every logged digit agrees)" if gap == 0 else ""
+
+    figure, axes = new_figure(4.6, "Loss: " + " vs. ".join(runs), subtitle)
+    colors, dashes = (SKY, ORANGE, BLACK, GREEN, PURPLE), ("-", "-", "--", "-.", ":")
+    widths = np.linspace(9, 1.6, len(curves))
+    for at, (name, losses, is_restart) in enumerate(curves):
+        style: Style = {
+            "color": colors[at % 5],
+            "linestyle": dashes[at % 5],
+            "linewidth": widths[at],
+        }
+        axes.plot(list(losses), list(losses.values()), label=name, **style)
+        if is_restart:
+            first = min(losses)
+            axes.axvline(first, color=VERMILLION, linestyle=":", linewidth=1.5, zorder=1)
+            axes.plot(first, losses[first], "o", color=VERMILLION, markersize=8)
+            corner = first, axes.get_ylim()[1]
+            where: Style = {"textcoords": "offset points", "color": VERMILLION, "fontsize": 9}
+            axes.annotate(f"restart: {name}", corner, (4, -10), fontweight="bold", **where)
+    axes.set(xlabel="optimizer step", ylabel="loss")
+    axes.legend(frameon=False, loc="lower left")
+    return figure
+
+
+# %%
+def phase_style(name: str) -> dict[str, Any]:
+    """Color and hatch of a phase."""
+    color, hatch = PHASE_STYLES.get(name, ("white", ""))
+    return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
+
+
+def finish_phases(figure: Figure, axes: Axes, ranks: Iterable[int], names: set[str]) -> Figure:
+    """Label the ranks, and add a legend of the phases that were drawn."""
+    from matplotlib.patches import Patch
+
+    axes.set_yticks(list(ranks), [f"rank {rank}" for rank in ranks])
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    patches = [Patch(label=name, **phase_style(name)) for name in PHASE_STYLES if name in names]
+    place: Style = {"loc": "outside lower center", "ncols": 8, "frameon": False, "fontsize": 9}
+    figure.legend(handles=patches, handlelength=2.5, handleheight=1.2, **place)
+    return figure
+
+
+# %%
+def phase_bars(run_dir: Path | str) -> Figure:
+    """Where a step's time goes on each rank, from the rank's newest train_progress.
+
+    Raises:
+        ValueError: if no rank has logged phases.
+    """
+    records = [x for x in read_events(run_dir, "train_progress") if x.get("phases")]
+    last_attempt = max((record["attempt"] for record in records), default=0)
+    newest = {x["rank"]: x for x in records if x["attempt"] == last_attempt}
+    if not newest:
+        raise nothing_to_draw(run_dir, "phases in train_progress in logs/rank-*.jsonl")
+    steps = ", ".join(sorted({f"{record['step']}" for record in newest.values()}))
+    subtitle = f"last logged at step {steps}; thick bar: p50 of each phase, thin bar: p95"
+    figure, axes = new_figure(2.2 + 0.8 * len(newest), "Where a step's time goes", subtitle)
+    for rank, record in newest.items():
+        for key, y, height in (("p50", rank - 0.12, 0.48), ("p95", rank + 0.27, 0.2)):
+            left = 0.0
+            for name, times in record["phases"].items():
+                axes.barh(y, times[key], height, left, **phase_style(name))
+                left += times[key]
+            text = f"{key} {left:.3g} ms"
+            # Saves are rare: their p50 and p95 are usually 0, and only the maximum shows them.
+            stall_ms = record["phases"].get("checkpoint", {}).get("max", 0.0)
+            if key == "p95" and stall_ms > 0:
+                text += f"; slowest checkpoint {stall_ms:,.0f} ms"
+            where: Style = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+            axes.annotate(text, (left, y), (5, 0), **where)
+    axes.margins(x=0.12)
+    axes.set_xlabel("milliseconds per step, phases stacked")
+    return finish_phases(
+        figure, axes, newest, {x for r in newest.values() for x in r["phases"]}
+    )
+
+
+# %%
+def read_trace_events(path: Path) -> list[dict[str, Any]]:
+    """The events of a Chrome trace, even if a kill truncated it and left its array open."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    events, at = [], text.find("{")
+    while at >= 0:
+        try:
+            event, at = json.JSONDecoder().raw_decode(text, at)
+        except ValueError:
+            event, at = {}, at + 1
+        match event:
+            case {"ph": "X", "ts": _, "dur": _, "args": {"step": int(), "attempt": int()}}:
+                events.append(event)
+        at = text.find("{", at)
+    return events
+
+
+# %%
+def rank_timeline(
+    run_dir: Path | str, first_step: int | None = None, num_steps: int = 3
+) -> Figure:
+    """What each rank did when, over a few steps; waiting for a slower rank shows as grad_sync.
+
+    Args:
+        first_step: by default, chosen so that the last step that every rank traced comes last.
+
+    Raises:
+        ValueError: if none of the steps was traced.
+    """
+    steps: dict[int, dict[int, list[dict[str, Any]]]] = {}  # rank -> step -> events
+    for path in sorted(Path(run_dir, "traces").glob("rank-*.json")):
+        for event in read_trace_events(path):
+            of_step = steps.setdefault(event["pid"], {}).setdefault(event["args"]["step"], [])
+            if of_step and of_step[0]["args"]["attempt"] < event["args"]["attempt"]:
+                of_step.clear()  # lost work: a later attempt retrained the step
+            of_step.append(event)
+    traced = set.intersection(*map(set, steps.values())) if steps else set()
+    first = first_step or max(1, max(traced, default=0) - num_steps + 1)
+    shown = sorted(traced & set(range(first, first + num_steps)))
+    if not shown:
+        raise nothing_to_draw(run_dir, f"step {first} to {first + num_steps - 1} in traces/")
+    start_us = min(event["ts"] for rank in steps for event in steps[rank][shown[0]])
+    title = f"What each rank did in steps {shown[0]} to {shown[-1]}"
+    subtitle = "one bar per phase; a black line marks where a rank starts a step"
+    figure, axes = new_figure(2.2 + 0.7 * len(steps), title, subtitle)
+    for rank, by_step in steps.items():
+        for step in shown:
+            begin_ms = (min(event["ts"] for event in by_step[step]) - start_us) / 1e3
+            axes.plot(
+                [begin_ms, begin_ms], [rank - 0.45, rank + 0.45], color=BLACK, linewidth=1.5
+            )
+            where: Style = {"textcoords": "offset points", "va": "bottom", "fontsize": 9}
+            axes.annotate(f"step {step}", (begin_ms, rank - 0.45), (3, 0), **where)
+            for event in by_step[step]:
+                left, ms = (event["ts"] - start_us) / 1e3, event["dur"] / 1e3
+                axes.barh(rank, ms, 0.6, left, **phase_style(event["name"]))
+    axes.set_xlabel("milliseconds")
+    names = {event["name"] for rank in steps for step in shown for event in steps[rank][step]}
+    return finish_phases(figure, axes, steps, names)

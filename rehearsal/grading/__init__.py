@@ -1,0 +1,1 @@
+"""Drills, checks and verdicts."""

@@ -1,0 +1,269 @@
+"""A check, seen from the caller's process: what was typed goes to the ranks, and is judged.
+
+Called by ``check`` in a notebook, by the command line, and by the graders' own tests. Nothing a
+learner typed runs here; ``in_rank.py`` is the other half.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import importlib
+import linecache
+import signal
+import time
+import traceback
+import types
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rehearsal.engine import ranks
+from rehearsal.engine.ranks import (
+    RUNNING_AGAIN,
+    SERVER_ENDED,
+    STUCK_MEETING,
+    run_ranks,
+    stuck_while_meeting,
+)
+from rehearsal.engine.reports import Fault, RankReport
+from rehearsal.grading.attempt import Attempt, codes_of
+from rehearsal.grading.drill import Drill, Scenario, load
+from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, Verdict
+from rehearsal.grading.verdict import cheat_findings, failure_verdict
+
+# By name: this process needs none of the code that runs in a rank.
+RUN_SCENARIO = "rehearsal.grading.in_rank:run_scenario"
+KIT = Path(__file__).parents[1] / "kit"
+
+SERVER_KILLED = ENGINE_FINDINGS(
+    "server-killed", "the process that starts the ranks ended while this code ran"
+)
+
+
+Outcome = tuple[Any, Sequence[Finding], str]  # status, findings, detail
+
+
+def warm_up() -> None:
+    """Start the server that forks the ranks, in the background, with what any check needs.
+
+    A notebook's first cell calls it, so that the server is ready by the time you have read the
+    brief.
+    """
+    kit = [path.relative_to(KIT.parents[1]) for path in sorted(KIT.rglob("[!_]*.py"))]
+    names = [".".join(path.with_suffix("").parts) for path in kit]
+    ranks.warm_up("rehearsal.grading.in_rank", *names)
+
+
+def attempt_of_source(source: str, file: str = "attempt.py") -> Attempt:
+    """An attempt from the text of a file."""
+    return Attempt(source, file, b"", {file: source})
+
+
+def attempt_of_namespace(drill: Drill, namespace: Mapping[str, object]) -> Attempt:
+    """An attempt from objects, and from as much of their source as is known.
+
+    Raises:
+        Exception: whatever pickling raises for an object that cannot be sent.
+    """
+    objects = {name: namespace[name] for name in drill.needs if name in namespace}
+    files = {code.co_filename for value in objects.values() for code in codes_of(value)}
+    # Cells that the needed names may use, under the names IPython gives them.
+    cells = [f for f in linecache.cache if f.startswith("<ipython") or "ipykernel_" in f]
+    texts = {file: "".join(linecache.getlines(file)) for file in [*cells, *files]}
+    lines = {f: text for f, text in texts.items() if text and "site-packages" not in f}
+    try:
+        import cloudpickle
+    except ImportError:
+        print(
+            "cloudpickle is not installed, so each rank executes the source of your cells "
+            "again, and names from other cells are missing there. Run: pip install cloudpickle"
+        )
+        return attempt_of_source("\n\n".join(lines.values()))
+    import torch
+
+    # cloudpickle sends these along with code that uses torch and any attribute called classes
+    # or ops. They are modules of a type that does not pickle.
+    for module in (torch.classes, torch.ops):
+        copyreg.pickle(type(module), _module_by_name)
+    return Attempt(None, "", cloudpickle.dumps(objects), lines)
+
+
+def _module_by_name(module: types.ModuleType) -> tuple[Callable[..., Any], tuple[str]]:
+    return importlib.import_module, (module.__name__,)
+
+
+def grade(
+    drill: str, namespace: Mapping[str, object], *, echo: Callable[[str], None] | None = None
+) -> Verdict:
+    """Judge the names in ``namespace``; works without a notebook.
+
+        verdict = rehearsal.grade("lift_to_distributed", globals())
+        assert verdict.status == "passed", verdict
+
+    Args:
+        drill: its id.
+        namespace: where the learner's names are, such as ``globals()``.
+        echo: called with each line that a rank prints.
+
+    Raises:
+        UnknownDrill: if there is no such drill; the message offers the nearest id.
+    """
+    the_drill = load(drill)
+    if not any(name in namespace for name in the_drill.needs):
+        text = f"none of {', '.join(the_drill.needs)} is defined"
+        nothing = ENGINE_FINDINGS("not-attempted", text)
+        return Verdict(
+            drill=the_drill.id,
+            status="not_attempted",
+            findings=[nothing],
+            after=f'start("{the_drill.id}")',
+        )
+    try:
+        attempt = attempt_of_namespace(the_drill, namespace)
+    except Exception as error:
+        finding = ENGINE_FINDINGS("cannot-travel", f"{type(error).__name__}: {error}")
+        return Verdict(
+            drill=the_drill.id, status="wrong", findings=[finding], after=_after(the_drill)
+        )
+    return grade_attempt(the_drill, attempt, echo=echo)
+
+
+def grade_source(
+    drill: str,
+    source: str,
+    *,
+    file: str = "attempt.py",
+    echo: Callable[[str], None] | None = None,
+) -> Verdict:
+    """Judge the text of a file. Only the ranks execute it.
+
+    rehearsal.grade_source("lift_to_distributed", Path("attempt.py").read_text()).status
+    """
+    return grade_attempt(load(drill), attempt_of_source(source, file), echo=echo)
+
+
+def grade_attempt(
+    drill: Drill,
+    attempt: Attempt,
+    *,
+    echo: Callable[[str], None] | None = None,
+    at_most_s: float = float("inf"),
+) -> Verdict:
+    """Judge an attempt; judge it again if the machine, not the code, may have failed.
+
+    Args:
+        at_most_s: caps the deadline of every scenario, in seconds.
+    """
+    began = time.perf_counter()
+    for is_last_try in (False, True):
+        # A fresh folder for each try: files left by the first would be evidence in the second.
+        with TemporaryDirectory(prefix="rehearsal-") as folder:
+            outcome, excuse, count = run_scenarios(
+                drill, attempt, Path(folder), echo=echo, at_most_s=at_most_s
+            )
+        if is_last_try or not excuse:
+            break
+        if echo:
+            echo(f"{excuse} {RUNNING_AGAIN}")
+    status, findings, detail = outcome
+    sizes = {scenario.world_size for scenario in drill.scenarios[:count]}
+    after = drill.deeper if status == "passed" else _after(drill, status)
+    return Verdict(
+        drill=drill.id,
+        status=status,
+        findings=list(findings),
+        detail=detail,
+        after=after,
+        seconds=time.perf_counter() - began,
+        world_sizes=sorted(sizes),
+    )
+
+
+def run_scenarios(
+    drill: Drill,
+    attempt: Attempt,
+    folder: Path,
+    *,
+    echo: Callable[[str], None] | None,
+    at_most_s: float,
+) -> tuple[Outcome, str, int]:
+    """Run the scenarios in order, up to the first that does not pass.
+
+    Returns:
+        The outcome; why the job may have failed through no fault of the code, or ""; how many
+        scenarios were run.
+    """
+    warm_up()
+    reports_of = dict[str, Sequence[RankReport]]()
+    for count, scenario in enumerate(drill.scenarios, 1):
+        try:
+            reports = run_ranks(
+                RUN_SCENARIO,
+                drill.folder / "grader.py",
+                dict(drill.needs),
+                scenario.name,
+                attempt,
+                world_size=scenario.world_size,
+                folder=folder,
+                fault=scenario.fault,
+                deadline_s=min(scenario.deadline_s, at_most_s),
+                echo=echo,
+                lines=attempt.lines,
+            )
+        except ConnectionError as error:
+            return ("crashed", [SERVER_KILLED], str(error)), SERVER_ENDED, count
+        try:
+            outcome = judge(scenario, reports, reports_of)
+        except Exception as error:  # our defect; the notebook must survive it
+            outcome = grader_failed(drill, scenario, error)
+        if outcome[0] != "passed":
+            return outcome, STUCK_MEETING if stuck_while_meeting(reports) else "", count
+        reports_of[scenario.name] = reports
+    return ("passed", (), ""), "", len(drill.scenarios)
+
+
+def judge(
+    scenario: Scenario,
+    reports: Sequence[RankReport],
+    earlier: Mapping[str, Sequence[RankReport]],
+) -> Outcome:
+    """Status, findings and detail of one scenario."""
+    if cheats := cheat_findings(reports):
+        return "wrong", cheats, ""
+    # A rank killed by the scenario's own fault did not crash, nor did the ranks that lost it.
+    expected = any(was_struck(report, scenario.fault) for report in reports)
+    failure = None if expected else failure_verdict(reports, scenario.deadline_s)
+    if failure is not None and (
+        not scenario.judges_failures
+        or failure[1][0].code in ("wrong-signature", "not-attempted")
+    ):
+        return failure
+    findings = list(scenario.judge(reports, earlier))
+    if findings and failure:
+        # The judge names the cause; what happened is still a hang.
+        return "hung" if failure[0] == "hung" else "wrong", findings, failure[2]
+    if findings:
+        return "wrong", findings, ""
+    return failure or ("passed", (), "")
+
+
+def grader_failed(drill: Drill, scenario: Scenario, error: Exception) -> Outcome:
+    """The outcome when the judge itself raised: it says nothing about the learner's code."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    found = f"the grader of {drill.id} failed in its scenario {scenario.name!r}: "
+    found += f"{type(error).__name__}: {error} (line {place.lineno} in {place.name})"
+    return "crashed", [ENGINE_FINDINGS("grader-failed", found)], ""
+
+
+def was_struck(report: RankReport, fault: Fault | None) -> bool:
+    """Whether the scenario's own fault ended this rank: its signal, or a file-size limit."""
+    if fault is None or fault.rank not in (None, report.rank):
+        return False
+    return report.exitcode in (-getattr(signal, "SIG" + fault.signal), -signal.SIGXFSZ)
+
+
+def _after(drill: Drill, status: str = "wrong") -> str:
+    if status == "not_attempted":
+        return f'start("{drill.id}") shows the brief'
+    return f'hint("{drill.id}")'

@@ -1,0 +1,291 @@
+"""From evidence to what a learner reads: findings, one of five outcomes, what to do next."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from rehearsal.engine.reports import RankReport
+
+Status = Literal["passed", "wrong", "crashed", "hung", "not_attempted"]
+SHOWN: dict[str, str] = {
+    "passed": "PASSED",
+    "wrong": "NOT YET",
+    "crashed": "CRASHED",
+    "hung": "HUNG",
+    "not_attempted": "NOT ATTEMPTED",
+}
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong, in terms of the subject; never the answer."""
+
+    code: str  # stable, listed in docs/drills.md
+    found: str  # with its numbers
+    rule: str
+    look: str
+
+
+# Judges one job: its reports, by rank, and those of the scenarios before it, by name.
+Judge = Callable[[Sequence[RankReport], Mapping[str, Sequence[RankReport]]], Iterable[Finding]]
+
+
+class FindingTable:
+    """What each code means, which rule it states, and where it sends the reader.
+
+    TABLE = FindingTable({
+        "drops-the-rest": (
+            "the last, smaller batch is not trained",
+            "an epoch trains every sample once",
+            "at how the number of steps is rounded",
+        ),
+    })
+    CODES = TABLE.codes                      # a grader lists them so
+    yield TABLE("drops-the-rest", "3 of 23 samples were never trained")
+    """
+
+    def __init__(self, table: Mapping[str, tuple[str, str, str]]) -> None:
+        self._table = dict(table)
+        self.codes = {code: meaning for code, (meaning, _, _) in self._table.items()}
+
+    def __call__(self, code: str, found: str, look: str = "") -> Finding:
+        """A finding; ``look`` replaces the table's where the evidence knows better."""
+        _, rule, usual_look = self._table[code]
+        return Finding(code, found, rule, look or usual_look)
+
+
+OWN_WORK = "you rehearse what you can write; solution() shows the answer when you ask"
+# What any check may find, whatever the drill. A drill's own codes are in its grader's CODES.
+ENGINE_FINDINGS = FindingTable(
+    {
+        "not-attempted": (
+            "a needed name is missing, or still raises NotImplementedError as in the blank",
+            "a check grades what you have typed",
+            "at the brief",
+        ),
+        "wrong-signature": (
+            "a needed name is missing, or cannot be called the way the brief says",
+            "the check calls these names with exactly these arguments",
+            "at the line that begins with def or class",
+        ),
+        "cannot-travel": (
+            "something that a needed name uses cannot be sent to another process",
+            "your code is sent to the ranks; locks, open files and generators cannot be sent",
+            "at the module-level names that your functions use",
+        ),
+        "crashed": (
+            "the code raised an exception; the rank and its traceback are shown",
+            "your code must not raise an exception here",
+            "at the last line of your code in the traceback",
+        ),
+        "left": (
+            "a rank ended its process instead of returning",
+            "a rank returns from the function that was called; it does not exit",
+            "at calls of exit, os._exit or abort",
+        ),
+        "peer-returned": (
+            "a rank waits in a collective that another rank never issues",
+            "all ranks issue the same collectives, in the same order",
+            "at the collective: which ranks reach it, and how often?",
+        ),
+        "hung": (
+            "a rank was still running at the deadline; each rank's stack is shown",
+            "every rank reaches every collective, and every loop ends",
+            "at the last line of your code in each rank's stack",
+        ),
+        "server-killed": (
+            "the process that starts the ranks was killed while the code ran, twice",
+            "a rank's code must not kill other processes",
+            "at what it kills, and at its memory: the system kills what uses too much",
+        ),
+        "grader-failed": (
+            "the grader itself raised an exception: a defect of this project",
+            "a grader judges every attempt; this is our defect, not yours",
+            "at the project's issues: please report it with the attempt, which status() keeps",
+        ),
+        "read-the-solution": (
+            "the code opened the drill's files while it was checked",
+            OWN_WORK,
+            "at the files that your code opens",
+        ),
+        "imported-not-typed": (
+            "the code calls trainer_core's own version of what the drill asks for",
+            OWN_WORK,
+            "at your imports",
+        ),
+    }
+)
+# Codes that findings had before, in people's histories, and what they are called today.
+FORMER_CODES = {
+    "walkthroughs-own": "imported-not-typed",
+    "loads-by-itself": "loads-in-the-trainer",
+    "epoch-left-out": "epoch-skipped",
+    "no-save-at-the-epochs-end": "no-save-at-epoch-end",
+    "trains-after-the-end": "finished-run-trains",
+    "ranks-apart": "ranks-resume-apart",
+    "ranks-alike": "same-noise-on-two-ranks",
+    "steps-alike": "same-noise-in-two-steps",
+    "noise-begins-again": "noise-repeats",
+    "batch-follows-the-world": "batch-follows-world-size",
+    "other-steps-left-out": "wrong-steps-skipped",
+    "half-a-step": "partial-step",
+    "trains-again": "repeats-saved-steps",
+    "logs-one-rank": "logs-rank-0-only",
+    "padding-trained": "trains-on-padding",
+    "left-alone": "leaves-alone",
+    "dies-of-sigterm": "killed-by-sigterm",
+    "wrong-answer": "wrong-return-value",
+    "ranks-start-apart": "ranks-resume-apart",
+    "goes-back": "not-the-newest",
+    "keeps-the-wrong": "keeps-the-wrong-files",
+    "no-evaluation": "wrong-evaluations",
+    "dealt-twice": "trained-twice",
+    "logs-another-norm": "logs-the-wrong-norm",
+    "schedule-begins-again": "schedule-restarts",
+    "other-rate": "wrong-rate",
+}
+
+
+def current_code(code: str) -> str:
+    """Today's name of a finding's code."""
+    return FORMER_CODES.get(code, code)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What a check has come to."""
+
+    drill: str
+    status: Status
+    findings: Sequence[Finding] = ()
+    seconds: float = 0.0
+    world_sizes: Sequence[int] = ()
+    detail: str = ""  # a traceback, or where every rank stood
+    after: str = ""  # what to do next; after a pass, one deeper question
+
+    @property
+    def facts(self) -> str:
+        """On how many ranks, and for how long."""
+        ranks = ", ".join(map(str, self.world_sizes))
+        before = f"{ranks} rank{'s' if ranks != '1' else ''}, " if ranks else ""
+        return f"{before}{self.seconds:.1f} s"
+
+    def __str__(self) -> str:
+        lines = [f"{self.drill}   {SHOWN[self.status]}   {self.facts}"]
+        for finding in self.findings:
+            lines += [f"  {name:<6}{text}" for name, text in finding._asdict().items()]
+        lines += [f"  | {line}" for line in self.detail.rstrip().splitlines()]
+        lines += [f"  next  {self.after}"] if self.after else []
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        # Colour and word both: nobody has to tell two hues apart. White on it is readable in a
+        # light and in a dark theme.
+        colour = {"passed": "#0072b2", "not_attempted": "#767676"}.get(self.status, "#b34700")
+        pairs = [pair for finding in self.findings for pair in finding._asdict().items()]
+        pairs += [("next", self.after)] if self.after else []
+        cells = [
+            f'<span style="opacity:.75">{name}</span><span>{html.escape(text)}</span>'
+            for name, text in pairs
+        ]
+        detail = f"<pre>{html.escape(self.detail.rstrip())}</pre>" if self.detail else ""
+        return (
+            f'<div style="border-left:4px solid {colour};padding-left:.8em;max-width:60em">'
+            f"<b>{html.escape(self.drill)}</b>&ensp;"
+            f'<b style="background:{colour};color:#fff;padding:.1em .5em">'
+            f"{SHOWN[self.status]}</b>&ensp;{html.escape(self.facts)}"
+            '<div style="display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;'
+            f'margin:.4em 0">{"".join(cells)}</div>{detail}</div>'
+        )
+
+
+def cheat_findings(reports: Sequence[RankReport]) -> list[Finding]:
+    """A finding if the code used an answer that is not the learner's own."""
+    for report in reports:
+        for event in report.of("peek")[:1]:
+            found = f"the code opened {event['path']} while it was checked"
+            return [ENGINE_FINDINGS("read-the-solution", found)]
+    for report in reports:
+        for event in report.of("answer")[:1]:
+            found = f"rank {report.rank} called {event['module']}.{event['name']}, "
+            found += "which is the answer to this drill"
+            return [ENGINE_FINDINGS("imported-not-typed", found)]
+    return []
+
+
+def failure_verdict(
+    reports: Sequence[RankReport], deadline_s: float
+) -> tuple[Status, list[Finding], str] | None:
+    """What went wrong before there was anything to judge; None if nothing did.
+
+    In the order of what explains what: a name that is missing, a blank, a deadline, a crash.
+    """
+    for report in reports:
+        if report.mismatch:
+            wrong = [
+                ENGINE_FINDINGS("wrong-signature", f"{name} {what}")
+                for name, what in report.mismatch
+            ]
+            return "wrong", wrong, ""
+    if blank := sorted({name for report in reports for name in report.blank}):
+        verb = "raises" if len(blank) == 1 else "raise"
+        found = f"{', '.join(blank)} still {verb} NotImplementedError"
+        return "not_attempted", [ENGINE_FINDINGS("not-attempted", found)], ""
+    late = [report.rank for report in reports if report.exitcode is None]
+    if late:
+        stacks = "\n".join(where_it_stood(report) for report in reports)
+        was = "was" if len(late) == 1 else "were"
+        found = f"{named_ranks(late)} of {len(reports)} {was} still running after "
+        found += f"{deadline_s:g} s"
+        return "hung", [ENGINE_FINDINGS("hung", found)], stacks
+    failed = [report for report in reports if report.failure]
+    causes = [report for report in failed if not is_echo(report)]
+    silent = [report for report in reports if not report.has_answer and not report.failure]
+    if not causes and silent:
+        report = silent[0]
+        found = f"rank {report.rank} exited with code {report.exitcode} before it returned"
+        return "crashed", [ENGINE_FINDINGS("left", found)], report.output
+    if not causes and failed:
+        waiting, done = failed[0], [report.rank for report in reports if report.has_answer]
+        where = waiting.failure.where if waiting.failure else ""
+        found = (
+            f"{named_ranks(done)} of {len(reports)} had returned while rank {waiting.rank} was "
+        )
+        found += "still waiting in a collective"
+        look = f"at {where}: which ranks reach it, and how often?" if where else ""
+        return "crashed", [ENGINE_FINDINGS("peer-returned", found, look)], ""
+    if causes:
+        report, failure = causes[0], causes[0].failure
+        assert failure is not None
+        found = f"rank {report.rank}: {failure.kind}: {failure.message.strip()[:300]}"
+        look = f"at {failure.where}" if failure.where else ""
+        return "crashed", [ENGINE_FINDINGS("crashed", found, look)], failure.traceback
+    return None
+
+
+def counted(count: int, noun: str) -> str:
+    """ "1 rank", "2 ranks"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def named_ranks(ranks: Sequence[int]) -> str:
+    """ "rank 2", "ranks 0 and 2", "ranks 0, 1 and 2"."""
+    *first, last = map(str, ranks)
+    return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
+
+
+def where_it_stood(report: RankReport) -> str:
+    """One rank of a job that hung: its collectives so far, and its stack if it still ran."""
+    issued = report.collectives
+    last = f", the last {issued[-1]['name']} of {issued[-1]['bytes']} bytes" if issued else ""
+    head = f"[rank {report.rank}] {len(issued)} collective(s){last}; "
+    if report.exitcode is not None:
+        return head + ("has returned" if report.has_answer else "has failed")
+    return head + f"stands at\n{report.stacks or 'an unknown line: it was stopped'}"
+
+
+def is_echo(report: RankReport) -> bool:
+    """Whether a rank failed only because another one was gone."""
+    return report.failure is not None and "gloo/transport" in report.failure.message

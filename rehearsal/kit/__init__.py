@@ -1,0 +1,1 @@
+"""What at least two graders share; see ``observe`` and ``judge``."""

@@ -1,0 +1,1 @@
+"""What graders use inside a rank, where torch is loaded: models, data, recorders."""

@@ -1,0 +1,1 @@
+"""What a person sees and calls: clock, history, notebook and terminal."""

@@ -1,0 +1,121 @@
+"""Which drill is due again, and what to do next; a pure function of the history.
+
+A round that was passed, or given up by opening the solution, is one review of spaced
+repetition, graded by what it took. FSRS makes the intervals of it: two days after an ordinary
+pass, eleven after the next, and never more than thirty, because an interview is weeks away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from rehearsal.grading.drill import Drill
+from rehearsal.session.progress import Round
+
+MAX_INTERVAL_DAYS = 30
+Grade = Literal["again", "hard", "good", "easy"]
+
+
+def grade_of(one: Round, minutes: float) -> Grade | None:
+    """How well a round went; None if it came to no end.
+
+    again: the solution was opened first. hard: over the budget, or with all three hints.
+    easy: in time, at the first attempt, without a hint. good: any other pass.
+    """
+    if one.gave_up:
+        return "again"
+    if one.passed is None:
+        return None
+    late = one.is_timed and one.until - one.began > 60 * minutes
+    if late or len(one.of("hint")) >= 3:
+        return "hard"
+    at_once = one.of("attempt")[0] is one.passed and not one.of("hint")
+    return "easy" if at_once and one.is_timed else "good"
+
+
+def due_at(rounds: Iterable[Round], minutes: float) -> float | None:
+    """When a drill with this history is due, in unix seconds; None before its first end."""
+    from fsrs import Card, Rating, Scheduler
+
+    # Learning steps are minutes long, made for cards; a drill is not repeated the same hour.
+    # Without fuzz the answer is the same each time it is asked for.
+    scheduler = Scheduler(
+        learning_steps=(),
+        relearning_steps=(),
+        maximum_interval=MAX_INTERVAL_DAYS,
+        enable_fuzzing=False,
+    )
+    ratings = {
+        "again": Rating.Again,
+        "hard": Rating.Hard,
+        "good": Rating.Good,
+        "easy": Rating.Easy,
+    }
+    card, due = Card(card_id=0), None
+    for one in rounds:
+        grade = grade_of(one, minutes)
+        if grade is not None:
+            when = datetime.fromtimestamp(one.until, UTC)
+            card, _ = scheduler.review_card(card, ratings[grade], when)
+            due = card.due.timestamp()
+    return due
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """Where a person stands with one drill."""
+
+    drill: Drill
+    rounds: Sequence[Round]
+    due: float | None  # unix seconds; None before the first pass
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether it was ever passed."""
+        return any(one.passed for one in self.rounds)
+
+    @property
+    def best_s(self) -> float | None:
+        """The fastest timed pass."""
+        timed = [one.until - one.began for one in self.rounds if one.passed and one.is_timed]
+        return min(timed, default=None)
+
+    def words(self, now: float) -> str:
+        """In two or three words."""
+        if self.due is not None:
+            if self.due <= now:
+                return "due now"
+            days = -(-(self.due - now) // 86400)
+            return f"due in {days:.0f} day{'s' if days > 1 else ''}"
+        return "begun" if self.rounds else "new"
+
+
+def standings(drills: Iterable[Drill], rounds: Iterable[Round]) -> list[Standing]:
+    """One for each drill, in their order."""
+    by_drill: dict[str, list[Round]] = {}
+    for one in rounds:
+        by_drill.setdefault(one.drill, []).append(one)
+    return [
+        Standing(
+            drill=drill,
+            rounds=by_drill.get(drill.id, []),
+            due=due_at(by_drill.get(drill.id, []), drill.minutes),
+        )
+        for drill in drills
+    ]
+
+
+def next_of(standings: Sequence[Standing], now: float) -> Standing | None:
+    """What to do next: what is longest due, then what was begun, then the first new one.
+
+    None if everything is passed and nothing is due.
+    """
+    due = [s for s in standings if s.due is not None and s.due <= now]
+    begun = [s for s in standings if s.due is None and s.rounds]
+    new = [s for s in standings if not s.rounds]
+    oldest = sorted(due, key=lambda standing: standing.due or 0.0)
+    newest_begun = sorted(begun, key=lambda standing: -standing.rounds[-1].began)
+    return next(iter([*oldest, *newest_begun, *new]), None)

@@ -1,0 +1,69 @@
+"""The script that a first run on a GPU node begins with, rehearsed on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from scripts import check_gpu
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run_script(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "scripts/check_gpu.py", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+class TestWithoutAGpu:
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="not checked: a GPU is visible")
+    def test_it_says_so_and_exits_with_2(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A report without a GPU would read as a GPU that works."""
+        assert check_gpu.main([]) == 2
+        assert "no GPU is visible" in capsys.readouterr().err
+
+    def test_an_unknown_group_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A typing error must not check nothing and report success."""
+        assert check_gpu.main(["--device", "cpu", "--only", "fp61"]) == 2
+        assert "fp61" in capsys.readouterr().out
+
+    def test_a_check_for_two_gpus_is_skipped_on_one(self, tmp_path: Path) -> None:
+        """Two NCCL ranks on one GPU fail whatever the trainer does."""
+        (check,) = [c for c in check_gpu.all_checks() if c.group == "tail"]
+        (result,) = check_gpu.run_checks(check_gpu.Node("cuda", tmp_path, 1), [check])
+        assert (result.outcome, result.detail) == ("skipped", "needs 2 GPUs, found 1")
+
+
+@pytest.mark.ranks
+class TestRehearsalOnTheCpu:
+    def test_overflow_and_backends_pass_and_are_reported(self, tmp_path: Path) -> None:
+        """A script that nobody has ever run is no check."""
+        report = tmp_path / "report.json"
+        done = run_script(
+            "--device", "cpu", "--only", "empty,fp16,backends", "--report", str(report)
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        rows = json.loads(report.read_text())
+        assert [row["outcome"] for row in rows] == ["passed"] * 8
+        assert "cpu=gloo" in done.stdout
+
+    def test_a_trainer_that_fails_is_reported(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The report is read only once: it must be able to say no."""
+        monkeypatch.setattr(check_gpu, "PLAN", [*check_gpu.PLAN, "--max-grad-norm", "-1"])
+        checks = [c for c in check_gpu.all_checks() if c.group == "fp16"]
+        (result,) = check_gpu.run_checks(check_gpu.Node("cpu", tmp_path, 0), checks)
+        assert result.outcome == "failed"
+        assert "--max-grad-norm" in result.detail

@@ -1,0 +1,292 @@
+"""What graders share: findings in order, counts of samples, ways to clip, answers closed."""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.ranks import run_ranks
+from rehearsal.engine.reports import Fault, RankReport
+from rehearsal.grading.check import grade_source
+from rehearsal.grading.drill import load
+from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, FindingTable, cheat_findings
+from rehearsal.kit.judge.clipping import norm, ways_to_clip
+from rehearsal.kit.judge.coverage import coverage_findings, miscounted, samples_by_step
+from rehearsal.kit.judge.findings import first_of, only_first
+from rehearsal.kit.judge.restart import Plan, judge_restart
+from rehearsal.kit.judge.weights import largest_difference, ranks_differ
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+
+# Ranks cannot import a test module; its functions travel by value, as a notebook's do.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+KIT = Path(__file__).resolve().parents[1] / "rehearsal" / "kit"
+MODULE = "answer_of_a_test"
+ANSWER = """
+from dataclasses import dataclass
+
+
+def train_step(rate):
+    return rate
+
+
+class Base:
+    def __init__(self):
+        self.ready = True
+
+
+class Net(Base):
+    def __init__(self):
+        super().__init__()
+
+    @property
+    def size(self):
+        return 1
+
+    @staticmethod
+    def of(size):
+        return size
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int
+
+
+def helper():
+    return "free to use"
+"""
+
+
+@dataclass
+class Notebook:
+    """Stands for a rank's context: it takes notes."""
+
+    notes: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    def record(self, kind: str, **facts: Any) -> None:
+        self.notes.append((kind, facts))
+
+
+@pytest.fixture
+def answer() -> Iterator[types.ModuleType]:
+    module = types.ModuleType(MODULE)
+    sys.modules[MODULE] = module
+    exec(ANSWER, vars(module))
+    yield module
+    del sys.modules[MODULE]
+
+
+class TestClosedAnswers:
+    @pytest.mark.parametrize(
+        ("name", "call"),
+        [
+            ("train_step", lambda held: held(0.1)),
+            ("Net", lambda held: held()),  # its constructor has a free variable, for super()
+            ("Net", lambda held: held.size.fget(None)),
+            ("Net", lambda held: held.of(3)),
+            ("Net", lambda held: type("Mine", (held,), {})()),
+            ("Config", lambda held: held(3)),  # its constructor is generated
+        ],
+    )
+    def test_calling_one_is_recorded_and_raises(
+        self, answer: types.ModuleType, name: str, call: Any
+    ) -> None:
+        """Whoever calls the answer rehearses nothing, and may not notice it."""
+        held = getattr(answer, name)
+        if name == "Net":
+            held.size = vars(answer.Net)["size"]
+        context = Notebook()
+        close_the_answer(context, MODULE, ["train_step", "Net", "Config"])  # type: ignore[arg-type]
+        with pytest.raises(RuntimeError, match=f"{MODULE}.{name} is the answer to this drill"):
+            call(held if name != "Net" else answer.Net)
+        assert context.notes == [("answer", {"module": MODULE, "name": name})]
+
+    def test_the_rest_of_the_module_stays_open(self, answer: types.ModuleType) -> None:
+        """A drill on one name leaves the others to be used."""
+        context = Notebook()
+        close_the_answer(context, MODULE, ["train_step"])  # type: ignore[arg-type]
+        assert answer.helper() == "free to use"
+        assert context.notes == []
+
+    def test_a_name_that_is_gone_is_an_error(self, answer: types.ModuleType) -> None:
+        """A rename in trainer_core would open the answer, and nobody would notice."""
+        with pytest.raises(AttributeError, match="gone"):
+            close_the_answer(Notebook(), MODULE, ["gone"])  # type: ignore[arg-type]
+
+    def test_the_check_names_what_was_called(self) -> None:
+        """Found in any drill, whatever its own judge would say."""
+        event = {"kind": "answer", "module": "trainer_core.train", "name": "train_step"}
+        reports = [
+            RankReport(rank=0, exitcode=0),
+            RankReport(rank=1, exitcode=1, events=[event]),
+        ]
+        (finding,) = cheat_findings(reports)
+        assert finding.code == "imported-not-typed"
+        assert finding.found.startswith("rank 1 called trainer_core.train.train_step")
+        assert cheat_findings(reports[:1]) == []
+
+
+class TestFindings:
+    def test_a_table_makes_findings_and_lists_their_meanings(self) -> None:
+        """docs/drills.md shows the meanings; a learner sees the rest."""
+        table = FindingTable({"lost": ("a sample is lost", "each counts", "at the end")})
+        assert table.codes == {"lost": "a sample is lost"}
+        assert table("lost", "3 samples") == Finding(
+            "lost", "3 samples", "each counts", "at the end"
+        )
+        assert table("lost", "3 samples", "at line 7").look == "at line 7"
+        with pytest.raises(KeyError):
+            table("unlisted", "")
+
+    def test_every_common_finding_is_complete(self) -> None:
+        """An empty line under look helps nobody."""
+        for code in ENGINE_FINDINGS.codes:
+            assert all(ENGINE_FINDINGS(code, "found"))
+
+    def test_the_first_part_that_finds_something_is_told(self) -> None:
+        """What follows from a cause is not another fault."""
+        one, two, three = (Finding(code, "", "", "") for code in ("one", "two", "three"))
+        assert list(first_of([], [one, two], [three])) == [one, two]
+        assert list(first_of([], [])) == []
+
+    def test_a_judge_stops_at_its_first_finding(self) -> None:
+        """The lines after it may rely on what the finding says is missing."""
+
+        def judge(reports: object, earlier: object) -> Iterator[Finding]:
+            yield Finding("one", "", "", "")
+            raise AssertionError("not reached")
+
+        assert [f.code for f in only_first(judge)([], {})] == ["one"]
+
+
+def rank(number: int, *steps: list[int], **facts: Any) -> RankReport:
+    """A rank that trained these samples, step by step."""
+    pairs = ([{"kind": "forward", "samples": s}, {"kind": "optimizer_step"}] for s in steps)
+    return RankReport(
+        rank=number, exitcode=0, events=list(chain(*pairs)), has_answer=True, **facts
+    )
+
+
+class TestCounts:
+    def test_samples_that_come_too_often_or_too_rarely(self) -> None:
+        """Both may be wrong at once: each is needed by a judge of its own."""
+        assert miscounted([0, 1, 1, 3], 4) == ([1], [2])
+        assert miscounted([0, 0, 1, 2, 2], 3, times=2) == ([], [1])
+        assert miscounted([], 2) == ([], [0, 1])
+
+    def test_a_step_joins_the_samples_of_all_ranks(self) -> None:
+        """A rank may take fewer steps than another."""
+        reports = [rank(0, [3, 1], [0]), rank(1, [2])]
+        assert samples_by_step(reports) == [[1, 2, 3], [0]]
+
+    def test_a_sample_on_two_ranks_is_named_with_both(self) -> None:
+        """It counts twice in the gradient."""
+        (finding,) = coverage_findings([rank(0, [0, 1]), rank(1, [1, 2])], 4, 1, "look")
+        assert finding.code == "trained-twice"
+        assert "sample 1 was trained on ranks 0 and 1" in finding.found
+        (finding,) = coverage_findings([rank(0, [0]), rank(1, [1])], 3, 1, "look")
+        assert finding.code == "never-trained"
+        assert "1 of 3 samples was never trained in 1 epoch: 2" in finding.found
+
+
+class TestWeights:
+    def test_a_nan_differs_from_everything(self) -> None:
+        """A comparison with NaN is false either way."""
+        nan, one = "0000c07f", "0000803f"
+        assert math.isnan(largest_difference({"w": one}, {"w": nan})[0])
+        assert [f.code for f in ranks_differ([{"w": one}, {"w": nan}])] == ["ranks-differ"]
+        assert list(ranks_differ([{"w": one}] * 3)) == []
+        assert largest_difference({"w": one}, {"v": one}) == (math.inf, "v, w")
+
+
+class TestRestarts:
+    PLAN = Plan(num_samples=4, epochs=1, steps_per_epoch=2)
+    HEAD: tuple[list[int], list[int]] = ([0, 1], [2, 3])
+
+    def codes(self, *steps: list[int]) -> list[str]:
+        judge = judge_restart(self.PLAN, "", "look", {"killed": 1})
+        earlier = {"killed": [rank(0, *self.HEAD)]}
+        return [finding.code for finding in judge([rank(0, *steps)], earlier)]
+
+    def test_the_lineage_is_the_surviving_steps_and_the_restarts(self) -> None:
+        """The step after the checkpoint was trained by the dead attempt, and is gone."""
+        assert self.codes([2, 3]) == []
+        assert self.codes([0, 2]) == ["never-trained"]
+        assert self.codes([2, 3, 1]) == ["trained-twice"]
+
+    def test_a_fault_after_a_step_kills_one_rank_or_all(self) -> None:
+        """Written out in a dozen scenarios."""
+        assert Fault.after_step(3, rank=1) == Fault(rank=1, at="optimizer_step", count=3)
+        assert Fault.after_step(3, rank=None).signal == "KILL"
+
+
+class TestClipping:
+    # Two ranks with two micro-batches each; the mean over the step's 4 samples is (3, 4).
+    SUMS = [[[12.0, 0.0], [0.0, 8.0]], [[0.0, 4.0], [0.0, 4.0]]]
+
+    def ways(self, most: float) -> dict[str, list[tuple[str, list[float]]]]:
+        found: dict[str, list[tuple[str, list[float]]]] = {}
+        places = {"tensor": [[slice(0, 1)], [slice(1, 2)]]}
+        for code, words, vector in ways_to_clip(self.SUMS, 4, most, places):
+            found.setdefault(code, []).append((words, vector))
+        return found
+
+    def test_the_right_one_is_the_mean_at_the_bound(self) -> None:
+        """It comes first: whatever else looks like it is right, too."""
+        ways = self.ways(2.5)
+        assert next(iter(ways)) == ""
+        ((_, right),) = ways[""]
+        assert right == pytest.approx([1.5, 2.0])
+
+    def test_each_wrong_one_is_computed(self) -> None:
+        """By hand, for a bound of 2.5."""
+        ways = self.ways(2.5)
+        assert ways["not-clipped"][0][1] == pytest.approx([3.0, 4.0])
+        assert ways["clipped-in-parts"][0][1] == pytest.approx([2.5, 2.5])
+        # As DDP has it: rank 0 holds (6, 4), rank 1 (0, 4), and each clips to 2.5.
+        long = 2.5 / math.hypot(6, 4)
+        expected = [6 * long / 2, (4 * long + 2.5) / 2]
+        assert ways["clipped-per-rank"][0][1] == pytest.approx(expected)
+        assert norm(ways["clipped-per-rank"][1][1]) <= 2.5 + 1e-9
+        assert {"clipped-per-micro-batch", "norm-of-norms"} <= set(ways)
+
+    def test_within_the_bound_only_scaling_up_is_another(self) -> None:
+        """A step that needs no clipping tells nothing about how it would be clipped."""
+        ways = self.ways(100.0)
+        for code in ("", "not-clipped", "clipped-in-parts"):
+            assert ways[code][0][1] == pytest.approx([3.0, 4.0])
+        assert ways["clipped-up"][0][1] == pytest.approx([60.0, 80.0])
+
+
+def ours_loaded(context: RankContext) -> list[str]:
+    """The modules of this project that a rank has before anybody imports one."""
+    return [name for name in sys.modules if name.startswith(("rehearsal.", "trainer_core"))]
+
+
+@pytest.mark.ranks
+class TestInRanks:
+    def test_a_rank_begins_with_the_kit_and_without_the_trainer(self) -> None:
+        """The kit costs a rank nothing; a trainer loaded early would outlive its next edit."""
+        loaded = set(run_ranks(ours_loaded, world_size=1)[0].answer)
+        files = list(KIT.glob("*/[!_]*.py"))
+        assert {f"rehearsal.kit.{file.parent.name}.{file.stem}" for file in files} <= loaded
+        assert len(files) > 10
+        assert not [name for name in loaded if name.startswith("trainer_core")]
+
+    def test_formatting_a_stack_is_no_peek_at_the_drill(self) -> None:
+        """torch.manual_seed formats it, with the lines of the modules beside the grader."""
+        text = load("instrument_performance").solution
+        first = "    optimizer = torch.optim.SGD("
+        assert text.count(first) == 1
+        seeded = text.replace(first, f"    torch.manual_seed(1)\n{first}")
+        assert grade_source("instrument_performance", seeded).status == "passed"
