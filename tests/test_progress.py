@@ -133,6 +133,7 @@ class TestHistory:
         assert home().is_relative_to(tmp_path)
         assert home().name == "distributed-trainer-rehearsal"
 
+    @pytest.mark.ranks
     def test_two_kernels_at_once_lose_nothing(self, tmp_path: Path) -> None:
         """Two notebooks side by side are the ordinary case."""
         code = (
