@@ -42,7 +42,7 @@ from torch.nn import functional as F
 
 from rehearsal.engine.processes import stat_of
 from rehearsal.evidence.audit import read_jsonl
-from trainer_core import launch
+from trainer_core import job, launch
 from trainer_core.checkpoint import save_checkpoint
 from trainer_core.checkpoint_writer import CheckpointWriter
 from trainer_core.config import TrainConfig
@@ -169,7 +169,7 @@ def take_turns(
             seconds["trainer"].append(clock() - start)
 
     progress = (cfg.run_dir.parent / "progress.txt").open("w")
-    with patch.object(launch, "build_dataloader", wrapped_loader), redirect_stderr(progress):
+    with patch.object(job, "build_dataloader", wrapped_loader), redirect_stderr(progress):
         launch.run(cfg)
     # After the last step the trainer saves a checkpoint and never calls the loader again.
     counted = slice(WARM_UP, len(seconds["trainer"]))

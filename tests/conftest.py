@@ -1,18 +1,23 @@
-"""Nothing here is imported by name; jobs.py holds what tests share."""
+"""What every test gets: a home of its own, one torch thread, and the rule about processes."""
 
 from __future__ import annotations
 
+import multiprocessing.process
 import os
-import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 
-# Several ranks on few cores: one thread each, or they fight for the cores.
+from rehearsal.engine import programs
+
+# Several ranks share few cores: with more threads than one each they fight for them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# For scripts/mutate.py: that a test fails is enough, the smallest example takes minutes.
+# For scripts/mutate.py: it is enough that a test fails; shrinking the example takes minutes.
 settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate])
 
 
@@ -20,28 +25,70 @@ settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate])
 def rehearsal_home(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A history of its own for each test: the developer's is not for tests to write into."""
+    """A history for each test, so that none writes into the developer's."""
     folder = tmp_path_factory.mktemp("home", numbered=True)
     monkeypatch.setenv("REHEARSAL_HOME", str(folder))
     return folder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """What takes too long for each run."""
+    """What takes too long for every run."""
     parser.addoption(
-        "--full-matrix", action="store_true",
+        "--full-matrix",
+        action="store_true",
         help="kill and resume in all 96 cells of tests/test_resume.py instead of 16",
-    )  # fmt: skip
+    )
     parser.addoption(
-        "--all-texts", action="store_true",
+        "--all-texts",
+        action="store_true",
         help="judge every text of every drill in tests/test_drills.py instead of two",
-    )  # fmt: skip
+    )
 
 
 def pytest_unconfigure() -> None:
-    """End the server of the ranks: the interpreter would wait for it, and it for its pipe."""
-    from multiprocessing.forkserver import _forkserver
+    """Kill the server that forks programs and ranks; the interpreter would wait for it."""
+    programs.shut_down()
 
-    server = getattr(_forkserver, "_forkserver_pid", None)
-    if server is not None:
-        os.kill(server, signal.SIGKILL)
+
+# ---------------------------------------------------------------- the marker ``ranks``
+
+# The running test, if it lacks the marker: `make check` would run it, so it must stay quick.
+unmarked: list[str] = []
+
+
+def forbid_processes(event: str, arguments: tuple[Any, ...]) -> None:
+    """An audit hook: fail an unmarked test when it forks or starts an interpreter."""
+    if event not in ("os.fork", "subprocess.Popen") or not unmarked:
+        return
+    command = str(arguments[0]) if arguments else "fork"
+    # Libraries call tools such as fc-list and uname; the tests of the tree call git.
+    if event == "os.fork" or Path(command).name.startswith(("python", "make", "sh", "bash")):
+        raise AssertionError(
+            f"{unmarked[0]} starts a process ({command}), so it needs the marker: "
+            "@pytest.mark.ranks. `make check` runs only tests without it."
+        )
+
+
+sys.addaudithook(forbid_processes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Forbid processes from the first fixture of an unmarked test to the last."""
+    if item.get_closest_marker("ranks") is None:
+        unmarked.append(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        unmarked.clear()
+
+
+@pytest.fixture(autouse=True)
+def no_forked_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for the fork server: it forks in another process, where no hook sees it."""
+    if request.node.get_closest_marker("ranks") is None:
+
+        def refuse(*_: object) -> None:
+            forbid_processes("os.fork", ())
+
+        monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", refuse)

@@ -47,15 +47,15 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def supports() -> list[str]:
-    """What the cells lean on: every other module that lies directly in the package."""
+    """What supports the cells: every other module that lies directly in the package."""
     names = {path.stem for path in CORE.glob("*.py")} - {"__init__", *CELLS}
     return sorted(names)
 
 
 def cells_of(support: str) -> set[str]:
-    """The cells that a module says it is leaned on by, in the first lines of its docstring."""
+    """The cells that a module says it supports, in the first lines of its docstring."""
     text = ast.get_docstring(tree_of(CORE / f"{support}.py")) or ""
-    sentence = text.partition("Leaned on by")[2].partition(".")[0]
+    sentence = text.partition("Supports")[2].partition(".")[0]
     return {CELLS[int(number) - 1] for number in re.findall(r"cell (\d)", sentence)}
 
 
@@ -102,11 +102,11 @@ class TestImportDirection:
             assert f"\nCell {number}. The question it answers: " in docstring, cell
 
     @pytest.mark.parametrize("support", supports())
-    def test_a_support_module_says_which_cell_leans_on_it(self, support: str) -> None:
+    def test_a_support_module_says_which_cell_it_supports(self, support: str) -> None:
         """A module without a place in the reading order is read by nobody."""
         assert cells_of(support), support
         assert any(support in core_imports(other) for other in [*CELLS, *supports()]) or (
-            support == "workers"  # called from notebooks
+            support == "local_launcher"  # called from notebooks
         )
 
     @pytest.mark.parametrize("cell", CELLS)
@@ -120,7 +120,7 @@ class TestImportDirection:
 
     @pytest.mark.parametrize("support", supports())
     def test_a_support_module_imports_only_what_its_cell_may(self, support: str) -> None:
-        """Through it, a cell would lean on what it may not import itself."""
+        """Through it, a cell would depend on what it may not import itself."""
         allowed = cells_of(support).union(*(MAY_IMPORT[cell] for cell in cells_of(support)))
         for name in core_imports(support):
             if name in CELLS:
@@ -241,12 +241,16 @@ class TestSize:
         )
         assert lines_of_code(path) == 3 + 3 + 1 + 1
 
-    # For what the cells lean on the aim is 400 lines; they have 1144, and must not grow.
-    @pytest.mark.parametrize(("names", "most"), [(CELLS, 700), (supports(), 1144)])
-    def test_all_of_it_is_an_evenings_reading(self, names: list[str], most: int) -> None:
-        """What nobody reads to its end, nobody can defend in an interview."""
-        counts = {name: lines_of_code(CORE / f"{name}.py") for name in names}
-        assert sum(counts.values()) <= most, counts
+    @pytest.mark.parametrize(
+        "path", sorted(CORE.rglob("*.py")), ids=lambda path: str(path.relative_to(CORE))
+    )
+    def test_no_module_is_too_long_to_read_in_one_sitting(self, path: Path) -> None:
+        """What nobody reads to the end, nobody can defend in an interview.
+
+        The guide is 60 to 180 lines, text included. This ceiling is far above it on purpose: it
+        must not decide whether a setting may get one more line.
+        """
+        assert len(path.read_text("utf-8").splitlines()) <= 300
 
 
 def tracked_python() -> list[Path]:

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainer_core import checkpoint_writer, journal, launch
+from trainer_core import checkpoint_writer, launch, progress, resume_check, run_log
 from trainer_core.checkpoint import (
     build_checkpoint,
     latest_checkpoint_path,
@@ -46,7 +46,7 @@ from trainer_core.data import (
     StepSchedule,
     TrainingView,
 )
-from trainer_core.journal import validate_resume
+from trainer_core.resume_check import validate_resume
 from trainer_core.json_lines import JsonlSink
 from trainer_core.launch import run
 from trainer_core.model import build_model, build_optimizer, build_scaler, weights_sha256
@@ -947,7 +947,7 @@ class TestValidateResume:
         """Code that computes another rate for the same step has lost the schedule."""
         cfg = small_run(tmp_path / "run", checkpoint_every_steps=1)
         run(cfg, sinks=[StopAt(4)])
-        for module in (launch, journal):
+        for module in (launch, resume_check):
             monkeypatch.setattr(
                 module, "learning_rate_at", lambda cfg, step: 1e-4, raising=False
             )
@@ -985,7 +985,7 @@ class TestWhatOnlyContentBetrays:
     def test_a_checkpoint_under_another_steps_name_is_damaged(self, tmp_path: Path) -> None:
         """Trained on from there, the run meets a step that exists, and no restart helps."""
         folder = publish_step(tmp_path, 8)
-        with pytest.raises(DamagedCheckpoint, match="step is 9, the manifest says 8"):
+        with pytest.raises(DamagedCheckpoint, match="step is 9, but the manifest says 8"):
             verify(folder.rename(tmp_path / "step-00000009"))
 
     @pytest.mark.parametrize("files", [{}, {"rng-rank-0.pt": None}])
@@ -1015,7 +1015,7 @@ class TestWhatOnlyContentBetrays:
         torch.save({"model": Malicious(tmp_path / "was-run")}, newest / name)
         reseal(newest)
         before = contents(cfg.run_dir)
-        with pytest.raises(UserError, match="00000004 is as its manifest says, but cannot be"):
+        with pytest.raises(UserError, match="00000004 matches its manifest but can't be"):
             run(cfg)
         assert contents(cfg.run_dir) == before
         assert not (tmp_path / "was-run").exists()
@@ -1042,7 +1042,7 @@ class TestStorage:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
         try:
-            with pytest.raises(OSError, match=r"torch\.save cannot write there"):
+            with pytest.raises(OSError, match=r"torch\.save failed there"):
                 writer.save(checkpoint_of(parts_of(trained=2)), [0], {"step": 2})
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -1089,12 +1089,14 @@ class TestStorage:
         line = json.loads((tmp_path / "x.jsonl").read_text())
         assert line == {"step": 1, "samples": [1, 2, 3]}
 
-    @pytest.mark.parametrize("name", ["log_rank_event", "append_trace"])
+    @pytest.mark.parametrize(
+        ("module", "name"), [(run_log, "log_rank_event"), (progress, "append_trace")]
+    )
     def test_a_log_that_cannot_be_written_ends_the_run_with_a_message(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
     ) -> None:
         """An error raised by one rank alone leaves its peers to a broken connection."""
-        calls, original = [], getattr(journal, name)
+        calls, original = [], getattr(module, name)
 
         def failing(*arguments: Any, **fields: Any) -> None:
             calls.append(1)
@@ -1102,6 +1104,6 @@ class TestStorage:
                 raise OSError(28, "No space left on device")
             original(*arguments, **fields)
 
-        monkeypatch.setattr(journal, name, failing)
+        monkeypatch.setattr(module, name, failing)
         with pytest.raises(UserError, match="No space left"):
             run(small_run(tmp_path / "run", log_every=1))

@@ -15,25 +15,28 @@ from typing import Any
 import cloudpickle
 import pytest
 import torch
-from jobs import (
-    both,
-    break_the_loader,
-    break_the_save,
-    finish,
-    give_other_data,
-    kill_after_commit,
-    poison,
-    run_ranks,
-    slow_down_saves,
-    slow_down_steps,
-    small,
-    this_rank,
-    train,
-)
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
+from rehearsal.faults.breaks import (
+    at_batches,
+    before,
+    both,
+    fail,
+    fail_in,
+    fail_save,
+    fill_the_disk,
+    give_other_data,
+    is_rank,
+    kill,
+    poison_step,
+    signal_itself,
+    slow_saves,
+    slow_steps,
+    this_rank,
+    wrap,
+)
+from rehearsal.faults.jobs import Job, codes_of, finish, small, start, wait_for_step
 from rehearsal.evidence.audit import audit_run, read_jsonl
-from trainer_core.config import TrainConfig
 from trainer_core.local_launcher import LocalRanks
 
 # Ranks cannot import a test module; its functions travel by value.
@@ -51,11 +54,11 @@ class TestOneRankFails:
         """A rank that raises alone leaves the others in the all-reduce, until the timeout."""
         began = time.monotonic()
         # Two reads a step and one for the empty batch: the sixth is in step 3.
-        results = run_ranks(small(tmp_path), 3, partial(break_the_loader, 1, 6))
+        results = start(small(tmp_path), 3, partial(fail_in, "loader", fail, 1, 6))
         assert time.monotonic() - began < 30
-        assert [result.exitcode for result in results] == [1, 1, 1]
-        assert all("bad sector" in result.traceback for result in results)
-        assert "[rank 1/3]" in results[0].traceback
+        assert codes_of(results) == [1, 1, 1]
+        assert all("a bug in the code" in result.failure.message for result in results)
+        assert "[rank 1/3]" in results[0].failure.message
         trained = [line["step"] for line in lines(tmp_path, "ledger", 0)]
         assert trained == [1, 2], "the step of the error must not count as trained"
 
@@ -63,9 +66,9 @@ class TestOneRankFails:
     def test_a_save_that_fails_is_raised_on_all(self, tmp_path: Path, is_async: bool) -> None:
         """A save that fails in silence is found out at the next crash."""
         cfg = small(tmp_path, async_checkpoint=is_async)
-        results = run_ranks(cfg, 2, partial(break_the_save, 6))
-        assert [result.exitcode for result in results] == [2, 2]
-        assert all("No space left" in result.traceback for result in results)
+        results = start(cfg, 2, partial(fail_save, 6))
+        assert codes_of(results) == [2, 2]
+        assert all("No space left" in result.failure.message for result in results)
         # What was published before is whole, and the run goes on from it.
         assert finish(cfg, 2)["step"] == 26
         assert audit_run(tmp_path).status == "proved"
@@ -75,38 +78,38 @@ class TestOneRankFails:
     ) -> None:
         """Until then nothing is kept, however far away the next save is."""
         cfg = small(tmp_path, async_checkpoint=True, checkpoint_every_steps=10)
-        prepare = partial(both, partial(break_the_save, 10), slow_down_steps)
-        results = run_ranks(cfg, 2, prepare)
-        assert [result.exitcode for result in results] == [2, 2]
+        prepare = partial(both, partial(fail_save, 10), slow_steps)
+        results = start(cfg, 2, prepare)
+        assert codes_of(results) == [2, 2]
         trained = [line["step"] for line in lines(tmp_path, "ledger", 0)]
         assert 10 <= trained[-1] < 13, "the next save is after step 13, at the epoch's end"
 
     def test_no_checkpoint_of_a_step_that_a_ledger_lacks(self, tmp_path: Path) -> None:
         """Killed then, the run would go on from a step of which nobody knows the samples."""
-        results = run_ranks(small(tmp_path), 2, partial(lose_a_line, 1, 3))
-        assert [result.exitcode for result in results] == [2, 2]
+        results = start(small(tmp_path), 2, partial(lose_a_line, 1, 3))
+        assert codes_of(results) == [2, 2]
         assert list((tmp_path / "checkpoints").iterdir()) == []
 
     def test_the_last_save_fails_and_the_job_says_so(self, tmp_path: Path) -> None:
         """An exit that does not wait for the save reports a checkpoint that is not there."""
         cfg = small(tmp_path, async_checkpoint=True)
-        results = run_ranks(cfg, 2, partial(break_the_save, 26))
-        assert [result.exitcode for result in results] == [2, 2]
+        results = start(cfg, 2, partial(fail_save, 26))
+        assert codes_of(results) == [2, 2]
 
     def test_a_save_in_flight_is_finished_before_an_error_ends_the_rank(
         self, tmp_path: Path
     ) -> None:
         """A snapshot that was taken is work that was kept; to drop it trains it again."""
-        prepare = partial(both, partial(slow_down_saves, 1.0), partial(poison, 0, 4))
-        results = run_ranks(small(tmp_path, async_checkpoint=True), 1, prepare)
+        prepare = partial(both, partial(slow_saves, 1.0), partial(poison_step, 0, 4))
+        results = start(small(tmp_path, async_checkpoint=True), 1, prepare)
         assert results[0].exitcode == 2
         assert (tmp_path / "checkpoints" / "step-00000003").is_dir()
         assert not list((tmp_path / "checkpoints").glob("tmp-*"))
 
     def test_ranks_with_different_data_all_refuse(self, tmp_path: Path) -> None:
         """A gradient over two datasets is the gradient of neither."""
-        results = run_ranks(small(tmp_path), 2, partial(give_other_data, 1))
-        assert [result.exitcode for result in results] == [2, 2]
+        results = start(small(tmp_path), 2, partial(give_other_data, 1))
+        assert codes_of(results) == [2, 2]
         assert not tmp_path.joinpath("logs").exists()
 
     def test_a_second_job_in_the_folder_is_refused(self, tmp_path: Path) -> None:
@@ -114,43 +117,35 @@ class TestOneRankFails:
         # Without a save, since a start that meets one is refused for it alone.
         long = {"dataset_size": 20_000, "checkpoint_every_steps": 10_000}
         cfg = small(tmp_path, num_workers=1, **long)
-        first = LocalRanks(partial(train, cfg, slow_down_steps), 2)
-        ledger = tmp_path / "ledger" / "rank-0.jsonl"
-        while not ledger.exists() or len(list(read_jsonl(ledger))) < 5:
-            time.sleep(0.01)
-        second = run_ranks(cfg, 2)
-        assert [result.exitcode for result in second] == [2, 2]
-        assert all("another job trains here" in result.traceback for result in second)
-        # A kill sets the folder free, loader workers or not.
-        first.kill(0)
-        first.wait(60)
-        third = run_ranks(cfg, 2, partial(kill_after_commit, 0, 60))
+        with Job(cfg, 2, slow_steps) as first:
+            wait_for_step(tmp_path, 5)
+            second = start(cfg, 2)
+            assert codes_of(second) == [2, 2]
+            assert all("another job is training" in each.failure.message for each in second)
+            # A kill frees the folder, loader workers or not.
+            first.ranks[0].kill()
+            first.wait()
+        third = start(cfg, 2, partial(kill, 0, 60))
         assert third[0].exitcode == -9
         assert max(x["attempt"] for x in lines(tmp_path, "ledger", 0)) == 1
 
 
 def lose_a_line(rank: int, step: int) -> None:
-    """Have the disk of one rank take no ledger line of a step."""
-    import trainer_core.json_lines as jsonfiles
+    """Have one rank's disk refuse the ledger line of a step."""
 
-    original = jsonfiles.JsonlSink.emit
+    def losing(emit: Any, sink: Any, record: Any) -> None:
+        if is_rank(rank) and "samples" in record and record["step"] == step:
+            fill_the_disk()
+        emit(sink, record)
 
-    def losing(sink: Any, record: Any) -> None:
-        if this_rank() == rank and "samples" in record and record["step"] == step:
-            raise OSError(28, "No space left on device")
-        original(sink, record)
-
-    jsonfiles.JsonlSink.emit = losing  # type: ignore[method-assign]
+    wrap("JsonlSink.emit", losing)
 
 
 def count_syncs(folder: Path) -> None:
     """Have each rank append a byte to a file whenever DDP reduces a bucket of gradients."""
-    import trainer_core.launch as launch
 
-    original = launch.wrap_model
-
-    def counted(*arguments: Any) -> Any:
-        wrapped = original(*arguments)
+    def counted(wrap_model: Any, *arguments: Any) -> Any:
+        wrapped = wrap_model(*arguments)
 
         def hook(_, bucket):  # type: ignore[no-untyped-def] # torch takes no annotation as text
             with (folder / str(this_rank())).open("ab") as file:
@@ -160,16 +155,16 @@ def count_syncs(folder: Path) -> None:
         wrapped.register_comm_hook(None, hook)
         return wrapped
 
-    launch.wrap_model = counted
+    wrap("wrap_model", counted)
 
 
 class TestSync:
     def test_gradients_are_reduced_once_a_step(self, tmp_path: Path) -> None:
         """With accumulation the others add up locally; each more is traffic for nothing."""
         cfg = small(tmp_path / "run", grad_accum_steps=3, dataset_size=50, max_epochs=1)
-        results = run_ranks(cfg, 2, partial(count_syncs, tmp_path))
-        assert [result.exitcode for result in results] == [0, 0]
-        steps = results[0].value["step"]
+        results = start(cfg, 2, partial(count_syncs, tmp_path))
+        assert codes_of(results) == [0, 0]
+        steps = results[0].answer["step"]
         assert steps > 1
         for rank in (0, 1):
             assert len((tmp_path / str(rank)).read_bytes()) == steps
@@ -177,22 +172,18 @@ class TestSync:
 
 def swap_the_samples() -> None:
     """Have the loader deliver other samples than the order says, as a broken cache does."""
-    import trainer_core.launch as launch
 
-    original = launch.next_step
+    def swap(_: int, batches: list[Any]) -> None:
+        batches[:] = [batch._replace(samples=batch.samples + 1000) for batch in batches]
 
-    def swapped(*arguments: Any) -> Any:
-        batches, error = original(*arguments)
-        return [batch._replace(samples=batch.samples + 1000) for batch in batches], error
-
-    launch.next_step = swapped
+    at_batches(swap)
 
 
 class TestLedger:
     def test_it_says_what_was_trained_and_not_what_was_planned(self, tmp_path: Path) -> None:
         """A ledger of the plan proves every run, whatever it has trained."""
         cfg = small(tmp_path, dataset_size=50, max_epochs=1)
-        assert run_ranks(cfg, 1, swap_the_samples)[0].exitcode == 0
+        assert start(cfg, 1, swap_the_samples)[0].exitcode == 0
         trained = [
             sample for line in lines(tmp_path, "ledger", 0) for sample in line["samples"]
         ]
@@ -214,9 +205,9 @@ class TestNonFinite:
         self, tmp_path: Path
     ) -> None:
         """NaN weights saved as the newest checkpoint make every restart worthless (D16)."""
-        results = run_ranks(small(tmp_path, log_every=100), 2, partial(poison, 1, 5))
-        assert [result.exitcode for result in results] == [2, 2]
-        assert all("step 5: loss nan" in result.traceback for result in results)
+        results = start(small(tmp_path, log_every=100), 2, partial(poison_step, 1, 5))
+        assert codes_of(results) == [2, 2]
+        assert all("step 5: loss nan" in result.failure.message for result in results)
         (newest, *_) = sorted((tmp_path / "checkpoints").glob("step-*"), reverse=True)
         assert newest.name == "step-00000003"
         model = torch.load(newest / "state.pt", weights_only=True)["model"]
@@ -224,9 +215,9 @@ class TestNonFinite:
 
     def test_skip_withholds_the_update_on_all_ranks_and_goes_on(self, tmp_path: Path) -> None:
         """Ranks that skip different updates hold different weights from then on."""
-        results = run_ranks(small(tmp_path, on_nonfinite="skip"), 2, partial(poison, 1, 5))
-        assert [result.exitcode for result in results] == [0, 0]
-        assert len({result.value["weights_sha256"] for result in results}) == 1
+        results = start(small(tmp_path, on_nonfinite="skip"), 2, partial(poison_step, 1, 5))
+        assert codes_of(results) == [0, 0]
+        assert len({result.answer["weights_sha256"] for result in results}) == 1
         for rank in (0, 1):
             skipped = [x["step"] for x in lines(tmp_path, "ledger", rank) if x.get("skipped")]
             assert skipped == [5]
@@ -235,9 +226,7 @@ class TestNonFinite:
     def test_a_run_with_a_skipped_nan_resumes(self, tmp_path: Path) -> None:
         """A resume check that cannot read a NaN loss turns a skipped step into a crash loop."""
         cfg = small(tmp_path, on_nonfinite="skip")
-        run_ranks(
-            cfg, 1, partial(both, partial(poison, 0, 5), partial(kill_after_commit, 0, 8))
-        )
+        start(cfg, 1, partial(both, partial(poison_step, 0, 5), partial(kill, 0, 8)))
         assert finish(cfg, 1)["step"] == 52
 
     @pytest.mark.parametrize("amp", ["bf16", "fp16"])
@@ -245,7 +234,7 @@ class TestNonFinite:
         """A scaler that starts anew after a resume trains other steps than it would have."""
         straight = finish(small(tmp_path / "straight", amp=amp), 2)
         cfg = small(tmp_path / "killed", amp=amp)
-        run_ranks(cfg, 2, partial(kill_after_commit, 0, 8))
+        start(cfg, 2, partial(kill, 0, 8))
         assert finish(cfg, 2)["weights_sha256"] == straight["weights_sha256"]
 
 
@@ -256,7 +245,7 @@ class TestLocalRanks:
         """A notebook in which a rank hangs ten times would fill /tmp."""
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         workers = LocalRanks(partial(time.sleep, 600), 2)
-        with pytest.raises(TimeoutError, match=r"2 rank\(s\) still ran after 0.5 s; killed"):
+        with pytest.raises(TimeoutError, match=r"2 rank\(s\) still running after 0.5 s"):
             workers.wait(0.5)
         assert [process.exitcode for process in workers.processes] == [-9, -9]
         assert list(tmp_path.glob("workers-*")) == []
@@ -276,10 +265,10 @@ class TestSigterm:
         rare = {"checkpoint_every_steps": 10_000}
         straight = finish(small(tmp_path / "straight", **rare), 2)
         cfg = small(tmp_path / "preempted", **rare)
-        results = run_ranks(cfg, 2, partial(kill_after_commit, 1, 5, signal.SIGTERM))
-        assert [result.exitcode for result in results] == [0, 0]
+        results = start(cfg, 2, partial(signal_itself, signal.SIGTERM, 1, 5))
+        assert codes_of(results) == [0, 0]
         for rank in (0, 1):
-            summary = results[rank].value
+            summary = results[rank].answer
             assert (summary["status"], summary["step"]) == ("preempted", 6)
             assert lines(tmp_path / "preempted", "logs", rank)[-1]["event"] == "preempted"
             assert lines(tmp_path / "preempted", "ledger", rank)[-1]["step"] == 6
@@ -289,28 +278,26 @@ class TestSigterm:
         assert (report.status, report.replayed_steps) == ("proved", 0)
 
 
-def wrappers_at_the_end(cfg: TrainConfig) -> list[int]:
-    """How many DDP wrappers are alive when the process group ends, each time that it does."""
+def count_wrappers(folder: Path) -> None:
+    """Have each rank write down how many DDP wrappers are alive when its process group ends."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel as DDP
 
-    destroy, counts = dist.destroy_process_group, []
+    def count() -> None:
+        alive = sum(type(thing) is DDP for thing in gc.get_objects())
+        with (folder / f"wrappers-{this_rank()}").open("a") as file:
+            file.write(f"{alive} ")
 
-    def count_and_destroy(*arguments: Any) -> None:
-        counts.append(sum(type(thing) is DDP for thing in gc.get_objects()))
-        destroy(*arguments)
-
-    dist.destroy_process_group = count_and_destroy
-    gc.disable()  # else it may come by itself, just in time
-    train(cfg)
-    return counts
+    before(dist, "destroy_process_group", lambda *_: count())
+    gc.disable()  # otherwise a collection might come by itself, just in time
 
 
 class TestCleanup:
     def test_no_wrapper_outlives_the_group(self, tmp_path: Path) -> None:
         """It would keep gloo's threads, which abort one rank in fifteen after the end (D27)."""
-        results = LocalRanks(partial(wrappers_at_the_end, small(tmp_path)), 2).wait(60)
-        assert [result.value for result in results] == [[0], [0]], results[0].traceback
+        results = start(small(tmp_path / "run"), 2, partial(count_wrappers, tmp_path))
+        assert codes_of(results) == [0, 0]
+        assert [(tmp_path / f"wrappers-{rank}").read_text() for rank in (0, 1)] == ["0 ", "0 "]
 
 
 class TestLogs:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from jobs import change_samples, finish, kill_after_commit, run_ranks, small
 
+from rehearsal.faults.breaks import change_samples, kill
+from rehearsal.faults.jobs import codes_of, finish, small, start
 from rehearsal.evidence.compare import Comparison, compare_runs, differing_value, is_same
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +59,7 @@ def test_a_killed_and_resumed_run_equals_the_uninterrupted_one(
 ) -> None:
     """In every logged digit and every tensor, because that is what a resume promises."""
     cfg = small(tmp_path / "killed", **BASE)
-    run_ranks(cfg, 2, partial(kill_after_commit, 1, 17))
+    start(cfg, 2, partial(kill, 1, 17))
     finish(cfg, 2)
     comparison = compare_runs(runs / "straight", tmp_path / "killed")
     assert (comparison.status, comparison.differences) == ("equal", [])
@@ -76,7 +77,7 @@ def test_a_different_seed_shows_in_the_samples_of_the_first_step(
     comparison = compare_runs(runs / "straight", tmp_path / "seed")
     assert comparison.status == "different"
     assert "identity seed: 17 | 18" in comparison.plan
-    text = "first difference at step 1: 16 and 16 samples, of which only one run has: "
+    text = "first difference at step 1: 16 and 16 samples; in one run only: "
     assert comparison.verdict.startswith(text)
 
 
@@ -85,7 +86,7 @@ def test_a_learning_rate_changed_at_a_resume_shows_there_and_then_in_the_loss(
 ) -> None:
     """The rate is the cause; the loss, one step later, is the effect."""
     cfg = small(tmp_path / "rate", **BASE)
-    run_ranks(cfg, 2, partial(kill_after_commit, 1, 17))
+    start(cfg, 2, partial(kill, 1, 17))
     finish(small(tmp_path / "rate", **BASE, learning_rate=0.01), 2)
     comparison = compare_runs(runs / "straight", tmp_path / "rate")
     assert firsts(comparison)[:3] == [(16, "lr"), (17, "loss"), (17, "grad_norm")]
@@ -103,8 +104,8 @@ def test_a_sample_whose_content_changes_mid_run_shows_from_that_step_on(
 ) -> None:
     """The ids are the same, so only the loss and the gradient can give it away."""
     cfg = small(tmp_path / "changed", **BASE)
-    results = run_ranks(cfg, 2, partial(change_samples, 1, 11))
-    assert [result.exitcode for result in results] == [0, 0]
+    results = start(cfg, 2, partial(change_samples, 1, 11))
+    assert codes_of(results) == [0, 0]
     comparison = compare_runs(runs / "straight", tmp_path / "changed")
     assert firsts(comparison)[:2] == [(11, "loss"), (11, "grad_norm")]
     assert comparison.plan == []
@@ -126,7 +127,7 @@ def test_exact_agreement_is_required_until_the_world_size_changes(
     runs: Path, tmp_path: Path
 ) -> None:
     """Before the change, a single bit is a difference; after it, rounding is not."""
-    run_ranks(small(tmp_path / "chain", **PINNED), 2, partial(kill_after_commit, 1, 17))
+    start(small(tmp_path / "chain", **PINNED), 2, partial(kill, 1, 17))
     finish(small(tmp_path / "chain", **PINNED), 3)
     comparison = compare_runs(runs / "pinned", tmp_path / "chain")
     assert (comparison.status, comparison.exact_steps) == ("equal", 15)
@@ -147,7 +148,7 @@ def test_exact_agreement_is_required_until_the_batch_split_changes(
     runs: Path, tmp_path: Path
 ) -> None:
     """Otherwise a bit that differs before the change would pass for rounding."""
-    run_ranks(small(tmp_path / "cut", **PINNED), 2, partial(kill_after_commit, 1, 17))
+    start(small(tmp_path / "cut", **PINNED), 2, partial(kill, 1, 17))
     finish(small(tmp_path / "cut", **PINNED, micro_batch_size=2), 2)
     comparison = compare_runs(runs / "pinned", tmp_path / "cut")
     assert (comparison.status, comparison.exact_steps) == ("equal", 15)
@@ -167,7 +168,7 @@ def test_changing_any_other_setting_still_requires_exact_agreement(
 
 def test_a_shorter_run_is_equal_as_far_as_it_goes(runs: Path, tmp_path: Path) -> None:
     """The verdict says how far that is."""
-    run_ranks(small(tmp_path / "short", **BASE), 2, partial(kill_after_commit, 0, 8))
+    start(small(tmp_path / "short", **BASE), 2, partial(kill, 0, 8))
     comparison = compare_runs(runs / "straight", tmp_path / "short")
     assert comparison.status == "equal"
     verdict = f"equal through step {comparison.steps}, where the second run ends"
@@ -188,7 +189,7 @@ def test_a_sample_in_the_ledger_that_differs_is_named(runs: Path, copy: Path) ->
 
     rewrite(copy / "ledger/rank-1.jsonl", swap)
     comparison = compare_runs(runs / "straight", copy)
-    assert firsts(comparison) == [(9, "16 and 16 samples, of which only one run has")]
+    assert firsts(comparison) == [(9, "16 and 16 samples; in one run only")]
     assert comparison.differences[0].second == "5000"
 
 

@@ -517,7 +517,7 @@ class TestTokens:
         tokens.tofile(tmp_path / "x.bin")
         source = build_dataset(tokens_of(tmp_path / "x.bin"))
         source.batch([0])
-        with pytest.raises(UserError, match=r"token 256, .*--vocab-size 256.*Raise"):
+        with pytest.raises(UserError, match=r"token 256 found, .*--vocab-size 256.*Raise"):
             source.batch([0, 6])
         build_dataset(tokens_of(tmp_path / "x.bin", vocab_size=257)).batch([6])
 
@@ -526,7 +526,7 @@ class TestTokens:
         write_tokens(tmp_path / "x.bin", 100_000)
         source = build_dataset(tokens_of(tmp_path / "x.bin"))
         pickled = pickle.dumps(TrainingView(source, seed=1, input_noise=0.0))
-        assert len(pickled) < 1000
+        assert len(pickled) < 2000  # the content has 200,000 bytes
         copy = pickle.loads(pickled).source
         assert copy.fingerprint == source.fingerprint
         assert torch.equal(copy.batch([3, 7])[0], source.batch([3, 7])[0])

@@ -9,7 +9,7 @@ import pytest
 from rehearsal import drills
 from rehearsal.grading import selftest
 from rehearsal.grading.drill import Drill
-from rehearsal.grading.verdict import ENGINE_FINDINGS
+from rehearsal.grading.verdict import ENGINE_FINDINGS, FORMER_CODES
 from rehearsal.session.frontend import names_bound
 
 DRILLS = drills()
@@ -50,6 +50,13 @@ class TestForm:
         assert all(len(text.split()) >= 5 for text in drill.narration)
         assert drill.narration.follow_up.rstrip().endswith("?")
         assert drill.deeper.rstrip().endswith("?")
+
+
+def test_a_renamed_code_leads_to_a_code_of_today() -> None:
+    """An alias to nowhere, or one that hides a current code, garbles people's histories."""
+    today = set(ENGINE_FINDINGS.codes).union(*(drill.codes for drill in DRILLS))
+    assert set(FORMER_CODES.values()) <= today
+    assert not set(FORMER_CODES) & today
 
 
 @pytest.mark.ranks

@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CELLS = {
     "cell_train": ["train"],
-    "cell_checkpoint": ["checkpoint", "publish"],
-    "cell_metrics": ["metrics", "jsonfiles"],
+    "cell_checkpoint": ["checkpoint", "checkpoint_format"],
+    "cell_metrics": ["metrics", "json_lines"],
     "cell_launch": ["launch"],
 }
 

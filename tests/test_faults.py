@@ -1,4 +1,4 @@
-"""The matrix of faults: it finds every point, judges each try, and says what failed."""
+"""The fault matrix: it finds every point, judges each try and reports what failed."""
 
 from __future__ import annotations
 
@@ -9,38 +9,25 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
 
-from rehearsal.engine import ranks
 from rehearsal.engine.reports import Failure, RankReport
 from rehearsal.faults import corruption, points, registry, storage
+from rehearsal.faults.breaks import both, wrap
+from rehearsal.faults.jobs import SIX_STEPS, Hang, finish, problem_of, small, start, user_errors
 from rehearsal.faults.matrix import Bench, Try, leave, rows_of
-from rehearsal.faults.runs import (
-    DENIED,
-    before,
-    problem_of,
-    small,
-    start,
-    user_errors,
-    why_modes_mean_nothing,
-)
+from rehearsal.faults.permissions import DENIED, why_modes_mean_nothing
 from rehearsal.faults.tracer import Kill, Point, read_trace, trace_this_rank, why_not
 from scripts import faults
 
 pytestmark = pytest.mark.ranks
 # Ranks cannot import a test module; its functions travel by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_warm_ranks_left() -> Iterator[None]:
-    """The server has the trainer loaded: for attempts at drills that would be a lie."""
-    yield
-    ranks.shut_down()
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +48,8 @@ def points_with(prepare: Callable[[], None], run_dir: Path, kill: Kill | None = 
     """The points of a run in whose rank something was prepared, and when it was killed."""
     run_dir.mkdir()
     log = run_dir.with_suffix(".trace")
-
-    def traced(rank: int) -> None:
-        prepare()
-        trace_this_rank(run_dir, log, kill)
-
-    reports = start(small(run_dir), 1, traced)
+    traced = partial(both, prepare, partial(trace_this_rank, run_dir, log, kill))
+    reports = start(small(run_dir, **SIX_STEPS), 1, traced)
     assert kill or not problem_of(reports)
     return read_trace(log)
 
@@ -75,60 +58,67 @@ def nothing() -> None:
     """Leave the trainer as it is."""
 
 
-def mark_each_publication() -> None:
-    """Add one system call to the trainer."""
-    import trainer_core.checkpoint_writer as writer
+def make_a_folder_in_each_save() -> None:
+    """Add two system calls to the trainer."""
 
-    before(writer, "publish", lambda temporary, *_: os.mkdir(temporary.parent / "new"))
-    before(writer, "retain", lambda checkpoints, *_: os.rmdir(checkpoints / "new"))
+    def publishing(publish: Any, temporary: Path, *rest: Any) -> None:
+        os.mkdir(temporary.parent / "new")
+        publish(temporary, *rest)
+
+    def retaining(retain: Any, checkpoints: Path, *rest: Any) -> None:
+        os.rmdir(checkpoints / "new")
+        retain(checkpoints, *rest)
+
+    wrap("publish", publishing)
+    wrap("retain", retaining)
 
 
-def sync_what_is_closed() -> None:
-    """Have the trainer call fsync with a descriptor that nobody has."""
-    import trainer_core.checkpoint_writer as writer
+def sync_a_closed_file() -> None:
+    """Have the trainer call fsync with a descriptor that is not open."""
 
-    def sync(*_: Any) -> None:
+    def publishing(publish: Any, *arguments: Any) -> None:
         with contextlib.suppress(OSError):
             os.fsync(10_000)
+        publish(*arguments)
 
-    before(writer, "publish", sync)
+    wrap("publish", publishing)
 
 
 @pytest.mark.usefixtures("can_trace")
 class TestTracer:
     def test_two_runs_have_the_same_points(self, tmp_path: Path) -> None:
-        """A point that one run has and the next has not cannot be killed at."""
+        """A point that only some runs have cannot be killed at."""
         first, _ = points_with(nothing, tmp_path / "1")
         second, _ = points_with(nothing, tmp_path / "2")
         assert sorted(first) == sorted(second)
         calls = {point.call for point in first}
         assert calls >= {"open", "write", "fsync", "rename", "unlink", "mkdir", "rmdir"}
 
-    def test_what_torch_writes_in_its_own_way_is_seen(self, tmp_path: Path) -> None:
-        """A kill between two writes of state.pt is the very case."""
+    def test_writes_of_torchs_cpp_are_seen(self, tmp_path: Path) -> None:
+        """The kill that matters most falls between two writes of state.pt."""
         found, _ = points_with(nothing, tmp_path / "1")
         assert Point("write", "checkpoints/tmp-*/state.pt", 2) in found
 
     def test_a_new_call_in_the_trainer_is_a_new_point(self, tmp_path: Path) -> None:
-        """A list kept by hand would not have it."""
+        """A list kept by hand would miss it."""
         usual, _ = points_with(nothing, tmp_path / "1")
-        more, _ = points_with(mark_each_publication, tmp_path / "2")
+        more, _ = points_with(make_a_folder_in_each_save, tmp_path / "2")
         found = {(point.call, point.path) for point in more if point not in usual}
         assert found == {("mkdir", "checkpoints/new"), ("rmdir", "checkpoints/new")}
 
     def test_a_call_on_a_closed_descriptor_is_no_point_and_no_hang(
         self, tmp_path: Path
     ) -> None:
-        """Who looks before he closes twice would be stopped for ever."""
+        """A rank that closes a file twice would be stopped forever."""
         usual, _ = points_with(nothing, tmp_path / "1")
-        more, _ = points_with(sync_what_is_closed, tmp_path / "2")
+        more, _ = points_with(sync_a_closed_file, tmp_path / "2")
         assert sorted(more) == sorted(usual)
 
     @pytest.mark.parametrize(("moment", "there"), [("before", False), ("after", True)])
-    def test_before_a_call_nothing_of_it_has_happened_and_after_it_all(
+    def test_a_kill_before_a_call_prevents_it_and_one_after_does_not(
         self, tmp_path: Path, moment: Any, there: bool
     ) -> None:
-        """Otherwise the two are the same kill."""
+        """Otherwise both would be the same kill."""
         kill = Kill(moment, Point("rename", "checkpoints/tmp-*", 1))
         found, killed = points_with(nothing, tmp_path / "run", kill)
         assert found[-1] == kill.point
@@ -137,7 +127,7 @@ class TestTracer:
 
 
 def survives(result: Try, fault: str) -> None:
-    """Assert that a try of a fault ended well."""
+    """Assert that the run survived this fault."""
     assert (result.fault, result.problem) == (fault, ""), result.what
     assert (result.lost, result.repeated) == (0, 0)
 
@@ -153,17 +143,17 @@ class TestPoints:
             (2, "before", Point("fsync", "checkpoints/tmp-*", 1)),
         ],
     )
-    def test_a_killed_run_goes_on(
+    def test_a_killed_run_resumes(
         self, bench: Bench, plan: int, moment: Any, point: Point
     ) -> None:
-        """The claim of the project, at a few of its points."""
+        """The project's claim, at a few of its points."""
         chosen = points.PLANS[plan]
         result = points.kill_and_resume(bench, chosen, None, Kill(moment, point))
         survives(result, chosen.fault)
 
     @pytest.mark.usefixtures("can_trace")
-    def test_a_killed_restart_goes_on(self, bench: Bench) -> None:
-        """The clean-up after a kill is itself killed."""
+    def test_a_killed_restart_resumes(self, bench: Bench) -> None:
+        """The cleanup after a kill may be killed as well."""
         plan, template = points.PLANS[4], bench.root / "points" / "left"
         points.leave_behind(plan, template)
         for point in (
@@ -175,39 +165,52 @@ class TestPoints:
             assert result.replayed_steps
 
     @pytest.mark.usefixtures("can_trace")
-    def test_a_point_that_never_comes_is_no_survival(self, bench: Bench) -> None:
+    def test_a_point_that_never_comes_is_not_survived(self, bench: Bench) -> None:
         """A try that tries nothing must not count as one."""
         kill = Kill("before", Point("open", "checkpoints/nowhere", 1))
         result = points.kill_and_resume(bench, points.PLANS[0], None, kill)
         assert "never came to this point" in result.problem
 
-    @pytest.mark.parametrize(
-        ("code", "has_answer", "found"),
-        [(None, False, "still waited"), (0, True, "claims success"), (1, False, "")],
-    )
-    def test_the_rank_that_was_not_killed_must_end_and_claim_nothing(
-        self, code: int | None, has_answer: bool, found: str
+    def test_a_hang_is_not_survived(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A rank that waits for a dead one keeps the machine and the lock."""
+
+        def hang(*_: Any) -> Any:
+            finish(points.PLANS[0].config(bench.root / "points" / "run"), 1)
+            raise Hang("rank 1 was still running")
+
+        monkeypatch.setattr(points, "start_traced", hang)
+        kill = Kill("before", Point("fsync", "checkpoints/tmp-*", 1))
+        result = points.kill_and_resume(bench, points.PLANS[0], None, kill)
+        assert result.problem.startswith("rank 1 was still running")
+
+    @pytest.mark.parametrize(
+        ("code", "has_answer", "found"), [(0, True, "claims success"), (1, False, "")]
+    )
+    def test_the_rank_that_was_not_killed_must_not_claim_success(
+        self, code: int | None, has_answer: bool, found: str
+    ) -> None:
+        """A scheduler would take the job for done."""
         other = RankReport(rank=1, exitcode=code, has_answer=has_answer)
         problem = points.wrong_survivor([RankReport(rank=0, exitcode=-9), other])
         assert found in problem
         assert bool(found) is bool(problem)
 
     @pytest.mark.usefixtures("can_trace")
-    def test_how_the_other_rank_ended_is_judged(
+    def test_the_end_of_the_other_rank_is_judged(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The reports of the killed start are the only trace of it."""
+        """Only the reports of the killed start show it."""
         monkeypatch.setattr(points, "wrong_survivor", lambda reports: f"{len(reports)} ranks")
         kill = Kill("before", Point("fsync", "checkpoints/tmp-*", 1))
         result = points.kill_and_resume(bench, points.PLANS[2], None, kill)
         assert result.problem.startswith("2 ranks")
 
-    def test_without_ptrace_it_is_said(
+    def test_without_ptrace_every_plan_is_skipped_with_the_reason(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A table without the rows would look complete."""
+        """A table without these rows would look complete."""
         monkeypatch.setattr(points, "why_not", lambda folder: "not permitted here")
         tries = list(points.kill_at_each_point(Bench(tmp_path, 0, True)))
         assert [each.skipped for each in tries] == ["not permitted here"] * len(points.PLANS)
@@ -219,9 +222,13 @@ def template(bench: Bench) -> Path:
 
 
 def corruptions() -> dict[str, corruption.Corruption]:
-    """Those of a full run, by fault and what."""
-    groups = (corruption.files_damaged, corruption.manifests_that_lie,
-              corruption.folders_damaged, corruption.content_of_another_hand)  # fmt: skip
+    """All corruptions of a full run, by fault and try."""
+    groups = (
+        corruption.files_damaged,
+        corruption.manifests_that_lie,
+        corruption.folders_damaged,
+        corruption.foreign_content,
+    )
     rng = Bench(Path(), 0, False).rng("x")
     return {f"{c.fault}: {c.what}": c for group in groups for c in group(rng, False)}
 
@@ -237,21 +244,23 @@ class TestCorruption:
             "leftovers and other names: step 3 named step-00000005",
         ],
     )
-    def test_it_is_answered_rightly(self, bench: Bench, template: Path, name: str) -> None:
-        """Never trained on in silence."""
+    def test_the_restart_gives_the_right_answer(
+        self, bench: Bench, template: Path, name: str
+    ) -> None:
+        """Training on a damaged checkpoint would go unnoticed."""
         each = corruptions()[name]
         survives(corruption.meets(bench, each, template), each.fault)
 
-    def test_a_wrong_answer_is_told(self, bench: Bench, template: Path) -> None:
-        """A group that finds nothing wrong in anything proves nothing."""
+    def test_a_wrong_answer_is_reported(self, bench: Bench, template: Path) -> None:
+        """A group that never finds anything wrong proves nothing."""
         harmless = corruption.Corruption("x", "nothing is damaged", lambda *_: None)
         result = corruption.meets(bench, harmless, template)
-        assert "right is to restore step-00000003" in result.problem
+        assert "it should restore step-00000003" in result.problem
         refused = harmless._replace(answer="is refused", bad_steps=())
-        assert "went on, or died" in corruption.meets(bench, refused, template).problem
+        assert "did not refuse" in corruption.meets(bench, refused, template).problem
 
-    def test_there_are_as_many_as_the_figures_say(self) -> None:
-        """400 in a full run, each with a name of its own."""
+    def test_a_full_run_has_400_with_distinct_names(self) -> None:
+        """docs/reliability.md states the number."""
         assert len(corruptions()) >= 400
 
 
@@ -265,22 +274,22 @@ class TestStorage:
             "a disk that fails: fsync 8 gives EIO",
         ],
     )
-    def test_the_run_says_so_and_goes_on_later(self, bench: Bench, name: str) -> None:
-        """On every rank, with its last good checkpoint kept."""
+    def test_every_rank_reports_it_and_the_run_resumes(self, bench: Bench, name: str) -> None:
+        """A save that fails silently is discovered at the next crash."""
         known = {f"{f.fault}: {f.what}": f for f in storage.failures(bench)}
         each = known[name]
         run_dir = bench.root / "storage" / "run"
         result = bench.put_away(run_dir, storage.fail(bench, each, run_dir))
         survives(result, each.fault)
 
-    def test_a_run_that_does_not_fail_is_told(self, bench: Bench) -> None:
-        """A fault that strikes nowhere is none."""
+    def test_a_fault_that_strikes_nowhere_is_reported(self, bench: Bench) -> None:
+        """Its row would count runs that met no fault."""
         run_dir = bench.root / "storage" / "run"
         result = storage.fail(bench, storage.Failure("x", "nothing fails"), run_dir)
-        assert "went on, or died" in bench.put_away(run_dir, result).problem
+        assert "did not refuse" in bench.put_away(run_dir, result).problem
 
-    def test_a_slow_disk_that_was_not_slow_is_told(self, bench: Bench) -> None:
-        """A trainer that called fsync by another way would pass untried."""
+    def test_a_disk_that_was_never_slow_is_reported(self, bench: Bench) -> None:
+        """A trainer that called fsync in some other way would pass untested."""
         slow = next(f for f in storage.failures(bench) if f.fault == "a slow disk")
         run_dir = bench.root / "storage" / "run"
         survives(bench.put_away(run_dir, storage.fail(bench, slow, run_dir)), slow.fault)
@@ -289,8 +298,8 @@ class TestStorage:
         more = storage.fail(bench, slow._replace(kept=(5,)), run_dir)
         assert "the checkpoint of step 5 is gone" in bench.put_away(run_dir, more).problem
 
-    def test_a_refusal_for_another_reason_is_told(self) -> None:
-        """Any refusal would pass, also one that has nothing to do with the mode."""
+    def test_a_refusal_for_another_reason_is_reported(self) -> None:
+        """Otherwise any refusal would pass, even one that has nothing to do with the mode."""
         denied = Failure(kind="UserError", message="[Errno 13] Permission denied", traceback="")
         other = replace(denied, message="an unknown setting")
         reports = [RankReport(rank=0, exitcode=1, failure=denied)]
@@ -300,20 +309,18 @@ class TestStorage:
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs a user who can become another")
     def test_a_closed_folder_above_the_runs_is_a_reason_to_skip(self) -> None:
-        """There the other user is refused before any mode is looked at."""
+        """There the other user is refused before the mode under test matters."""
         with tempfile.TemporaryDirectory() as name:  # closed, as each of them is
             runs = Path(name, "runs")
             runs.mkdir()
-            assert "another user does not reach the runs" in why_modes_mean_nothing(runs)
+            assert "another user cannot reach the runs" in why_modes_mean_nothing(runs)
             Path(name).chmod(0o711)
             assert why_modes_mean_nothing(runs) == ""
 
 
 class TestTable:
-    def test_a_try_that_was_not_survived_keeps_its_folder_and_names_it(
-        self, tmp_path: Path
-    ) -> None:
-        """The run folder is what the cause is looked for in."""
+    def test_a_failed_try_keeps_its_folder_and_names_it(self, tmp_path: Path) -> None:
+        """The cause can only be found in the run folder."""
         folders = [tmp_path / "bad", tmp_path / "good"]
         for folder in folders:
             folder.mkdir()
@@ -322,10 +329,10 @@ class TestTable:
         assert leave(folders[1], Try("kill", "at noon")).problem == ""
         assert [folder.exists() for folder in folders] == [True, False]
 
-    def test_where_there_is_no_proc_the_groups_that_need_it_are_skipped(
+    def test_groups_that_need_proc_are_skipped_without_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A traceback would read as a fault of the trainer."""
+        """A traceback would look like a failure of the trainer."""
         monkeypatch.setattr(sys, "platform", "darwin")
         for name in ("chains", "kills", "processes", "views"):
             (each,) = registry.GROUPS[name](Bench(tmp_path, 0, True))
@@ -333,20 +340,22 @@ class TestTable:
             assert "only Linux has" in each.skipped
 
     def test_a_row_sums_up_the_tries_of_its_fault(self) -> None:
-        """The table is what is read."""
+        """People read the table, not the tries."""
         tries = [
-            Try("b", "1", "", 0, 0, 2, 1.0), Try("a", "1", "died", 3, 1, 0, None),
-            Try("b", "2", "", 0, 0, 1, 3.0), Try("b", "3", skipped="no ptrace"),
-        ]  # fmt: skip
+            Try("b", "1", "", 0, 0, 2, 1.0),
+            Try("a", "1", "died", 3, 1, 0, None),
+            Try("b", "2", "", 0, 0, 1, 3.0),
+            Try("b", "3", skipped="no ptrace"),
+        ]
         assert rows_of(tries) == [("b", 2, 2, 0, 0, 3, 2.0, 1), ("a", 1, 0, 3, 1, 0, None, 0)]
 
-    def test_the_command_says_what_was_not_survived_and_how_to_repeat_it(
+    def test_the_command_reports_each_failed_try_and_how_to_repeat_it(
         self,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """A failed run in CI is all that its reader has."""
+        """A failed run in CI is all its reader has."""
 
         def group(bench: Bench) -> Iterator[Try]:
             yield Try("kill", "at noon", "lost a sample", lost=1)
@@ -364,7 +373,7 @@ class TestTable:
         content = json.loads(file.read_text())
         assert [row["fault"] for row in content["rows"]] == ["kill", "mine"]
 
-    def test_it_exits_with_0_only_if_all_survived(
+    def test_it_exits_with_0_only_if_every_run_survived(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """CI looks at nothing else."""

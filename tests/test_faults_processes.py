@@ -1,4 +1,4 @@
-"""The groups of faults that break processes: a few tries of each; scripts/faults.py has all."""
+"""The fault groups that break processes: a few tries of each; scripts/faults.py runs all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from rehearsal.faults.chains import chain, draw_plan
-from rehearsal.faults.forked import SMALL, arguments
 from rehearsal.faults.kills import PLAN, Killer, killed_run, leave_all, tries_of
 from rehearsal.faults.matrix import Bench, Try
 from rehearsal.faults.processes import (
@@ -30,9 +29,7 @@ from rehearsal.faults.views import (
     other_folders,
     settings,
 )
-from scripts.launch import build_parser
 from trainer_core.checkpoint_format import FORMAT
-from trainer_core.config import TrainConfig
 
 pytestmark = pytest.mark.ranks
 
@@ -47,15 +44,8 @@ def survived(each: Try) -> None:
     assert (each.lost, each.repeated) == (0, 0)
 
 
-def test_the_command_line_says_the_settings() -> None:
-    """A flag that is left out would be tried with its default, and prove nothing."""
-    plan = {**SMALL, "async_checkpoint": True, "max_grad_norm": None}
-    cfg, _ = build_parser().parse(arguments(Path("run"), plan))
-    assert cfg == TrainConfig(run_dir=Path("run"), **plan)
-
-
 def test_a_chain_of_world_sizes_trains_each_sample_once(bench: Bench) -> None:
-    """Machines come and go within an epoch; the deal of the rest must not notice (D9)."""
+    """Machines come and go within an epoch; the order of the rest must not change (D9)."""
     rng = random.Random(3)
     survived(chain(bench, rng, draw_plan(rng), {"num_workers": 1}, [2, 3, 1, 4]))
 
@@ -75,8 +65,8 @@ KINDS = {case.fault: case for case in cases(random.Random(5))}
         "SIGSTOP within the timeout",
     ],
 )
-def test_what_befalls_one_rank_costs_no_sample(bench: Bench, fault: str) -> None:
-    """A rank that fails alone leaves the others waiting, or a checkpoint of half a step."""
+def test_a_fault_of_one_rank_costs_no_sample(bench: Bench, fault: str) -> None:
+    """A rank that fails alone leaves the others hanging, or a checkpoint of half a step."""
     survived(meet(bench, KINDS[fault]))
 
 
@@ -90,18 +80,18 @@ class Ended:
         return "".join(self.texts) if rank is None else self.texts[rank]
 
 
-def test_a_rank_that_raises_alone_is_told_from_all_that_raise(tmp_path: Path) -> None:
-    """Both end every rank, but alone it ends the others by a lost connection, or not at all."""
-    alone: Any = Ended(tmp_path, "lost connection", "a defect")
-    both: Any = Ended(tmp_path, "[rank 1/2] a defect", "a defect")
-    assert "ranks [0] do not say" in ends_together(alone, [1, 1], says="a defect")
-    assert "claims success" in ends_together(both, [1, 0], says="a defect")
-    assert ends_together(both, [1, 1], says="a defect") == ""
-    assert ends_in_failure(alone, [1, 1], says="a defect") == ""
+def test_one_rank_that_raises_is_told_apart_from_all_that_raise(tmp_path: Path) -> None:
+    """Alone, it ends the others by a lost connection or not at all."""
+    alone: Any = Ended(tmp_path, "lost connection", "a bug")
+    both: Any = Ended(tmp_path, "[rank 1/2] a bug", "a bug")
+    assert "ranks [0] do not say" in ends_together(alone, [1, 1], says="a bug")
+    assert "claims success" in ends_together(both, [1, 0], says="a bug")
+    assert ends_together(both, [1, 1], says="a bug") == ""
+    assert ends_in_failure(alone, [1, 1], says="a bug") == ""
 
 
-def test_a_refusal_is_rank_0s_to_say(tmp_path: Path) -> None:
-    """A rank that exits with 2 by itself has not told the others."""
+def test_rank_0_reports_a_refusal_for_all(tmp_path: Path) -> None:
+    """A rank that exits with 2 by itself leaves the others without a reason."""
     alone: Any = Ended(tmp_path, "", "No space left")
     both: Any = Ended(tmp_path, "No space left", "")
     assert "rank 0 does not say" in ends_refused(alone, [2, 2], says="No space left")
@@ -109,39 +99,43 @@ def test_a_refusal_is_rank_0s_to_say(tmp_path: Path) -> None:
     assert ends_refused(both, [2, 2], says="No space left") == ""
 
 
-def test_a_nan_that_skips_nothing_is_told(tmp_path: Path) -> None:
-    """A sample that is never poisoned leaves a run that nothing befell."""
+def test_a_nan_that_skips_no_step_is_reported(tmp_path: Path) -> None:
+    """If no sample is poisoned, nothing was tested."""
     (tmp_path / "ledger").mkdir()
     ledger = tmp_path / "ledger" / "rank-0.jsonl"
     job: Any = Ended(tmp_path, "", "")
     ledger.write_text('{"step": 3}\n{"step": 4}\n')
-    assert "not that of 3" in ends_after_skipping(job, [-9, 1], rank=0, step=3)
+    assert "not 3" in ends_after_skipping(job, [-9, 1], rank=0, step=3)
     ledger.write_text('{"step": 3, "skipped": true}\n{"step": 4}\n')
     assert ends_after_skipping(job, [-9, 1], rank=0, step=3) == ""
     assert "was not killed" in ends_after_skipping(job, [1, 1], rank=0, step=3)
 
 
-def test_an_exception_in_a_loader_worker_is_not_in_the_trainers_first_look() -> None:
-    """The first call is made before there are workers, so it is another fault."""
-    workers = [c for seed in range(30) for c in cases(random.Random(seed))
-               if c.settings.get("num_workers") == 2]  # fmt: skip
+def test_an_exception_in_a_loader_worker_is_not_in_the_first_read() -> None:
+    """The trainer itself makes that one, before there are workers."""
+    workers = [
+        case
+        for seed in range(30)
+        for case in cases(random.Random(seed))
+        if case.settings.get("num_workers") == 2
+    ]
     calls = {int(case.what.partition("call ")[2].partition(",")[0]) for case in workers}
     assert min(calls) == 2
 
 
-def test_another_disk_under_one_rank_is_refused(bench: Bench) -> None:
-    """Also a full copy: what is written there from now on would be missing from the proof."""
+def test_a_different_disk_under_one_rank_is_refused(bench: Bench) -> None:
+    """Even a full copy: the audit would miss whatever is written there from now on."""
     for each in islice(other_folders(bench), 2):
         survived(each)
 
 
-def test_a_decision_that_is_out_of_date_is_refused(bench: Bench) -> None:
-    """Two starts at once, of which one dies soon: the other would train its steps again."""
+def test_a_start_that_another_job_has_overtaken_is_refused(bench: Bench) -> None:
+    """If two jobs start at once and one dies soon, the other would retrain its steps."""
     survived(late_decision(bench))
 
 
 def test_a_loader_worker_does_not_keep_the_lock(bench: Bench) -> None:
-    """The run would stay locked until somebody finds and ends the worker."""
+    """The run would stay locked until somebody finds the worker and kills it."""
     survived(orphaned_worker(bench))
 
 
@@ -154,7 +148,7 @@ def test_each_format_is_read_or_refused(bench: Bench) -> None:
 
 
 def test_changed_settings_are_refused_or_reported(bench: Bench) -> None:
-    """Accepted in silence, one would replay samples, another train what nobody asked for."""
+    """Accepted silently, one would replay samples, and another would do nothing."""
     kinds = set()
     for each in settings(bench):
         survived(each)
@@ -163,9 +157,7 @@ def test_changed_settings_are_refused_or_reported(bench: Bench) -> None:
 
 
 class Late:
-    """Torchrun that has ended before its last step, beside a process that lives."""
-
-    total_steps = 9
+    """A torchrun that exited before its last step, and a process that is still alive."""
 
     def __init__(self, victim: int, is_waiting: bool) -> None:
         self.agent, self.victim, self.is_waiting = self, victim, is_waiting
@@ -184,18 +176,18 @@ class Late:
 
 
 @pytest.mark.parametrize("is_waiting", [False, True])
-def test_a_run_that_has_ended_is_not_killed(is_waiting: bool) -> None:
-    """It would count as a kill during shutdown, or strike whoever has the number now."""
+def test_a_job_that_has_exited_is_not_killed(is_waiting: bool) -> None:
+    """It would count as a kill during shutdown, or hit whoever has the process ID now."""
     with subprocess.Popen(["sleep", "60"]) as other:
         job: Any = Late(other.pid, is_waiting)
-        killer = Killer(job, random.Random(0))
+        killer = Killer(job, random.Random(0), total_steps=9)
         assert not killer.during_shutdown("a rank")
         assert (killer.kills, other.poll()) == ([], None)
         other.kill()
 
 
-def test_a_run_without_a_kill_that_the_audit_refutes_is_a_try(tmp_path: Path) -> None:
-    """It would vanish from the table, and the exit code with it."""
+def test_a_refuted_run_without_a_kill_is_a_try(tmp_path: Path) -> None:
+    """Otherwise it would vanish from the table, and the exit code would be 0."""
     refuted = Try("", "", "audit: refuted")
     (each,) = leave_all(tmp_path, tries_of(tmp_path, [], refuted))
     assert each.fault == "start under torchrun"
@@ -204,7 +196,7 @@ def test_a_run_without_a_kill_that_the_audit_refutes_is_a_try(tmp_path: Path) ->
 
 
 def test_a_kill_under_torchrun_costs_no_sample(bench: Bench) -> None:
-    """What holds for forked ranks must hold for the launcher that people use."""
+    """What is true of forked ranks must be true under the launcher that people use."""
     plan = {**PLAN, "max_epochs": 1}
     (each,) = killed_run(bench, random.Random(1), plan, [("while_training", "a loader worker")])
     survived(each)

@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jobs import finish, kill_after_commit, run_ranks, small
 from matplotlib.text import Text
 
+from rehearsal.faults.breaks import kill
+from rehearsal.faults.jobs import finish, small, start
 from rehearsal.evidence.audit import audit_run, read_jsonl
 from rehearsal.evidence.goodput import KINDS, Account, account_run
 from rehearsal.evidence.goodput_picture import goodput_picture
@@ -362,7 +363,7 @@ def test_less_than_5_percent_of_a_killed_run_is_unknown(tmp_path: Path) -> None:
     """The cost of the next outage could hide in a large unknown share."""
     began = time.time()
     cfg = small(tmp_path / "run", **LONGER)
-    run_ranks(cfg, 2, partial(kill_after_commit, 1, 75))
+    start(cfg, 2, partial(kill, 1, 75))
     time.sleep(0.3)  # makes the downtime more than a rounding error
     finish(cfg, 2)
     account = check_real(tmp_path / "run")

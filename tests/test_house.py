@@ -217,6 +217,53 @@ class TestDrillFolders:
             assert not unread, unread
 
 
+def judging(tree: ast.Module) -> list[ast.FunctionDef]:
+    """A grader's functions that are given reports, and those that they call."""
+    own = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and takes_reports(n)]
+    for function in found:  # grows
+        names = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+        local = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        local |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+        called = {node.id for node in names} & set(own) - local
+        found += [own[name] for name in sorted(called) if own[name] not in found]
+    return found
+
+
+def takes_reports(function: ast.FunctionDef) -> bool:
+    return any(argument.arg in ("reports", "report") for argument in function.args.args)
+
+
+def names_of_ranks(tree: ast.Module) -> set[str]:
+    """What a grader imports for its bodies: torch, the trainer, observers."""
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            found |= {(a.asname or a.name).partition(".")[0] for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if source.startswith(("torch", "trainer_core", "numpy", "rehearsal.kit.observe")):
+                found |= {alias.asname or alias.name for alias in node.names}
+    return found - set(sys.stdlib_module_names)
+
+
+class TestGraders:
+    @pytest.mark.parametrize("folder", folders())
+    def test_its_judges_touch_no_tensor(self, folder: str) -> None:
+        """A verdict is a function of what was recorded, and can be given again from it."""
+        path = DRILLS / folder / "grader.py"
+        tree = ast.parse(path.read_text("utf-8"))
+        forbidden = names_of_ranks(tree)
+        judges = judging(tree)
+        assert judges or "judge=" in path.read_text("utf-8")
+        for function in judges:
+            for node in ast.walk(function):
+                assert not isinstance(node, ast.Import | ast.ImportFrom), function.name
+                assert not (isinstance(node, ast.Name) and node.id in forbidden), (
+                    f"{function.name} uses {ast.unparse(node)}"
+                )
+
+
 # ---------------------------------------------------------------- the shared kit
 
 

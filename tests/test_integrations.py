@@ -16,8 +16,9 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from jobs import kill_after_commit, run_ranks, small
 
+from rehearsal.faults.breaks import kill
+from rehearsal.faults.jobs import small, start
 from trainer_core.checkpoint_format import verify
 from trainer_core.config import TrainConfig
 from trainer_core.integrations import exporters, interfaces
@@ -289,10 +290,10 @@ class TestScheduler:
     @pytest.mark.ranks
     def test_a_killed_run_is_restarted_to_its_end(self, tmp_path: Path) -> None:
         """The exit code of a killed rank is none that forbids a restart."""
-        kills = iter([partial(kill_after_commit, 1, 5), partial(kill_after_commit, 0, 9), None])
+        kills = iter([partial(kill, 1, 5), partial(kill, 0, 9), None])
 
         def job() -> int:
-            results = run_ranks(small(tmp_path / "run"), 2, next(kills))
+            results = start(small(tmp_path / "run"), 2, next(kills))
             return next((r.exitcode for r in results if r.exitcode), 0)
 
         scheduler = LocalScheduler()
@@ -329,7 +330,7 @@ def progress_of(records: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 class TestBuildExporters:
     def test_an_unknown_name_is_refused(self) -> None:
         """A run of a week without the curves that were asked for."""
-        rule = "no such exporter, so its numbers would be lost"
+        rule = "no such exporter, so its metrics would be lost"
         with pytest.raises(
             UserError, match=f"--export wandb: {rule}. Choose tensorboard or prometheus."
         ):
@@ -348,7 +349,7 @@ class TestBuildExporters:
         with pytest.raises(UserError) as error:
             build_exporters([name])
         assert f"--export {name}: the package {package} is not installed" in str(error.value)
-        assert "its numbers would be lost" in str(error.value)
+        assert "its metrics would be lost" in str(error.value)
         assert str(error.value).endswith(f"Run: pip install -c constraints.txt -e '.[{name}]'")
 
     def test_the_sinks_come_in_the_order_of_the_names(

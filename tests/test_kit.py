@@ -8,11 +8,17 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.ranks import run_ranks
 from rehearsal.engine.reports import Fault, RankReport
+from rehearsal.grading.check import grade_source
+from rehearsal.grading.drill import load
 from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, FindingTable, cheat_findings
 from rehearsal.kit.judge.clipping import norm, ways_to_clip
 from rehearsal.kit.judge.coverage import coverage_findings, miscounted, samples_by_step
@@ -21,6 +27,9 @@ from rehearsal.kit.judge.restart import Plan, judge_restart
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 
+# Ranks cannot import a test module; its functions travel by value, as a notebook's do.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+KIT = Path(__file__).resolve().parents[1] / "rehearsal" / "kit"
 MODULE = "answer_of_a_test"
 ANSWER = """
 from dataclasses import dataclass
@@ -257,3 +266,27 @@ class TestClipping:
         for code in ("", "not-clipped", "clipped-in-parts"):
             assert ways[code][0][1] == pytest.approx([3.0, 4.0])
         assert ways["clipped-up"][0][1] == pytest.approx([60.0, 80.0])
+
+
+def ours_loaded(context: RankContext) -> list[str]:
+    """The modules of this project that a rank has before anybody imports one."""
+    return [name for name in sys.modules if name.startswith(("rehearsal.", "trainer_core"))]
+
+
+@pytest.mark.ranks
+class TestInRanks:
+    def test_a_rank_begins_with_the_kit_and_without_the_trainer(self) -> None:
+        """The kit costs a rank nothing; a trainer loaded early would outlive its next edit."""
+        loaded = set(run_ranks(ours_loaded, world_size=1)[0].answer)
+        files = list(KIT.glob("*/[!_]*.py"))
+        assert {f"rehearsal.kit.{file.parent.name}.{file.stem}" for file in files} <= loaded
+        assert len(files) > 10
+        assert not [name for name in loaded if name.startswith("trainer_core")]
+
+    def test_formatting_a_stack_is_no_peek_at_the_drill(self) -> None:
+        """torch.manual_seed formats it, with the lines of the modules beside the grader."""
+        text = load("instrument_performance").solution
+        first = "    optimizer = torch.optim.SGD("
+        assert text.count(first) == 1
+        seeded = text.replace(first, f"    torch.manual_seed(1)\n{first}")
+        assert grade_source("instrument_performance", seeded).status == "passed"

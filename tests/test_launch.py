@@ -28,6 +28,7 @@ from trainer_core.settings import UserError
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "launch.py"
 FLAGS = "--dataset-size 203 --input-dim 8 --hidden-dim 16 --micro-batch-size 4 --max-epochs 1"
+FLAGS += " --device cpu"  # a machine with one GPU has a device for only one of two ranks
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +154,7 @@ class TestFlags:
             ("--dataset-size 1000000000000", "held in memory"),
             ("--device cuda", "GPU"),
             ("--export nowhere", "tensorboard or prometheus"),
-            ("--warmup-steps 60", "nothing is left to decay over"),
+            ("--warmup-steps 60", "nothing is left to decay"),
         ],
     )
     def test_a_mistake_ends_with_2_and_a_short_message(

@@ -407,7 +407,7 @@ class TestEvents:
         assert run(cfg, sinks=sinks)["status"] == "done"
         assert len(sinks[0].records) == 1
         assert sinks[1].records == lines_of(tmp_path / "run/logs/rank-0.jsonl")
-        assert capsys.readouterr().err.count("Failing has failed and gets no more events") == 1
+        assert capsys.readouterr().err.count("Failing failed and gets no more events") == 1
 
 
 def events_of(count: int, name: str = "forward") -> list[dict[str, Any]]:

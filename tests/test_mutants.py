@@ -36,12 +36,12 @@ def test_a_mutant_is_a_program_with_one_edit(name: str) -> None:
 def test_a_survivor_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No test notices an edit that changes nothing, and that must count as a failure."""
     edits = {
-        "harmless": "return self.pinned_global_batch_size or int(cut)",
-        "harmful": "return cut",
+        "harmless": "return self.pinned_global_batch_size or int(derived)",
+        "harmful": "return derived",
     }
     lines = [
         f"[{name}]\nbreaks = 'G'\nfile = 'trainer_core/config.py'\n"
-        f"find = 'return self.pinned_global_batch_size or cut'\nreplace = '{edit}'\n"
+        f"find = 'return self.pinned_global_batch_size or derived'\nreplace = '{edit}'\n"
         "tests = ['tests/test_config.py']\n"
         for name, edit in edits.items()
     ]

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from jobs import finish, hide_checkpoints, kill_after_commit, kill_after_save, run_ranks, small
 
+from rehearsal.faults.breaks import hide_checkpoints, kill, kill_after_save
+from rehearsal.faults.jobs import codes_of, finish, small, start
 from rehearsal.evidence.audit import audit_run, read_jsonl
-from trainer_core.run_folder import refuse_other_run
+from trainer_core.resume import refuse_other_run
 from trainer_core.settings import UserError
 
 pytestmark = pytest.mark.ranks
@@ -87,12 +88,12 @@ class TestBitExactResume:
         """
         per_epoch, rank = steps_per_epoch(world_size), world_size - 1
         prepare = {
-            "mid-epoch": partial(kill_after_commit, rank, per_epoch + 4),
+            "mid-epoch": partial(kill, rank, per_epoch + 4),
             "epoch-end": partial(kill_after_save, rank, per_epoch),
-            "last": partial(kill_after_commit, rank, 2 * per_epoch - 1),
+            "last": partial(kill, rank, 2 * per_epoch - 1),
         }[place]
         cfg = small(tmp_path, dropout=0.2, num_workers=workers, async_checkpoint=is_async)
-        killed = run_ranks(cfg, world_size, prepare)
+        killed = start(cfg, world_size, prepare)
         assert killed[rank].exitcode == -9
         resumed = finish(cfg, world_size)
         assert resumed["weights_sha256"] == undisturbed[world_size]["weights_sha256"]
@@ -109,7 +110,7 @@ class TestBitExactResume:
         """A second resume that counts from the first one's start skips what lies between."""
         cfg = small(tmp_path, dropout=0.2, num_workers=2)
         for step in (5, 10):
-            run_ranks(cfg, 2, partial(kill_after_commit, 0, step))
+            start(cfg, 2, partial(kill, 0, step))
         assert finish(cfg, 2)["weights_sha256"] == undisturbed[2]["weights_sha256"]
         report = audit_run(tmp_path)
         assert (report.status, report.attempts) == ("proved", 3)
@@ -130,8 +131,8 @@ class TestChangedWorldSize:
         pinned = {"pinned_global_batch_size": 32, "micro_batch_size": 5}
         straight = finish(small(tmp_path / "straight", **pinned), 2)
         cfg = small(tmp_path / "chain", **pinned)
-        run_ranks(cfg, 2, partial(kill_after_commit, 1, 5))
-        run_ranks(cfg, 3, partial(kill_after_commit, 2, 9))
+        start(cfg, 2, partial(kill, 1, 5))
+        start(cfg, 3, partial(kill, 2, 9))
         end = finish(cfg, 1)
         assert end["step"] == straight["step"]
         report = audit_run(tmp_path / "chain")
@@ -149,12 +150,12 @@ class TestChangedWorldSize:
 
     def test_an_unpinned_batch_is_refused_and_the_flag_named(self, tmp_path: Path) -> None:
         """Another global batch has other steps: the position would mean other samples."""
-        run_ranks(small(tmp_path), 2, partial(kill_after_commit, 1, 5))
+        start(small(tmp_path), 2, partial(kill, 1, 5))
         before = contents(tmp_path)
-        results = run_ranks(small(tmp_path), 3)
-        assert [result.exitcode for result in results] == [2, 2, 2]
+        results = start(small(tmp_path), 3)
+        assert codes_of(results) == [2, 2, 2]
         for result in results:
-            assert "--pinned-global-batch-size 16" in result.traceback
+            assert "--pinned-global-batch-size 16" in result.failure.message
         assert contents(tmp_path) == before
 
     def test_a_rank_without_samples_joins_the_sync(self, tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ class TestDamage:
     ) -> None:
         """torch.load takes a flipped bit as it is (D11b): wrong weights would be trained on."""
         cfg = small(tmp_path, dropout=0.2)
-        run_ranks(cfg, 2, partial(kill_after_commit, 1, 8))
+        start(cfg, 2, partial(kill, 1, 8))
         self.spoil(tmp_path / "checkpoints" / "step-00000006")
         assert finish(cfg, 2)["weights_sha256"] == undisturbed[2]["weights_sha256"]
         rejected = events(tmp_path, "checkpoint_rejected")
@@ -197,13 +198,13 @@ class TestDamage:
         self, tmp_path: Path
     ) -> None:
         """To begin again without a word throws away what was trained."""
-        run_ranks(small(tmp_path), 2, partial(kill_after_commit, 1, 8))
+        start(small(tmp_path), 2, partial(kill, 1, 8))
         for folder in (tmp_path / "checkpoints").glob("step-*"):
             self.spoil(folder)
         before = contents(tmp_path)
-        results = run_ranks(small(tmp_path), 2)
-        assert [result.exitcode for result in results] == [2, 2]
-        assert all("--start-over" in result.traceback for result in results)
+        results = start(small(tmp_path), 2)
+        assert codes_of(results) == [2, 2]
+        assert all("--start-over" in result.failure.message for result in results)
         assert contents(tmp_path) == before
         over = finish(small(tmp_path, start_over=True), 2)
         assert over["run_dir"] == f"{tmp_path}-2"
@@ -212,17 +213,17 @@ class TestDamage:
 
     def test_ranks_that_see_different_checkpoints_all_refuse(self, tmp_path: Path) -> None:
         """Each rank with a latest of its own trains its own weights; nobody notices (D18)."""
-        run_ranks(small(tmp_path), 2, partial(kill_after_commit, 1, 8))
-        results = run_ranks(small(tmp_path), 2, partial(hide_checkpoints, 1))
-        assert [result.exitcode for result in results] == [2, 2]
-        assert all("disk that all nodes share" in result.traceback for result in results)
+        start(small(tmp_path), 2, partial(kill, 1, 8))
+        results = start(small(tmp_path), 2, partial(hide_checkpoints, 1))
+        assert codes_of(results) == [2, 2]
+        assert all("disk that all nodes share" in result.failure.message for result in results)
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one rank that was killed after step 8."""
     folder = tmp_path_factory.mktemp("started")
-    run_ranks(small(folder), 1, partial(kill_after_commit, 0, 8))
+    start(small(folder), 1, partial(kill, 0, 8))
     return folder
 
 
@@ -256,7 +257,7 @@ class TestChangedSettings:
 
     def test_a_new_learning_rate_takes_effect_and_is_reported(self, tmp_path: Path) -> None:
         """The optimizer's saved state would silently bring the old one back (D8)."""
-        run_ranks(small(tmp_path), 1, partial(kill_after_commit, 0, 8))
+        start(small(tmp_path), 1, partial(kill, 0, 8))
         finish(small(tmp_path, learning_rate=5e-4, weight_decay=0.1, max_epochs=3), 1)
         changed = events(tmp_path, "config_changed")[0]["changes"]
         assert changed["learning_rate"] == [1e-3, 5e-4]

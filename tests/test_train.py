@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch
+from trainer_core.local_launcher import LocalRanks
 from trainer_core.metrics import StepTimers
 from trainer_core.model import build_model, build_optimizer, build_scaler, weights_sha256
 from trainer_core.settings import UserError
 from trainer_core.train import Trainer, read_records, train_step
+
+# Ranks cannot import a test module; its functions travel by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CPU = torch.device("cpu")
 needs_cuda = pytest.mark.skipif(
@@ -127,10 +135,10 @@ class TestPrecision:
         for module in trainer.model.modules():
             if isinstance(module, nn.Linear):
                 module.register_forward_hook(watch)
-        withheld = train_step(trainer, [batch_of(16)], 16, 1e-3)
+        skipped = train_step(trainer, [batch_of(16)], 16, 1e-3)
         assert seen == {dtype}
         assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}
-        assert withheld.item() == 0
+        assert skipped.item() == 0
         (record,) = read_records(trainer, 1)
         expected = sum(
             g.square().sum() for g in mean_gradients(trainer_of().model, batch_of(16))
@@ -419,3 +427,58 @@ class TestSync:
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert len(read_records(trainer, 4)) == 4
+
+
+def losses_under(wrapper: str, *, optimizer_first: bool = False) -> tuple[list[float], bool]:
+    """Train on 2 ranks; the losses of ten steps, and whether the weights moved."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+    from trainer_core.distributed import maybe_init_dist
+
+    cfg = TrainConfig(device="cpu", input_dim=12, hidden_dim=16, learning_rate=1e-2)
+    info = maybe_init_dist(cfg)
+    cfg = replace(cfg, world_size=info.world_size)
+    torch.manual_seed(0)
+    model: Any = build_model(cfg, 12, 5)
+    optimizer = build_optimizer(cfg, model)
+    if wrapper == "DDP":
+        model = DistributedDataParallel(model)
+    else:
+        fully_shard(model)
+    if not optimizer_first:
+        optimizer = build_optimizer(cfg, model)
+    before = [weight.detach().clone() for weight in model.parameters()]
+    trainer = Trainer(cfg, info.device, model, optimizer, None, StepTimers(info.device))
+    for step in range(10):
+        batch = batch_of(13, seed=step)
+        share = MicroBatch(*(tensor[info.rank :: info.world_size] for tensor in batch))
+        train_step(trainer, cut(share, 4, len(share.samples) - 4), 13, 1e-2)
+    losses = [record.loss for record in read_records(trainer, 10)]
+    moved = any(
+        not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)
+    )
+    dist.destroy_process_group()
+    return losses, moved
+
+
+@pytest.mark.ranks
+class TestWrappers:
+    def test_the_same_step_trains_under_ddp_and_fsdp2(self) -> None:
+        """A step that asks for DDP by its type syncs every micro-batch of the other (D30)."""
+        results = {
+            wrapper: [r.value for r in LocalRanks(partial(losses_under, wrapper), 2).wait(120)]
+            for wrapper in ("DDP", "FSDP2")
+        }
+        assert results["DDP"][0] == results["DDP"][1]
+        assert results["FSDP2"][0] == results["FSDP2"][1]
+        (ddp, ddp_moved), (fsdp, fsdp_moved) = results["DDP"][0], results["FSDP2"][0]
+        assert ddp_moved
+        assert fsdp_moved
+        assert ddp == pytest.approx(fsdp, rel=1e-5)
+        assert ddp[-1] != ddp[0]
+
+    def test_an_optimizer_made_before_fully_shard_updates_nothing(self) -> None:
+        """It points at parameters that are no longer the model's, and nothing says so."""
+        job = partial(losses_under, "FSDP2", optimizer_first=True)
+        assert [result.value[1] for result in LocalRanks(job, 2).wait(120)] == [False, False]

@@ -11,16 +11,18 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import pytest
-from jobs import finish, run_ranks, slow_down_saves, slow_down_steps, small, this_rank, train
 from torch.distributed import HashStore
 
-from trainer_core.local_launcher import LocalRanks
-from trainer_core.watchdog import Watchdog, blame, place_of
+from rehearsal.faults.breaks import at_read, slow_saves, slow_steps, wrap
+from rehearsal.faults.jobs import Job, codes_of, finish, small, start, wait_for_step
+from trainer_core.hang_report import blame, process_identity
+from trainer_core.watchdog import Watchdog
 
 TIMEOUT_S = 2.0
 # Ranks cannot import a test module; its functions travel by value, as a notebook's do.
@@ -48,28 +50,13 @@ class TestBlame:
     def test_if_all_stand_alike_nobody_is_named(self) -> None:
         """A rank that is blamed is also ended; a guess would end an innocent one."""
         ranks, why = blame([report(True, 4), report(True, 4)])
-        assert (ranks, why) == ([], "all ranks stood at the same collective")
+        assert (ranks, why) == ([], "all ranks were at the same collective")
 
     def test_if_nobody_waits_no_collective_is_blamed(self) -> None:
         """All ranks may wait for the same disk; the network is the wrong place to look."""
         ranks, why = blame([report(False, 4), report(False, 4)])
         assert ranks == []
         assert "no rank waits in a collective" in why
-
-
-def at_read(step: int, rank: int, act: Callable[[], Any]) -> None:
-    """Have ``rank`` do something in ``data_wait`` before ``step`` steps more are made."""
-    import trainer_core.launch as launch
-
-    original, calls = launch.next_step, []
-
-    def reading(*arguments: Any) -> Any:
-        calls.append(1)
-        if this_rank() == rank and len(calls) == step:
-            act()
-        return original(*arguments)
-
-    launch.next_step = reading
 
 
 def sleep() -> None:
@@ -91,22 +78,19 @@ def dawdle() -> None:
 
 
 def slow_save_then_slow_step() -> None:
-    slow_down_saves(1.5 * TIMEOUT_S)
+    slow_saves(1.5 * TIMEOUT_S)
     at_read(4, 1, partial(time.sleep, 0.7 * TIMEOUT_S))  # the first save is after step 3
 
 
 def fail_while_saving() -> None:
     """Have every rank raise in the step after the first save, which is in flight."""
-    import trainer_core.launch as launch
+    slow_saves(3 * TIMEOUT_S)
+    steps = count(1)
 
-    slow_down_saves(3 * TIMEOUT_S)
-    original, calls = launch.next_step, []
+    def reading(next_step: Any, batches: Any, *arguments: Any) -> Any:
+        return next_step(iter([]) if next(steps) == 4 else batches, *arguments)
 
-    def reading(batches: Any, *arguments: Any) -> Any:
-        calls.append(1)
-        return original(iter([]) if len(calls) == 4 else batches, *arguments)
-
-    launch.next_step = reading
+    wrap("next_step", reading)
 
 
 def freeze_the_store() -> None:
@@ -147,7 +131,7 @@ class TestHang:
         """Until the collective's timeout nobody would know; after it, not who it was."""
         cfg = small(tmp_path, hang_timeout_s=TIMEOUT_S)
         began = time.monotonic()
-        results = run_ranks(cfg, 2, partial(at_read, 8, 1, act))
+        results = start(cfg, 2, partial(at_read, 8, 1, act))
         assert time.monotonic() - began < 30  # the collective's own timeout is 60 s
         assert all(result.exitcode != 0 for result in results)
         (hang,) = hangs_of(tmp_path)
@@ -165,7 +149,7 @@ class TestHang:
         "prepare",
         [
             partial(at_read, 1, 1, dawdle),  # as a compilation in the first step
-            partial(slow_down_saves, 2 * TIMEOUT_S),
+            partial(slow_saves, 2 * TIMEOUT_S),
             slow_save_then_slow_step,
         ],
     )
@@ -181,29 +165,27 @@ class TestHang:
             dataset_size=50,
             max_epochs=1,
         )
-        results = run_ranks(cfg, 2, prepare)
-        assert [result.exitcode for result in results] == [0, 0]
+        results = start(cfg, 2, prepare)
+        assert codes_of(results) == [0, 0]
         assert hangs_of(tmp_path) == []
 
     def test_a_job_that_was_stopped_as_a_whole_goes_on(self, tmp_path: Path) -> None:
         """A laptop that was closed, a job that a scheduler has set aside: nobody hangs."""
         cfg = small(tmp_path, hang_timeout_s=TIMEOUT_S)
-        workers = LocalRanks(partial(train, cfg, slow_down_steps), 2)
-        ledger = tmp_path / "ledger" / "rank-0.jsonl"
-        while not ledger.exists() or len(ledger.read_bytes().splitlines()) < 5:
-            time.sleep(0.01)
-        for sign in (signal.SIGSTOP, signal.SIGCONT):
-            for process in workers.processes:
-                os.kill(process.pid, sign)
-            time.sleep(2 * TIMEOUT_S if sign is signal.SIGSTOP else 0)
-        assert [result.exitcode for result in workers.wait(60.0)] == [0, 0]
+        with Job(cfg, 2, slow_steps) as job:
+            wait_for_step(tmp_path, 5)
+            for sign in (signal.SIGSTOP, signal.SIGCONT):
+                for rank in job.ranks:
+                    rank.send_signal(sign)
+                time.sleep(2 * TIMEOUT_S if sign is signal.SIGSTOP else 0)
+            assert codes_of(job.wait()) == [0, 0]
         assert hangs_of(tmp_path) == []
 
     def test_a_number_that_another_process_has_got_is_spared(self) -> None:
         """A rank that is gone leaves its process id to whoever comes next."""
         stranger = subprocess.Popen(["sleep", "60"])
         try:
-            place = place_of(stranger.pid)
+            place = process_identity(stranger.pid)
             store = HashStore()
             watchdog = Watchdog.__new__(Watchdog)
             store.set("place/1", json.dumps([*place[:-1], "another start"]))
@@ -219,14 +201,14 @@ class TestHang:
     def test_a_store_that_does_not_answer_ends_the_job_too(self, tmp_path: Path) -> None:
         """The node that stands still may be the one that hosts the store."""
         began = time.monotonic()
-        results = run_ranks(small(tmp_path, hang_timeout_s=TIMEOUT_S), 2, freeze_the_store)
+        results = start(small(tmp_path, hang_timeout_s=TIMEOUT_S), 2, freeze_the_store)
         assert time.monotonic() - began < 30
         assert all(result.exitcode == 1 for result in results)
 
     def test_a_save_in_flight_is_finished_after_an_error(self, tmp_path: Path) -> None:
         """The last good checkpoint would be an older one."""
         cfg = small(tmp_path, hang_timeout_s=TIMEOUT_S, async_checkpoint=True)
-        results = run_ranks(cfg, 2, fail_while_saving)
-        assert all("StopIteration" in (result.traceback or "") for result in results)
+        results = start(cfg, 2, fail_while_saving)
+        assert all("StopIteration" in result.failure.traceback for result in results)
         assert hangs_of(tmp_path) == []
         assert (tmp_path / "checkpoints" / "step-00000003").is_dir()

@@ -1,7 +1,7 @@
-"""What a restart needs, saved as one transaction and restored by all ranks or by none.
+"""What a restart needs: saved as one transaction, restored by all ranks or by none.
 
-Cell 6. The question it answers: "the job was killed a second ago; which state is the truth, and
-how do you know that it is whole?"
+Cell 6. The question it answers: "the job was killed a second ago; which checkpoint do you
+trust, and how do you know it is intact?"
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from trainer_core.settings import UserError
 
 # %%
 def build_checkpoint(parts: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
-    """The state of a run but for the random streams; the tensors in it are the live ones.
+    """The state of a run without its random states; it holds the live tensors, not copies.
 
     Args:
-        parts: model (unwrapped, so that names do not depend on DDP), optimizer, scaler (None
-            without fp16) and sampler: whatever has a ``state_dict``.
+        parts: model (unwrapped, so that names don't depend on DDP), optimizer, scaler (None
+            without fp16) and sampler: anything with a ``state_dict``.
         facts: step, epoch, learning_rate, losses (of the last steps).
     """
-    # Not ``part and ...``: a sampler at the end of the plan has length 0.
-    states = {n: None if part is None else part.state_dict() for n, part in parts.items()}
+    states: dict[str, Any] = {}
+    for name, part in parts.items():
+        # Compared with None: a sampler at the end of its plan has length 0 and is falsy.
+        states[name] = None if part is None else part.state_dict()
     return states | facts
 
 
@@ -40,11 +42,11 @@ def save_checkpoint(
 ) -> None:
     """Save one step; rank 0 writes for all.
 
-    Collective: every rank, when it has flushed its ledger. Gathering the random states is also
-    the proof that every rank has come this far.
+    Collective: every rank, once it has flushed its ledger. Gathering the random states also
+    proves that every rank got this far.
 
     Raises:
-        Exception: on every rank, if this save or the one in flight has failed on rank 0.
+        Exception: on every rank, if this save or the one in flight failed on rank 0.
     """
     rng_states = gather_objects(rng_state())
     with errors_on_all_ranks():
@@ -56,12 +58,12 @@ def save_checkpoint(
 def latest_checkpoint_path(
     checkpoints: Path,
 ) -> tuple[Path | None, dict[str, Any], dict[Path, str]]:
-    """The newest checkpoint that holds, its manifest, and what is wrong with newer ones.
+    """The newest intact checkpoint, its manifest, and what is wrong with the newer ones.
 
-    Reads only: damaged ones are set aside by the caller, once the run goes on.
+    It only reads. The caller sets damaged checkpoints aside once the run starts.
 
     Raises:
-        UserError: if there are checkpoints and none holds, or one has a newer format.
+        UserError: if there are checkpoints but none is intact, or one has a newer format.
     """
     damaged: dict[Path, str] = {}
     for folder in published_steps(checkpoints).values():
@@ -69,10 +71,11 @@ def latest_checkpoint_path(
             return folder, verify(folder), damaged
         except DamagedCheckpoint as reason:
             damaged[folder] = str(reason)
-    for folder, why in damaged.items():
+    if damaged:
+        newest, reason_text = next(iter(damaged.items()))
         raise UserError(
-            f"{folder}: {why}; no older checkpoint is whole either. Training on would silently "
-            "begin again. Bring a good copy back, or begin again with --start-over."
+            f"{newest}: {reason_text}; no older checkpoint is intact either. Training on would "
+            "silently start from scratch. Restore a good copy, or use --start-over."
         )
     return None, {}, {}
 
@@ -80,10 +83,10 @@ def latest_checkpoint_path(
 def restore_if_present(
     folder: Path | None, parts: Mapping[str, Any], device: torch.device
 ) -> dict[str, Any] | None:
-    """Load a verified checkpoint into ``parts``; None without one.
+    """Load a verified checkpoint into ``parts``; returns its state, or None without one.
 
-    Every rank loads for itself, before DDP is made. Hyperparameters stay as configured: the
-    optimizer's own loading would silently bring the old weight decay back.
+    Every rank loads it for itself. Hyperparameters stay as configured: the optimizer's own
+    ``load_state_dict`` would silently bring the old weight decay back.
     """
     if folder is None:
         return None
@@ -92,7 +95,7 @@ def restore_if_present(
     )
     state["optimizer"]["param_groups"] = parts["optimizer"].state_dict()["param_groups"]
     for name, part in parts.items():
-        # A scaler may be new (autocast changed to fp16) or gone; both are in config_changed.
+        # A scaler may be new (amp changed to fp16) or gone; config_changed reports both.
         if part is not None and state[name] is not None:
             part.load_state_dict(state[name])
     return state

@@ -1,11 +1,11 @@
-"""How a folder of files becomes a checkpoint: whole, verified, or not there at all.
+"""How a folder of files becomes a checkpoint: published, verified, kept or removed.
 
-Leaned on by cell 6 (checkpoint). Names below RUN/checkpoints:
+Supports cell 6 (checkpoint). Names below RUN/checkpoints:
 
-    step-00000120            published: whole, or damaged later
+    step-00000120            published: intact, unless it was damaged later
     tmp-...                  being written, or left behind by a kill
     rejected-step-...        found damaged and set aside
-    old-step-...             on its way out
+    old-step-...             being deleted
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ NOT_A_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class DamagedCheckpoint(Exception):
-    """A published folder whose content is not what its manifest says."""
+    """A published folder whose content doesn't match its manifest."""
 
 
 def describe(path: Path) -> dict[str, Any]:
-    """Size in bytes and SHA-256 (hex) of a file, as the file system gives it back."""
+    """Size in bytes and SHA-256 (hex) of a file, as the file system returns it."""
     with path.open("rb") as file:
-        # In this order: what has been read is its size.
-        return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": file.tell()}
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        size = file.tell()  # after hashing, the position is the number of bytes read
+        return {"sha256": sha256, "size": size}
 
 
 def fsync_path(path: Path) -> None:
-    """Ask the disk to keep a file's content, or a folder's names, over a power loss."""
+    """Make a file's content, or a folder's entries, survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -58,15 +59,15 @@ def manifest_sha256(manifest: Mapping[str, Any]) -> str:
 def publish(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
     """Turn the files in ``temporary`` into the checkpoint ``target``.
 
-    Order matters: contents first, then the manifest, which vouches for them, then one rename,
-    which is the publication, then the folder that holds the new name; each on disk before the
-    next.
+    The order matters: the contents; then the manifest, which vouches for them; then one rename,
+    which publishes them; then the folder that holds the new name. Each reaches the disk before
+    the next begins.
 
     Raises:
-        FileExistsError: if ``target`` exists; a checkpoint is never written into.
+        FileExistsError: if ``target`` exists; nothing is ever written into a checkpoint.
     """
     if target.exists():
-        raise FileExistsError(f"{target} exists; a published checkpoint is never rewritten")
+        raise FileExistsError(f"{target} exists, and a published checkpoint is never rewritten")
     paths = sorted(temporary.iterdir())
     with ThreadPoolExecutor() as pool:
         # Hashing reads the page cache while the disk is still writing.
@@ -83,10 +84,10 @@ def publish(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """The manifest of a published folder whose files all hold.
+    """Check a published folder against its manifest, and return the manifest.
 
     Raises:
-        DamagedCheckpoint: saying which file, what was found and what the manifest says.
+        DamagedCheckpoint: naming the file, what was found and what the manifest says.
         UserError: if the format is newer than this code.
     """
     try:
@@ -94,34 +95,35 @@ def verify(folder: Path) -> dict[str, Any]:
         if manifest["format"] > FORMAT:
             raise UserError(
                 f"{folder}: format {manifest['format']}, but this code reads up to {FORMAT}. "
-                "To read it wrongly would be worse than to stop. Update trainer_core."
+                "Misreading it would be worse than stopping. Update trainer_core."
             )
-        files = {"state.pt": "nothing", **manifest["files"]}  # what is loaded is vouched for
+        # state.pt is what gets loaded, so a manifest has to list it.
+        files = {"state.pt": "nothing", **manifest["files"]}
+        expected = {"manifest.json": manifest["sha256"], "step": manifest["step"], **files}
         found: dict[str, Any] = {name: describe(folder / name) for name in files}
-        found |= {"manifest.json": manifest_sha256(manifest), "step": int(folder.name[5:])}
-        said = {"manifest.json": manifest["sha256"], "step": manifest["step"]}
+        found["manifest.json"] = manifest_sha256(manifest)
+        found["step"] = int(folder.name[5:])
     except UserError:
         raise
-    # Another OSError (no permission, a disk that does not answer) says nothing of the content.
+    # Any other OSError (no permission, a disk that doesn't answer) says nothing about content.
     except (*NOT_A_FILE, ValueError, LookupError, TypeError, RecursionError) as error:
         raise DamagedCheckpoint(f"{type(error).__name__}: {error}") from error
-    for name, what in {**said, **files}.items():
-        if found[name] != what:
-            raise DamagedCheckpoint(f"{name} is {found[name]}, the manifest says {what}")
+    for name, value in expected.items():
+        if found[name] != value:
+            raise DamagedCheckpoint(f"{name} is {found[name]}, but the manifest says {value}")
     return manifest
 
 
 # %%
 def published_steps(checkpoints: Path) -> dict[int, Path]:
-    """Published checkpoints by step, the newest first. Compared as numbers, not as text.
+    """Published checkpoints by step, newest first. Steps are compared as numbers, not as text.
 
     Raises:
-        OSError: if the folder is there but cannot be read.
+        OSError: if the folder exists but can't be read.
     """
-    # Not glob: it shows a folder that may not be read as an empty one, and the run would begin
-    # again.
+    # Not glob: it reports an unreadable folder as empty, and the run would start from scratch.
     try:
-        paths = [*checkpoints.iterdir()]
+        paths = list(checkpoints.iterdir())
     except FileNotFoundError:
         paths = []
     steps = {int(path.name[5:]): path for path in paths if re.fullmatch(r"step-\d+", path.name)}
@@ -129,20 +131,20 @@ def published_steps(checkpoints: Path) -> dict[int, Path]:
 
 
 def set_aside(folder: Path) -> Path:
-    """Rename a damaged checkpoint so that it is neither chosen again nor lost."""
+    """Rename a damaged checkpoint, so that it is neither chosen again nor lost."""
     aside = folder.rename(folder.with_name(f"rejected-{folder.name}-{os.urandom(4).hex()}"))
     fsync_path(folder.parent)
     return aside
 
 
 def retain(checkpoints: Path, keep_last: int) -> None:
-    """Delete all but the newest checkpoints, once the newest has been read back.
+    """Delete all but the newest checkpoints, after reading the newest one back.
 
-    Each goes by a rename before its files go, so a kill leaves no half of it under a name that
-    a restore would choose.
+    Each folder is renamed before its files are deleted, so a kill never leaves half of one
+    under a name that a restore would choose.
 
     Raises:
-        DamagedCheckpoint: if the newest does not hold; nothing is deleted then.
+        DamagedCheckpoint: if the newest one fails verification; nothing is deleted then.
     """
     folders = list(published_steps(checkpoints).values())
     if len(folders) > keep_last:
@@ -153,7 +155,10 @@ def retain(checkpoints: Path, keep_last: int) -> None:
 
 
 def remove_leftovers(checkpoints: Path, pattern: str) -> None:
-    """Delete folders that are being deleted (``old-*``) or were never finished (``tmp-*``)."""
+    """Delete folders whose deletion (``old-*``) or writing (``tmp-*``) never finished."""
     for leftover in checkpoints.glob(pattern):
-        # A link, to a checkpoint that its user has moved to another disk, leaves that alone.
-        leftover.unlink() if leftover.is_symlink() else shutil.rmtree(leftover)
+        if leftover.is_symlink():
+            # Someone moved this checkpoint to another disk: remove the link, not its target.
+            leftover.unlink()
+        else:
+            shutil.rmtree(leftover)

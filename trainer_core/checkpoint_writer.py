@@ -1,6 +1,6 @@
 """Who writes checkpoints, and what training may do meanwhile: snapshots, one save at a time.
 
-Leaned on by cell 6 (checkpoint).
+Supports cell 6 (checkpoint).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from trainer_core.checkpoint_format import publish, retain
 
 # %%
 class HostSnapshot:
-    """Copies of tensors in buffers that are reused: the training may go on changing its own.
+    """Copies of tensors in reused host buffers, so training can go on changing the originals.
 
-    The first copy allocates, the later ones cost one memcpy. Of CUDA tensors the buffers are
-    pinned.
+    The first copy allocates the buffers, later ones cost one memcpy. Buffers for CUDA tensors
+    are pinned.
     """
 
     def __init__(self) -> None:
@@ -49,12 +49,12 @@ class HostSnapshot:
 
 
 def write_tensors(folder: Path, state: Any, rng_states: list[Any]) -> None:
-    """Write state.pt, and the random streams of each rank.
+    """Write state.pt, and one file of random states per rank.
 
     Raises:
-        OSError: also where torch's C++ makes a RuntimeError of a full disk.
+        OSError: also where torch's C++ code reports a full disk as a RuntimeError.
     """
-    # SHA-256 guards the content; the zip's own CRC would cost as much once more.
+    # SHA-256 already guards the content; the zip's own CRC would cost a second pass.
     computes_crc = torch.serialization.get_crc32_options()
     torch.serialization.set_crc32_options(False)
     try:
@@ -62,13 +62,14 @@ def write_tensors(folder: Path, state: Any, rng_states: list[Any]) -> None:
         for rank, rng_state in enumerate(rng_states):
             torch.save(rng_state, folder / f"rng-rank-{rank}.pt")
     except (torch.AcceleratorError, torch.OutOfMemoryError):
-        raise  # of the device: no disk can be blamed
+        raise  # the device's error, not the disk's
     except RuntimeError as error:
-        raise OSError(f"{folder}: torch.save cannot write there ({error})") from error
+        raise OSError(f"{folder}: torch.save failed there ({error})") from error
     finally:
         torch.serialization.set_crc32_options(computes_crc)
 
 
+# %%
 @dataclass(slots=True)
 class CheckpointWriter:
     """Writes the checkpoints of one run, one at a time.
@@ -76,8 +77,8 @@ class CheckpointWriter:
     Args:
         checkpoints: RUN/checkpoints.
         keep_last: how many to keep.
-        is_async: return when the snapshot is taken, not when it is published.
-        report: called with an event's name, step and seconds, maybe from another thread.
+        is_async: return once the snapshot is taken, not once it is published.
+        report: called with an event's name, its step and seconds; maybe from another thread.
     """
 
     checkpoints: Path
@@ -89,10 +90,10 @@ class CheckpointWriter:
     in_flight: Future[None] | None = None
 
     def save(self, state: Any, rng_states: list[Any], manifest: dict[str, Any]) -> None:
-        """Publish ``state`` as the step that ``manifest`` names, now or beside the training.
+        """Publish ``state`` as the step that ``manifest`` names, now or in the background.
 
         Raises:
-            Exception: what the save in flight has failed with, or this one if it is not async.
+            Exception: from the save in flight, or from this one if it is not async.
         """
         self.wait()
         if self.is_async:
@@ -109,7 +110,7 @@ class CheckpointWriter:
             write_tensors(temporary, state, rng_states)
             publish(temporary, self.checkpoints / f"step-{manifest['step']:08d}", manifest)
         except BaseException:
-            # On a full disk the next start could not even begin beside a half of this one.
+            # If the disk is full, the next start needs the space that half a save takes up.
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         retain(self.checkpoints, self.keep_last)
@@ -117,12 +118,16 @@ class CheckpointWriter:
         self.report("checkpoint_saved", step=manifest["step"], seconds=seconds)
 
     def error(self) -> BaseException | None:
-        """What the save in flight has failed with, if it has ended."""
+        """The error of the save in flight, if it has ended with one."""
         flight = self.in_flight
         return flight.exception() if flight and flight.done() else None
 
     def wait(self) -> None:
-        """Wait for the save in flight, and raise what it has failed with."""
+        """Wait for the save in flight, and raise its error if it has one."""
         flight, self.in_flight = self.in_flight, None
         if flight is not None:
             flight.result()
+
+    def close(self) -> None:
+        """Let the save in flight finish; afterwards nothing writes."""
+        self.pool.shutdown()

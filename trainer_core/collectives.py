@@ -1,6 +1,6 @@
-"""How all ranks stay of one mind: they share facts, raise together, vote, and stop when asked.
+"""How the ranks stay in agreement: they share facts, vote, and raise errors together.
 
-Leaned on by cell 4 (distributed) and all that follow.
+Supports cell 4 (distributed) and every cell after it.
 """
 
 from __future__ import annotations
@@ -28,67 +28,88 @@ def gather_objects(value: Any) -> list[Any]:
 
 
 def raise_on_all_ranks(error: BaseException | None) -> None:
-    """Raise on every rank if any rank brings an error; a rank that raises alone is a hang.
+    """Raise on every rank if any rank has an error; if one raised alone, the rest would hang.
 
-    Collective: every rank, also those without an error.
+    Collective: every rank, including those without an error.
 
     Raises:
-        The rank's own error (an OSError as UserError), or UserError (RuntimeError if no user
-        can mend it) with the text of the first rank that has one.
+        On the failing rank, its own error (an OSError becomes a UserError). On the others, a
+        UserError with the first failing rank's text, or a RuntimeError if no user can fix it.
     """
     if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
         error = UserError(
-            f"{error}. The run cannot go on without its files. Check path, permissions and "
-            "free space, and start again: it goes on from the last checkpoint."
+            f"{error}. The run can't continue without its files. Check the path, permissions "
+            "and free space, then run the same command: it resumes from the last checkpoint."
         )
-    found = error and (isinstance(error, UserError), str(error) or repr(error))
-    reports = gather_objects(found)
+    report = error and (isinstance(error, UserError), str(error) or repr(error))
+    reports = gather_objects(report)
     if error is not None:
         raise error
-    for rank, report in enumerate(reports):
-        if report is not None:
-            kind = UserError if report[0] else RuntimeError
-            raise kind(f"[rank {rank}/{len(reports)}] {report[1]}")
+    for rank, other in enumerate(reports):
+        if other is not None:
+            is_fixable, text = other
+            error_type = UserError if is_fixable else RuntimeError
+            raise error_type(f"[rank {rank}/{len(reports)}] {text}")
 
 
 @contextmanager
-def errors_on_all_ranks(verified: Path | None = None) -> Iterator[None]:
-    """Run a block that may fail on some ranks only, and raise on all ranks if it has.
+def errors_on_all_ranks(checkpoint: Path | None = None) -> Iterator[None]:
+    """If the block fails on some ranks, raise on all of them.
 
-    Collective: every rank. The block itself must hold no collective: after one that has failed
-    because a peer died, another would wait for it.
+    Collective: every rank. The block itself must not contain a collective: if one failed
+    because a peer died, the vote after it would wait for that peer.
 
     Args:
-        verified: a checkpoint that the block loads; what fails is then its content.
+        checkpoint: a verified checkpoint that the block loads, so a failure is blamed on it.
     """
-    error = None
+    error: Exception | None = None
     try:
         yield
-    except Exception as caught:  # re-raised below, here and on the other ranks
+    except Exception as caught:  # raised below, here and on the other ranks
         error = caught
-        of_the_machine = OSError, MemoryError, torch.OutOfMemoryError
-        if verified and not isinstance(caught, of_the_machine):
+        machine_failures = (OSError, MemoryError, torch.OutOfMemoryError)
+        if checkpoint and not isinstance(caught, machine_failures):
             error = UserError(
-                f"{verified} is as its manifest says, but cannot be loaded ({caught!r:.60}): "
-                "written by another program. Move it away: the run goes on from the one before."
+                f"{checkpoint} matches its manifest but can't be loaded ({caught!r:.60}): a "
+                "different program wrote it. Move it away to resume from the one before."
             )
             error.__cause__ = caught
     raise_on_all_ranks(error)
 
 
 def any_rank(*claims: bool) -> Callable[[], list[bool]]:
-    """Ask whether each claim holds on any rank; the answer is fetched by calling the result.
+    """Start a vote on whether each claim is true on any rank; call the result for the answers.
 
-    Collective: every rank asks, then every rank fetches, in the same order. In between, the
-    votes travel beside the computation. They lie on the CPU, so no device is waited for.
+    Collective: every rank starts the vote, then every rank fetches the answers, in the same
+    order. The votes overlap with whatever runs in between. They are CPU tensors, so nothing
+    waits for the device.
     """
     if not dist.is_initialized():
         return lambda: list(claims)
     votes = torch.tensor(claims, dtype=torch.uint8)
     work = dist.all_reduce(votes, op=dist.ReduceOp.MAX, async_op=True)
 
-    def answer() -> list[bool]:
+    def answers() -> list[bool]:
         work.wait()
         return [bool(vote) for vote in votes.tolist()]
 
-    return answer
+    return answers
+
+
+# %%
+class DeferredErrors:
+    """File errors of this rank, kept until the next vote so that all ranks raise together.
+
+    A rank that raised on its own would leave its peers with a broken connection instead of the
+    reason.
+    """
+
+    def __init__(self) -> None:
+        self.first: OSError | None = None
+
+    def attempt(self, write: Callable[..., None], *args: Any, **fields: Any) -> None:
+        """Call ``write``; keep its OSError instead of raising it."""
+        try:
+            write(*args, **fields)
+        except OSError as error:
+            self.first = self.first or error

@@ -1,6 +1,6 @@
-"""Where samples come from: tensors in memory, scikit-learn's digits, a file of tokens.
+"""Where samples come from: tensors in memory, scikit-learn's digits, or a file of tokens.
 
-Leaned on by cell 2 (dataset and sampler).
+Supports cell 2 (data).
 
     n  samples    B  samples in a batch    D  features    T  tokens in a sample
 """
@@ -25,7 +25,7 @@ from trainer_core.settings import UserError
 
 # %%
 class SampleSource(Protocol):
-    """What a dataset offers: samples by index, in batches, and a fingerprint of its content."""
+    """What a dataset provides: batches of samples by index, and a hash of its content."""
 
     num_classes: int
     fingerprint: str
@@ -33,13 +33,13 @@ class SampleSource(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, samples: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of ``samples``, (B,) int64; of none, empty ones."""
+        """Inputs and targets of ``samples``, (B,) int64. Without samples, both are empty."""
 
 
 def fingerprint(array: NDArray[Any]) -> str:
-    """A short hash of an array's shape and of 16 evenly spaced pieces, the ends included.
+    """A short hash of an array's shape and of 16 evenly spaced pieces, including both ends.
 
-    Quick at any size; of an array under 1 MiB the pieces are the whole.
+    It is quick at any size. For an array under 1 MiB the pieces cover all of it.
     """
     flat = array.reshape(-1)
     digest = hashlib.sha256(f"{array.shape}{array.dtype}".encode())
@@ -53,7 +53,9 @@ class InMemoryDataset(Dataset[tuple[Tensor, Tensor]]):
     """Samples held as two tensors: inputs (n, D) float32 and targets (n,) int64."""
 
     def __init__(self, inputs: Tensor, targets: Tensor, num_classes: int) -> None:
-        self.inputs, self.targets, self.num_classes = inputs, targets, num_classes
+        self.inputs = inputs
+        self.targets = targets
+        self.num_classes = num_classes
         self.fingerprint = fingerprint(inputs.numpy()) + fingerprint(targets.numpy())
 
     def __len__(self) -> int:
@@ -68,20 +70,41 @@ class InMemoryDataset(Dataset[tuple[Tensor, Tensor]]):
 
 
 # %%
+class ToyClassificationDataset(InMemoryDataset):
+    """Points from a normal distribution, labeled by a fixed random linear map.
+
+    A network can learn the labels, so the loss curve means something. The content doesn't
+    depend on the run's seed: two seeds train on the same data in different orders.
+    """
+
+    def __init__(self, num_samples: int, input_dim: int, num_classes: int = 8) -> None:
+        if num_samples * input_dim > 2**31:
+            raise UserError(
+                f"--dataset-size {num_samples} --input-dim {input_dim}: toy data is held in "
+                "memory, at most 2**31 numbers (8 GiB). Lower one, or use tokens:PATH."
+            )
+        generator = torch.Generator().manual_seed(1234)
+        teacher = torch.randn(input_dim, num_classes, generator=generator)
+        inputs = torch.randn(num_samples, input_dim, generator=generator)
+        super().__init__(inputs, (inputs @ teacher).argmax(dim=1), num_classes)
+
+
+# %%
 def load_digits_dataset() -> InMemoryDataset:
-    """1797 scans of handwritten digits, 8x8 pixels in 0..1, that come with scikit-learn.
+    """1797 scans of handwritten digits, 8x8 pixels in 0..1, that ship with scikit-learn.
 
     Raises:
         UserError: if scikit-learn is not installed.
     """
     package = importlib.util.find_spec("sklearn")
-    # The file itself, not load_digits(): importing scikit-learn costs every rank two seconds.
+    # Read the file itself: importing scikit-learn for load_digits() costs each rank 2 seconds.
     folder = Path(package.origin or "").parent if package else Path("sklearn")
     path = folder / "datasets/data/digits.csv.gz"
     if not path.is_file():
         raise UserError(
-            f"--data digits: no {path}. The scans are a file of scikit-learn; without it "
-            "there is nothing to train on. Run: pip install scikit-learn, or use --data toy."
+            f"--data digits: no {path}. The scans are a file that ships with scikit-learn, and "
+            "without it there is nothing to train on. Run: pip install scikit-learn, or use "
+            "--data toy."
         )
     table = np.loadtxt(path, delimiter=",", dtype=np.float32)  # (1797, 64 pixels + 1 label)
     inputs = torch.from_numpy(table[:, :-1] / np.float32(16))
@@ -93,7 +116,8 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
     """Windows of T tokens, and the same shifted by one, from a memory-mapped file of uint16.
 
     Raises:
-        UserError: if the file is missing, has an odd number of bytes or less than T + 1 tokens.
+        UserError: if the file is missing, has an odd number of bytes, or is too short for one
+            window.
     """
 
     def __init__(self, path: Path, seq_len: int, vocab_size: int) -> None:
@@ -102,14 +126,16 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
             raise UserError(
                 f"--data tokens:{path}: {'no such file' if size is None else f'{size} bytes'}. "
                 f"Tokens are uint16, two bytes each, and a sample needs {seq_len} + 1 of them. "
-                "Check the path, or write the file anew with numpy's astype('uint16').tofile."
+                "Check the path, or rewrite the file with numpy's astype('uint16').tofile."
             )
-        self.path, self.seq_len, self.num_classes = path, seq_len, vocab_size
+        self.path = path
+        self.seq_len = seq_len
+        self.num_classes = vocab_size
         self.tokens = np.memmap(path, dtype="<u2", mode="r")
         self.fingerprint = fingerprint(self.tokens)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By path: a spawned loader worker would get the content of the whole file.
+        # By path: otherwise a spawned loader worker would receive the whole file's content.
         return TokenDataset, (self.path, self.seq_len, self.num_classes)
 
     def __len__(self) -> int:
@@ -120,8 +146,8 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         windows = self.tokens[starts + np.arange(self.seq_len + 1)].astype(np.int64)
         if windows.size and windows.max() >= self.num_classes:
             raise UserError(
-                f"--data tokens:{self.path}: token {windows.max()}, but ids lie below "
-                f"--vocab-size {self.num_classes}: the model has no row for it. Raise it."
+                f"--data tokens:{self.path}: token {windows.max()} found, but the model has "
+                f"rows only for ids below --vocab-size {self.num_classes}. Raise --vocab-size."
             )
         rows = torch.from_numpy(windows)  # (B, T + 1)
         return rows[:, :-1], rows[:, 1:]
@@ -129,5 +155,5 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
 
 # %%
 def already_batched(batch: Any) -> Any:
-    """The view has made the batch; a lambda would not travel to a spawned worker."""
+    """A collate_fn for a dataset that returns batches; unlike a lambda, it can be pickled."""
     return batch

@@ -1,6 +1,6 @@
 """The model for --data tokens:PATH: a small causal language model.
 
-Leaned on by cell 3 (model).
+Supports cell 3 (model).
 
     B  batch    T  tokens    C  vocabulary
 """
@@ -23,9 +23,14 @@ class TinyDecoder(nn.Module):
         width = cfg.hidden_dim
         self.tokens = nn.Embedding(vocab_size, width)
         self.places = nn.Embedding(cfg.seq_len, width)
-        sizes = width, cfg.num_heads, 4 * width
         block = nn.TransformerEncoderLayer(
-            *sizes, cfg.dropout, F.gelu, batch_first=True, norm_first=True
+            d_model=width,
+            nhead=cfg.num_heads,
+            dim_feedforward=4 * width,
+            dropout=cfg.dropout,
+            activation=F.gelu,
+            batch_first=True,
+            norm_first=True,
         )
         self.blocks = nn.TransformerEncoder(block, cfg.num_layers, enable_nested_tensor=False)
         self.head = nn.Linear(width, vocab_size)

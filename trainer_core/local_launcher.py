@@ -1,6 +1,6 @@
-"""Gloo ranks from a notebook: the same job as under torchrun, in processes of this machine.
+"""A local stand-in for torchrun, for notebooks and tests: ranks as processes of this machine.
 
-Leaned on by cell 8 (launch). Functions and classes defined in the notebook travel by value, so
+Supports cell 8 (launch). Functions and classes defined in a notebook are sent by value, so
 nothing has to be installed or saved to a file.
 """
 
@@ -28,7 +28,7 @@ from trainer_core.settings import UserError
 
 # %%
 class ByValue(partial[Any]):
-    """A partial that pickles by value, also if its function is defined in a notebook."""
+    """A partial that pickles by value, even if its function is defined in a notebook."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         import cloudpickle
@@ -37,7 +37,7 @@ class ByValue(partial[Any]):
 
 
 class RankResult(NamedTuple):
-    """How a rank ended: its value, or its traceback, or neither (-9 is a SIGKILL's code)."""
+    """How a rank ended: with a value, a traceback, or neither (exit code -9 means SIGKILL)."""
 
     exitcode: int | None
     value: Any = None
@@ -45,36 +45,36 @@ class RankResult(NamedTuple):
 
 
 def rank_main(job: Callable[[], Any], environment: dict[str, str], result: Path) -> None:
-    """The life of one rank: torchrun's environment, the job, one answer."""
+    """What one rank does: take torchrun's environment, run the job, write the result."""
     os.environ.update(environment)
-    # The server has imported torch, which read OMP_NUM_THREADS then.
+    # Torch read OMP_NUM_THREADS when the fork server imported it, so setting that is too late.
     torch.set_num_threads(1)
     if __name__ == "__main__":
-        # Typed in a notebook: loader workers send batches by pickle, which looks for the
-        # notebook's classes in this process's own __main__.
+        # Defined in a notebook: loader workers pickle batches, and unpickling looks for the
+        # notebook's classes in this process's __main__.
         vars(sys.modules["__main__"]).update(globals())
     try:
         code, answer = 0, pickle.dumps((job(), ""))
     except Exception as error:
         code = 2 if isinstance(error, UserError) else 1
         answer = pickle.dumps((None, "".join(traceback.format_exception(error))))
-    # By a rename, so that a kill leaves the whole answer or none.
+    # Written by a rename, so a kill leaves a complete result or none.
     result.with_suffix(".tmp").write_bytes(answer)
     result.with_suffix(".tmp").rename(result)
     os._exit(code)
 
 
 class LocalRanks:
-    """Ranks that run ``job``, a callable without arguments; end them with ``wait``."""
+    """Runs ``job``, a callable without arguments, on ``world_size`` ranks; then ``wait``."""
 
     def __init__(self, job: Callable[[], Any], world_size: int) -> None:
-        # Not fork: a forked child of a process that has computed can hang in its first matmul.
+        # Not fork: once the parent has used torch's threads, a child can hang in a matmul.
         context = multiprocessing.get_context("forkserver")
-        # Imported once in the server, not once per rank; dynamo by the first optimizer.
+        # Imported once, in the server. The first optimizer a rank builds would import dynamo.
         context.set_forkserver_preload(["torch", "torch._dynamo", "trainer_core.launch"])
-        # This process plays torchrun's agent: it keeps the store in which the ranks meet.
+        # Like torchrun's agent, this process hosts the store through which the ranks meet.
         self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        self.results = Path(tempfile.mkdtemp(prefix="workers-"))
+        self.results = Path(tempfile.mkdtemp(prefix="local-ranks-"))
         self.processes = []
         shared = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1"}
         shared["MASTER_PORT"] = str(self.store.port)
@@ -90,10 +90,10 @@ class LocalRanks:
         self.processes[rank].kill()
 
     def wait(self, timeout_s: float = 300.0) -> list[RankResult]:
-        """Wait for all ranks. When one dies, gloo's closed connections end the others.
+        """Wait for all ranks. If one dies, gloo's broken connections end the others.
 
         Raises:
-            TimeoutError: if ranks still run after ``timeout_s``; they are killed.
+            TimeoutError: if ranks are still running after ``timeout_s``; they are killed.
         """
         deadline = time.monotonic() + timeout_s
         for process in self.processes:
@@ -106,7 +106,6 @@ class LocalRanks:
         answers = [pickle.loads(f.read_bytes()) if f.exists() else () for f in files]
         shutil.rmtree(self.results)
         if late:
-            raise TimeoutError(f"{len(late)} rank(s) still ran after {timeout_s} s; killed")
-        return [
-            RankResult(p.exitcode, *a) for p, a in zip(self.processes, answers, strict=True)
-        ]
+            raise TimeoutError(f"{len(late)} rank(s) still running after {timeout_s} s; killed")
+        pairs = zip(self.processes, answers, strict=True)
+        return [RankResult(process.exitcode, *answer) for process, answer in pairs]

@@ -1,4 +1,4 @@
-"""Where a step's time goes, and how a rank says what happened.
+"""Where a step's time goes, and how a rank reports what happened.
 
 Cell 7. The question it answers: "the run is slow: is it the loader, the compute, the network,
 or the storage?"
@@ -22,11 +22,12 @@ Stamp = Any  # seconds on a CPU, a torch.cuda.Event on CUDA
 
 
 class StepTimers:
-    """Stamps at the borders of phases; they become milliseconds when nobody has to wait.
+    """Timestamps at the boundaries of phases, converted to milliseconds once they are complete.
 
-    On a CPU a stamp is the clock. On CUDA it is an event on the stream: the host runs ahead of
-    the device, so its clock would bill the work to whoever waits next. Between two events lies
-    what the device did or waited for, so the phases add up to the step there as well.
+    On a CPU a stamp is a clock reading. On CUDA it is an event on the stream: the host runs
+    ahead of the device, so its clock would charge the work to whichever phase waits next. The
+    time between two events is what the device did or waited for, so on CUDA too the phases add
+    up to the step.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -34,12 +35,13 @@ class StepTimers:
         self.marks: list[tuple[str, Stamp, Stamp]] = []
         self.last_gradient: Stamp | None = None
         self.unread: deque[tuple[int, Stamp, Stamp, list[tuple[str, Stamp, Stamp]]]] = deque()
-        self.origin_s, self.origin = time.time(), self.stamp()
+        self.origin_s = time.time()
+        self.origin = self.stamp()
         self.step_start = self.origin
-        self.doing = ""  # the phase that was entered last
+        self.doing = ""  # the phase entered last
 
     def stamp(self) -> Stamp:
-        """Now, as this device tells it. Does not wait for the device."""
+        """Now, on this device's clock. Does not wait for the device."""
         if not self.uses_events:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
@@ -47,11 +49,11 @@ class StepTimers:
         return event
 
     def between_ms(self, start: Stamp, end: Stamp) -> float:
-        """Milliseconds from one stamp to another."""
+        """Milliseconds from one stamp to the other."""
         return float(start.elapsed_time(end) if self.uses_events else (end - start) * 1e3)
 
     def watch_gradients(self, model: nn.Module) -> None:
-        """Remember when the last local gradient was ready; what follows is exposed sync."""
+        """Record when the last local gradient is ready; after it, backward is exposed sync."""
 
         def ready(_: torch.Tensor) -> None:
             self.last_gradient = self.stamp()
@@ -60,10 +62,11 @@ class StepTimers:
             parameter.register_post_accumulate_grad_hook(ready)
 
     def end_step(self, step: int) -> None:
-        """Close the step; the next one begins here, so no time falls between two steps."""
+        """Close the step. The next one starts here, so no time is lost between two steps."""
         now = self.stamp()
         self.unread.append((step, self.step_start, now, self.marks))
-        self.step_start, self.marks = now, []
+        self.step_start = now
+        self.marks = []
 
     def read(self) -> Iterator[tuple[int, dict[str, float], list[tuple[str, Stamp, Stamp]]]]:
         """Steps that the device has finished: step, milliseconds per phase, stamps."""
@@ -76,7 +79,7 @@ class StepTimers:
             yield step, spent, marks
 
     def trace_events(self, marks: Sequence[tuple[str, Stamp, Stamp]]) -> list[dict[str, Any]]:
-        """A step's stamps as a Chrome trace has them, in microseconds since the epoch."""
+        """A step's stamps as events of a Chrome trace, in microseconds since 1970."""
         events = []
         for name, begin, finish in marks:
             at_us = self.origin_s * 1e6 + self.between_ms(self.origin, begin) * 1e3
@@ -86,54 +89,70 @@ class StepTimers:
 
 
 class phase:  # read as a statement: with phase(timers, "forward")
-    """Bill the block to a phase of the current step. Blocks may repeat, but not nest.
+    """Add the block's time to a phase of the current step. Blocks may repeat, but not nest.
 
-    A class, because it is entered six times a step and contextlib's generator takes longer.
+    A class because it is entered six times a step, and contextlib's generator is slower.
     """
 
     __slots__ = ("name", "start", "timers")
 
     def __init__(self, timers: StepTimers, name: str) -> None:
-        self.timers, self.name = timers, name
+        self.timers = timers
+        self.name = name
 
     def __enter__(self) -> None:
-        self.timers.doing, self.start = self.name, self.timers.stamp()
+        self.timers.doing = self.name
+        self.start = self.timers.stamp()
 
     def __exit__(self, *_: object) -> None:
-        timers, end = self.timers, self.timers.stamp()
+        timers = self.timers
+        end = timers.stamp()
         if self.name == "backward" and timers.last_gradient is not None:
             timers.marks.append(("grad_sync", timers.last_gradient, end))
-            end, timers.last_gradient = timers.last_gradient, None
+            end = timers.last_gradient
+            timers.last_gradient = None
         timers.marks.append((self.name, self.start, end))
 
 
 def summarize_timers(steps: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """p50, p95, max of each phase in milliseconds, by nearest rank: a mean hides the spikes."""
-    ranks = {"p50": 0.5, "p95": 0.95, "max": 1.0}
-    places = {name: math.ceil(fraction * len(steps)) - 1 for name, fraction in ranks.items()}
-    columns = {phase: sorted(step[phase] for step in steps) for phase in PHASES if steps}
-    return {
-        phase: {name: round(column[place], 4) for name, place in places.items()}
-        for phase, column in columns.items()
-    }
+    """p50, p95 and max of each phase in milliseconds, by nearest rank; a mean hides spikes."""
+    if not steps:
+        return {}
+    fractions = {"p50": 0.5, "p95": 0.95, "max": 1.0}
+    places = {name: math.ceil(part * len(steps)) - 1 for name, part in fractions.items()}
+    summary = {}
+    for phase_name in PHASES:
+        column = sorted(step[phase_name] for step in steps)
+        summary[phase_name] = {name: round(column[at], 4) for name, at in places.items()}
+    return summary
 
 
 # %%
 class Sink(Protocol):
-    """A place for a rank's events. An exporter for a vendor is one more of these.
+    """A destination for a rank's events. An exporter for a vendor is one more of these.
 
-    ``checkpoint_saved`` may come from the thread that writes checkpoints beside the training.
+    With asynchronous saves, ``checkpoint_saved`` comes from the thread that writes checkpoints.
+
+        class SlackSink:
+            def emit(self, record):
+                if record["event"] == "hang":
+                    post(f"step {record['step']}: {record['reason']}")
+
+            def close(self):
+                pass
+
+        run(cfg, sinks=[SlackSink()])
     """
 
     def emit(self, record: Mapping[str, Any]) -> None:
-        """Take one event: a flat mapping with at least time, event, rank, step."""
+        """Take one event: a mapping with at least time, event, rank, step and epoch."""
 
     def close(self) -> None:
-        """Hand over what is buffered."""
+        """Flush whatever is buffered."""
 
 
 class RankLog(NamedTuple):
-    """The sinks of one rank, and what each of its events carries."""
+    """The sinks of one rank, and the fields that all of its events share."""
 
     sinks: Sequence[Sink]
     common: Mapping[str, Any]

@@ -1,7 +1,7 @@
 """The network, its optimizer, and the learning rate as a function of the step.
 
-Cell 3. The question it answers: "what must exist before the first step, and which part of it
-has state that a resume needs?"
+Cell 3. The question it answers: "what has to exist before the first step, and which of it has
+state that a resume needs?"
 
     B  batch    D  features    C  classes
 """
@@ -22,7 +22,7 @@ from trainer_core.decoder import TinyDecoder
 
 # %%
 class TinyNet(nn.Module):
-    """A perceptron: (B, D) float to (B, C) logits."""
+    """A multilayer perceptron: (B, D) float inputs to (B, C) logits."""
 
     def __init__(
         self, input_dim: int, hidden_dim: int, num_classes: int, num_layers: int, dropout: float
@@ -48,11 +48,10 @@ def build_model(cfg: TrainConfig, input_dim: int, num_classes: int) -> nn.Module
 
 # %%
 def build_optimizer(cfg: TrainConfig, model: nn.Module) -> torch.optim.AdamW:
-    """AdamW that decays matrices only: a decayed bias or norm gain only loses scale.
+    """AdamW that decays matrices only: decaying a bias regularizes nothing useful.
 
-    The fused kernel takes ``found_inf``, a flag on the device that withholds the update, so the
-    host need not wait for the gradients to learn whether they were finite. It exists for CPU
-    and CUDA.
+    The fused kernel reads ``found_inf``, a flag on the device that makes it skip the update. So
+    the host doesn't have to wait for the gradients to know whether they are finite.
     """
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
@@ -64,15 +63,15 @@ def build_optimizer(cfg: TrainConfig, model: nn.Module) -> torch.optim.AdamW:
 
 
 def build_scaler(cfg: TrainConfig, device: torch.device) -> torch.amp.GradScaler | None:
-    """A loss scaler for fp16, whose smallest number is 6e-8; bf16 has fp32's range, no need."""
+    """A loss scaler for fp16, whose smallest number is 6e-8; bf16 has fp32's range."""
     return torch.amp.GradScaler(device.type) if cfg.amp == "fp16" else None
 
 
 def learning_rate_at(cfg: TrainConfig, step: int) -> float:
     """Learning rate of ``step`` (from 1): linear warm-up, then a cosine down to the floor.
 
-    A function of the step has no state, so a resume cannot make it jump, and ``decay_steps`` is
-    fixed at the first start, so more epochs later do not bend the past.
+    A function of the step has no state, so a resume can't make it jump. ``decay_steps`` is
+    fixed at the first start, so adding epochs doesn't change the rate of steps already trained.
 
     Args:
         cfg: with ``decay_steps`` set.

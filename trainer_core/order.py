@@ -1,6 +1,6 @@
-"""In which order an epoch visits its samples, without storing the order.
+"""In which order an epoch visits its samples, without storing that order.
 
-Leaned on by cell 2 (dataset and sampler).
+Supports cell 2 (data).
 
     n     samples in the dataset         slot   place in the epoch's order, 0..n-1
 """
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 # %%
 UintArray = NDArray[np.uint64]
 
-# Work is done on pieces that stay in a core's second-level cache.
+# Pieces of this size stay in a core's second-level cache.
 PIECE = 16384
-# Below this a real shuffle (sort by a keyed hash) costs nothing, and a Feistel network on a
-# handful of values is visibly not uniform; from here on four rounds are enough (Luby, Rackoff).
+# Below this a real shuffle (sorting by a keyed hash) costs nothing, and a Feistel network on so
+# few values is visibly non-uniform. From here on four rounds are enough (Luby and Rackoff).
 SHUFFLE_BELOW = 2048
 ROUNDS = 4
 
@@ -27,7 +27,7 @@ ROUNDS = 4
 def hash_words(*parts: object, count: int) -> UintArray:
     """``count`` 64-bit words from a real hash of ``parts``.
 
-    The parts are joined with a separator, so that (seed 1, epoch 21) is not (seed 12, epoch 1).
+    Joining the parts with a separator keeps (seed 1, epoch 21) apart from (seed 12, epoch 1).
     """
     text = "/".join(map(str, parts)).encode()
     digest = hashlib.shake_256(text).digest(8 * count)
@@ -44,11 +44,11 @@ def _mix(values: UintArray, key: np.uint64) -> UintArray:
 
 
 def _add_below(half: UintArray, noise: UintArray, side: np.uint64) -> UintArray:
-    """``half`` plus a number in 0..side-1 made of ``noise``, modulo ``side``; no division.
+    """``half`` plus a number in 0..side-1 derived from ``noise``, modulo ``side``; no division.
 
-    The noise's upper 32 bits are scaled to 0..side-1. One subtraction brings the sum back, and
-    the minimum chooses: where the sum was below ``side`` already, the subtraction wraps around
-    to a huge number. Needs ``half < side <= 2**32``; overwrites ``noise``.
+    It scales the noise's upper 32 bits to 0..side-1, adds, and subtracts ``side`` once. The
+    minimum picks the right result: where the sum was already below ``side``, the subtraction
+    wraps around to a huge number. Needs ``half < side <= 2**32``; overwrites ``noise``.
     """
     noise >>= np.uint64(32)
     noise *= side
@@ -62,8 +62,8 @@ def _add_below(half: UintArray, noise: UintArray, side: np.uint64) -> UintArray:
 def grid_bijection(slots: UintArray, rows: int, columns: int, keys: UintArray) -> UintArray:
     """Map 0..rows*columns-1 onto itself, keyed: a generalized Feistel network.
 
-    Each round adds to one coordinate of the grid a hash of the other. That can be undone, so
-    the whole is a bijection (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
+    Each round adds a hash of one grid coordinate to the other. Every round can be undone, so
+    the map is a bijection (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
     """
     row = slots // np.uint64(columns)
     column = slots - row * np.uint64(columns)
@@ -78,9 +78,9 @@ def grid_bijection(slots: UintArray, rows: int, columns: int, keys: UintArray) -
 def feistel(slots: UintArray, num_samples: int, keys: UintArray) -> UintArray:
     """Map slots to sample ids by a keyed bijection on 0..num_samples-1.
 
-    The grid has at least ``num_samples`` cells. A value that falls outside walks on along its
-    cycle until it is back inside, which keeps the map a bijection; the grid is too large by
-    less than ceil(sqrt(n)) cells, so few values walk.
+    The grid has at least ``num_samples`` cells. A value that lands outside the range is mapped
+    again until it is back inside (cycle walking), which keeps the map a bijection. The grid has
+    fewer than ceil(sqrt(n)) extra cells, so few values need it.
 
     Args:
         slots: values in 0..num_samples-1.
@@ -101,8 +101,8 @@ def feistel(slots: UintArray, num_samples: int, keys: UintArray) -> UintArray:
 class EpochOrder:
     """The order of one epoch: a pure function of (num_samples, seed, epoch).
 
-    Any part of it is computed on its own, so seeking costs nothing and memory does not grow
-    with the dataset.
+    Any part of it can be computed on its own, so seeking is free and memory doesn't grow with
+    the dataset.
 
     Raises:
         ValueError: if ``num_samples`` is not in 1..2**63.
@@ -110,7 +110,7 @@ class EpochOrder:
 
     def __init__(self, num_samples: int, *, seed: int, epoch: int) -> None:
         if not 1 <= num_samples <= 2**63:
-            raise ValueError(f"num_samples={num_samples}: an order has 1 to 2**63 samples.")
+            raise ValueError(f"num_samples={num_samples}: must be between 1 and 2**63.")
         self.num_samples = num_samples
         self._keys = hash_words("order", seed, epoch, count=ROUNDS)
 
@@ -118,7 +118,7 @@ class EpochOrder:
         """Sample ids at slots ``first`` to ``last - 1``; int64, shape (last - first,)."""
         if not 0 <= first <= last <= self.num_samples:
             raise ValueError(
-                f"slots {first}..{last}: this epoch's run from 0 to {self.num_samples}."
+                f"slots {first}..{last}: this epoch's slots range from 0 to {self.num_samples}."
             )
         if self.num_samples < SHUFFLE_BELOW:
             hashes = _mix(np.arange(self.num_samples, dtype=np.uint64), self._keys[0])

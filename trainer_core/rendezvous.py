@@ -1,6 +1,6 @@
-"""Where the ranks of one attempt meet, apart from those of the attempts before.
+"""Where the ranks of one attempt meet, kept apart from the ranks of earlier attempts.
 
-Leaned on by cell 4 (distributed).
+Supports cell 4 (distributed).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from torch.distributed import PrefixStore, Store, TCPStore
 def attempt_store(rank: int, world_size: int, timeout: timedelta) -> Store:
     """A view of the job's key-value store that no earlier attempt has written to.
 
-    torchrun's agent keeps one store over all restarts. A restarted rank would find the address
-    of a dead peer there and wait for it for ever (defect D24). TORCHELASTIC_RESTART_COUNT does
-    not tell attempts apart either: a change of membership restarts the ranks without counting.
-    So rank 0 draws a number that the store never gave before, and answers each peer under a
-    name that the peer has just made up. No old key can be taken for an answer.
+    torchrun's agent keeps one store across all restarts. A restarted rank would find a dead
+    peer's address in it and wait forever. TORCHELASTIC_RESTART_COUNT can't tell attempts apart:
+    a membership change restarts the ranks without counting. So rank 0 draws a number that the
+    store never handed out before, and each peer asks for it under a name it has just made up.
+    No old key can pass for an answer.
 
     Collective: every rank of the job.
 
     Raises:
-        TimeoutError: on rank 0, naming the ranks that did not come; a store's own error on the
-            others.
+        TimeoutError: on rank 0, naming the ranks that did not join. Other ranks get the store's
+            own error.
     """
     is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     store = TCPStore(*address, is_master=is_host, timeout=timeout, wait_for_workers=False)
     if rank > 0:
         name = uuid.uuid4().hex
@@ -44,13 +44,13 @@ def attempt_store(rank: int, world_size: int, timeout: timedelta) -> Store:
     deadline = time.monotonic() + timeout.total_seconds()
     while missing := [p for p in missing if not store.check([f"joined/{attempt}/{p}"])]:
         for peer in missing:
-            # Maybe the greeting of a dead rank: answering it does no harm.
+            # The hello may be from a dead rank; answering it does no harm.
             if store.check([f"hello/{peer}"]):
                 store.set(f"number for {store.get(f'hello/{peer}').decode()}", str(attempt))
         if time.monotonic() > deadline:
             raise TimeoutError(
                 f"[rank 0/{world_size}] ranks {missing} did not join within "
-                f"{timeout.total_seconds():.0f} s. Look at their logs and at --dist-timeout-s."
+                f"{timeout.total_seconds():.0f} s. Check their logs, or raise --dist-timeout-s."
             )
         time.sleep(0.002)
     return PrefixStore(f"attempt {attempt}", store)

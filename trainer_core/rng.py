@@ -1,6 +1,6 @@
-"""The random streams of a rank: seeded, recorded, continued.
+"""A rank's random states: seeded, saved and restored.
 
-Leaned on by cell 4 (distributed) and cell 6 (checkpoint).
+Supports cell 4 (distributed) and cell 6 (checkpoint).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from trainer_core.order import hash_words
 def setup_seed(*parts: int | str) -> None:
     """Seed python, numpy and torch from a hash of ``parts``.
 
-    With a rank among the parts each rank draws its own dropout; without, all draw the same
-    weights.
+    With a rank among the parts, each rank draws its own dropout; without one, every rank draws
+    the same weights.
     """
     word = int(hash_words("rng", *parts, count=1)[0])
     random.seed(word)
@@ -41,7 +41,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any]) -> None:
-    """Continue the random streams that ``rng_state`` has recorded."""
+    """Continue from random states that ``rng_state`` returned."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
@@ -50,7 +50,7 @@ def set_rng_state(state: dict[str, Any]) -> None:
 
 
 def restore_rng(folder: Path | None, rank: int) -> None:
-    """Continue the streams saved in a checkpoint; a rank that it lacks keeps its seed."""
+    """Continue from a checkpoint's random states; a rank that isn't in it keeps its seed."""
     path = folder / f"rng-rank-{rank}.pt" if folder else None
     if path and path.is_file():
         set_rng_state(torch.load(path, weights_only=True))

@@ -1,4 +1,4 @@
-"""One optimizer step: accumulate, synchronize once, clip, step.
+"""One optimizer step: accumulate, sync once, clip, update.
 
 Cell 5. The question it answers: "over which samples is this gradient the mean, and what does
 the host wait for?"
@@ -9,16 +9,15 @@ the host wait for?"
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 # %% active="py"
 from trainer_core.config import TrainConfig
@@ -32,7 +31,7 @@ AUTOCAST_DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(slots=True)
 class Trainer:
-    """What a step works on: the parts, and what it leaves behind on the device."""
+    """What a step works with, and the results that the host has not read yet."""
 
     cfg: TrainConfig
     device: torch.device
@@ -40,57 +39,84 @@ class Trainer:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
     timers: StepTimers
-    # of each step: its samples S, and on the device this rank's summed loss, the gradient norm,
-    # 1 if the update was withheld
+    # Per step: S, and on the device this rank's summed loss, the gradient norm before clipping,
+    # and 1.0 if the update was skipped.
     unread: list[tuple[int, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
 
 # %%
+@contextmanager
+def local_gradients(model: Any) -> Iterator[None]:
+    """Inside, backward passes add up gradients on this rank, without a sync.
+
+    Decided by what the wrapper can do, not by its type: DDP has ``no_sync``, FSDP2 has
+    ``set_requires_gradient_sync``, and a model without peers has neither.
+    """
+    if hasattr(model, "no_sync"):
+        with model.no_sync():
+            yield
+    elif hasattr(model, "set_requires_gradient_sync"):
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+    else:
+        yield
+
+
 def train_step(
     trainer: Trainer, micro_batches: Sequence[MicroBatch], samples_in_step: int, lr: float
 ) -> Tensor:
     """One optimizer step over the samples of all ranks; nothing in it waits for the device.
 
-    DDP averages over ranks. With the loss summed over samples and a backward pass that starts
-    from W / S instead of 1, that average is the gradient of the mean over the step's S samples,
-    however they are dealt: never a mean of means.
-
-    Collective: every rank, also one without samples: its empty backward pass joins the sync.
+    Collective: every rank, including one without samples: its empty backward pass joins the
+    sync.
 
     Args:
-        micro_batches: this rank's samples; empty ones are skipped, but for the last.
+        micro_batches: this rank's samples. Empty ones are skipped, except the last.
         samples_in_step: S, equal on all ranks.
 
     Returns:
-        1.0 if the update was withheld because of a non-finite gradient, else 0.0; shape (), on
-        the device, equal on all ranks because it is decided after the sync.
+        1.0 if a non-finite gradient made the update be skipped, else 0.0; shape (), on the
+        device, and equal on all ranks because it is decided after the sync.
     """
-    cfg, timers, scaler = trainer.cfg, trainer.timers, trainer.scaler
-    model, optimizer = trainer.model, trainer.optimizer
-    losses = []
+    timers, scaler = trainer.timers, trainer.scaler
     with phase(timers, "optimizer"):
-        for group in optimizer.param_groups:
+        for group in trainer.optimizer.param_groups:
             group["lr"] = lr
             for parameter in group["params"]:
                 parameter.grad = None
-        weight = torch.full((), cfg.world_size / samples_in_step, device=trainer.device)
+        # The gradient we want is that of the mean loss over the step's S samples,
+        #
+        #     1/S * sum over all samples of grad(loss)
+        #
+        # Rank r computes g_r = weight * (sum over its own samples of grad(loss)), and DDP
+        # averages over the W ranks:
+        #
+        #     1/W * (g_1 + ... + g_W) = weight/W * sum over all samples of grad(loss)
+        #
+        # The two are equal for weight = W/S, however the samples are dealt. (A mean per rank,
+        # averaged over ranks, would be a mean of means: wrong once one share is smaller.)
+        weight = torch.full((), trainer.cfg.world_size / samples_in_step, device=trainer.device)
+    losses = []
     *earlier, last = micro_batches
-    for batch in [b for b in earlier if len(b.samples)] + [last]:
+    for batch in [*(batch for batch in earlier if len(batch.samples)), last]:
         with phase(timers, "h2d"):
             inputs = batch.inputs.to(trainer.device, non_blocking=True)
             targets = batch.targets.to(trainer.device, non_blocking=True)
-        # Only the last backward pass all-reduces; before it the gradients add up locally.
-        with model.no_sync() if isinstance(model, DDP) and batch is not last else nullcontext():
+        # Only the last backward pass syncs. DDP decides that in forward, hence around both.
+        with nullcontext() if batch is last else local_gradients(trainer.model):
             with phase(timers, "forward"):
                 loss = summed_loss(trainer, inputs, targets)
             with phase(timers, "backward"):
                 (scaler.scale(loss) if scaler else loss).backward(weight)
         losses.append(loss.detach())
     with phase(timers, "optimizer"):
-        grad_norm, withheld = update_weights(trainer)
+        grad_norm, skipped = update_weights(trainer)
     local_loss = sum(losses[1:], start=losses[0])
-    trainer.unread.append((samples_in_step, local_loss, grad_norm, withheld))
-    return withheld
+    trainer.unread.append((samples_in_step, local_loss, grad_norm, skipped))
+    return skipped
 
 
 def summed_loss(trainer: Trainer, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -98,43 +124,59 @@ def summed_loss(trainer: Trainer, inputs: Tensor, targets: Tensor) -> Tensor:
     dtype = AUTOCAST_DTYPE.get(trainer.cfg.amp)
     with torch.autocast(trainer.device.type, dtype) if dtype else nullcontext():
         logits = trainer.model(inputs)  # (B, C) or (B, T, C)
-    # In float32 and outside autocast: a sum of many terms is the first thing bf16 gets wrong.
+    # In float32 and outside autocast: long sums are the first thing that bf16 gets wrong.
     total = F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), reduction="sum")
     tokens = targets.shape[1:].numel()
     return total / tokens if tokens > 1 else total
 
 
 def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
-    """Clip by the global norm, then step unless a gradient is NaN or infinite.
+    """Clip by the global norm and step, unless a gradient is NaN or infinite.
 
-    The gradients are the same on all ranks after the sync, so all decide alike without a
-    further collective. The decision stays on the device: the fused optimizer reads it there.
+    In plain words, with the same result:
+
+        grad_norm = nn.utils.clip_grad_norm_(parameters, cfg.max_grad_norm)
+        if torch.isfinite(grad_norm):
+            optimizer.step()
+
+    Two optimizations replace that. The ``if`` makes the host wait for the device, so the fused
+    optimizer reads the decision there, from ``found_inf``. And ``clip_grad_norm_`` makes two
+    passes over the gradients: one reads them for the norm, one scales them. The first is still
+    here; the second is saved, because the fused optimizer divides by ``grad_scale`` as it goes.
+    Both attributes are GradScaler's private protocol with fused optimizers.
+
+    After the sync the gradients are the same on all ranks, so all decide the same way without
+    another collective.
 
     Returns:
-        The norm before clipping and whether the update was withheld, each of shape ().
+        The norm before clipping, and 1.0 if the update was skipped; each of shape ().
     """
-    cfg, optimizer, scaler = trainer.cfg, trainer.optimizer, trainer.scaler
+    optimizer, scaler = trainer.optimizer, trainer.scaler
     if scaler:
         scaler.unscale_(optimizer)  # the norm must be that of the true gradients
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     grad_norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-    # A norm is not negative, and no comparison with NaN holds.
-    withheld = torch.logical_not(grad_norm < float("inf")).float()
-    max_norm = float("inf") if cfg.max_grad_norm is None else cfg.max_grad_norm
-    # The fused kernel divides by grad_scale while it reads the gradients, so clipping needs no
-    # pass of its own over them; found_inf makes it leave everything as it is. Not scaler.step:
-    # its own verdict, gradient by gradient, differs where only their norm overflows.
+    if hasattr(grad_norm, "full_tensor"):
+        grad_norm = (
+            grad_norm.full_tensor()
+        )  # FSDP2: a collective that adds up the shards' norms
+    # Written as a comparison: it is false for NaN too.
+    skipped = torch.logical_not(grad_norm < float("inf")).float()
+    max_norm = trainer.cfg.max_grad_norm
+    if max_norm is None:
+        max_norm = float("inf")
     optimizer.grad_scale = (grad_norm / max_norm).clamp(min=1)  # type: ignore[attr-defined]
-    optimizer.found_inf = withheld  # type: ignore[attr-defined]
+    optimizer.found_inf = skipped  # type: ignore[attr-defined]
+    # Not scaler.step: it looks at each gradient, and here only their norm may have overflowed.
     optimizer.step()
     if scaler:
-        scaler.update()  # halves the scale if unscale_ has met a gradient that is not finite
-    return grad_norm, withheld
+        scaler.update()  # halves the scale if unscale_ found a non-finite gradient
+    return grad_norm, skipped
 
 
 # %%
 class StepRecord(NamedTuple):
-    """What the host learns of a step: loss over the global batch, gradient norm, skipped."""
+    """What the host reads about a step: loss over the global batch, gradient norm, skipped."""
 
     step: int
     loss: float
@@ -148,28 +190,38 @@ def read_records(trainer: Trainer, step: int) -> list[StepRecord]:
     Collective: every rank, after the same steps.
 
     Raises:
-        UserError: on every rank, if one of them is not finite and the run shall stop.
+        UserError: on every rank, if a step is not finite and ``on_nonfinite`` says stop.
     """
     if not trainer.unread:
         return []
-    table = torch.stack([value for _, *row in trainer.unread for value in row]).view(-1, 3)
-    losses = table[:, 0] / table.new_tensor([samples for samples, *_ in trainer.unread])
+    tensors = [value for _, *values in trainer.unread for value in values]
+    table = torch.stack(tensors).view(-1, 3)  # (steps, loss | norm | skipped)
+    counts = table.new_tensor([samples_in_step for samples_in_step, *_ in trainer.unread])
     trainer.unread.clear()
+    losses = table[:, 0] / counts
     if dist.is_initialized():
         dist.all_reduce(losses)
     table[:, 0] = losses
-    rows = enumerate(table.tolist(), start=step - len(table) + 1)
-    records = [
-        StepRecord(past, loss, norm, bool(skipped)) for past, (loss, norm, skipped) in rows
-    ]
-    for record in records:
-        # An infinite gradient is how the fp16 scaler learns its scale, but not below 1.
-        scale = trainer.scaler.get_scale() if trainer.scaler else 0.0
-        is_bad = not math.isfinite(record.loss) or (record.skipped and scale < 1.0)
-        if is_bad and trainer.cfg.on_nonfinite == "stop":
-            raise UserError(
-                f"step {record.step}: loss {record.loss}, gradient norm {record.grad_norm}. "
-                "Both must be finite. The update was withheld; no checkpoint holds it. Look at "
-                "its samples, lower --learning-rate, or use --on-nonfinite skip."
-            )
+    first_step = step - len(table) + 1
+    records = []
+    for offset, (loss, norm, skipped) in enumerate(table.tolist()):
+        records.append(StepRecord(first_step + offset, loss, norm, bool(skipped)))
+    if trainer.cfg.on_nonfinite == "stop":
+        for record in records:
+            refuse_nonfinite(record, trainer.scaler)
     return records
+
+
+def refuse_nonfinite(record: StepRecord, scaler: torch.amp.GradScaler | None) -> None:
+    """Raise UserError if a step's loss or gradient was not finite.
+
+    Infinite gradients are how the fp16 scaler finds its scale, so they only count below 1.
+    """
+    scale = scaler.get_scale() if scaler else 0.0
+    if math.isfinite(record.loss) and not (record.skipped and scale < 1.0):
+        return
+    raise UserError(
+        f"step {record.step}: loss {record.loss}, gradient norm {record.grad_norm}. Both must "
+        "be finite. The update was skipped, and no checkpoint contains it. Look at the step's "
+        "samples, lower --learning-rate, or use --on-nonfinite skip."
+    )

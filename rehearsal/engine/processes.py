@@ -5,6 +5,8 @@ The only reader of ``/proc/PID/stat`` in ``rehearsal``. Off Linux it finds no pr
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,6 +62,18 @@ def processes_in(sessions: set[int]) -> list[int]:
 def children_of(parent: int) -> list[int]:
     """The living children of a process, by id."""
     return [pid for pid, stat in all_processes().items() if stat.parent == parent]
+
+
+def describe(pids: Iterable[int]) -> str:
+    """Where each process waits, as far as the operating system says."""
+    lines = []
+    for pid in pids:
+        words = [f"process {pid} ({stat_of(pid).state})"]
+        for name in ("wchan", "syscall", "stack"):
+            with contextlib.suppress(OSError):
+                words.append(f"{name}: {Path(f'/proc/{pid}/{name}').read_text().strip()}")
+        lines.append("; ".join(words))
+    return "\n".join(lines)
 
 
 def threads_below(ancestor: int) -> int:

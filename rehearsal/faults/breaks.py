@@ -1,106 +1,296 @@
-"""Faults that a rank brings on itself: called in it before the trainer starts.
+"""Ways to break a rank from inside, at an exact step.
 
-partial(die, rank=1, step=7)        a ``prepare`` of ``forked.Job``
+Each is the ``prepare`` of a ``Job``: called in every rank before the command runs, it replaces
+a function of the trainer with one that fails at its step.
+
+    start(small(run_dir), 2, partial(kill, rank=1, step=7))
+    start(small(run_dir), 2, partial(both, partial(fail_save, 3), slow_steps))
+
+To write another one, wrap a function of the trainer by name:
+
+    def lose_the_ledger(rank: int) -> None:
+        def lose(emit: Any, sink: Any, record: Any) -> None:
+            if not (is_rank(rank) and "samples" in record):
+                emit(sink, record)
+
+        wrap("JsonlSink.emit", lose)
 """
 
 from __future__ import annotations
 
-import importlib
+import errno
 import os
 import resource
 import signal
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import wraps
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 
+Around = Callable[..., Any]  # given the original, then its arguments
+Act = Callable[[], object]
+Place = Literal["forward", "loader", "logging"]
+When = Literal["before the ledger", "after the ledger"]
+
+
+def this_rank() -> int:
+    """The rank of the process that asks; a loader worker's is that of its parent."""
+    return int(os.environ.get("RANK", "0"))
+
 
 def is_rank(rank: int | None) -> bool:
-    """Whether this process is ``rank``, or a loader worker of it; None means every rank."""
-    return rank is None or os.environ.get("RANK", "0") == str(rank)
+    """Whether this process is ``rank``; None means every rank."""
+    return rank is None or this_rank() == rank
 
 
-def at_step(step: int, act: Callable[[], None], when: str = "before the ledger") -> None:
-    """Call ``act`` when the optimizer has taken ``step``, before or after its ledger line."""
-    from trainer_core.journal import Journal
-
-    trained = Journal.trained
-
-    def acting(self: Journal, at: int, *rest: object) -> None:
-        if at == step and when == "before the ledger":
-            act()
-        trained(self, at, *rest)  # type: ignore[arg-type]
-        if at == step and when == "after the ledger":
-            act()
-
-    Journal.trained = acting  # type: ignore[method-assign,assignment]
-
-
-def signal_itself(
-    signal_: signal.Signals, rank: int | None, step: int, when: str = "before the ledger"
-) -> None:
-    """Have a rank send itself a signal after ``step``."""
-    if is_rank(rank):
-        at_step(step, lambda: os.kill(os.getpid(), signal_), when)
-
-
-def both(*acts: Callable[[], None]) -> None:
-    """Several things at once."""
+def both(*acts: Act) -> None:
+    """Break several things."""
     for act in acts:
         act()
 
 
-def signal_in_the_save(signal_: signal.Signals, step: int) -> None:
-    """Have rank 0 send itself a signal between the files and the rename of a checkpoint."""
-    writer: Any = importlib.import_module("trainer_core.checkpoint_writer")
-
-    verify_and_rename = writer.publish
-
-    def signalling(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
-        if facts["step"] == step:
-            os.kill(os.getpid(), signal_)
-            time.sleep(0.2)  # if the save is async, the training goes on beside it
-        verify_and_rename(temporary, target, facts)
-
-    writer.publish = signalling
+# ---------------------------------------------------------------- how
 
 
-def fail_in(place: str, act: Callable[[], None], rank: int, call: int) -> None:
-    """Call ``act``, which raises, on one rank in its ``call``-th forward, read or event."""
-    import trainer_core.journal
-    from trainer_core.data import ToyClassificationDataset
-    from trainer_core.model import TinyNet
+def intercept(owner: Any, name: str, around: Around) -> None:
+    """Have ``around(original, *arguments)`` called in place of a function."""
+    original = getattr(owner, name)
 
-    owner, name = {
-        "forward": (TinyNet, "forward"),
-        "loader": (ToyClassificationDataset, "batch"),
-        "logging": (trainer_core.journal, "log_rank_event"),
-    }[place]
-    original, calls = getattr(owner, name), count(1)
+    @wraps(original)
+    def replaced(*arguments: Any, **named: Any) -> Any:
+        return around(original, *arguments, **named)
 
-    def failing(*arguments: Any, **named: Any) -> Any:
-        if next(calls) == call and is_rank(rank):
-            act()
+    setattr(owner, name, replaced)
+
+
+def before(owner: Any, name: str, act: Callable[..., object]) -> None:
+    """Have ``act`` called with a function's arguments before each of its calls."""
+
+    def around(original: Any, *arguments: Any, **named: Any) -> Any:
+        act(*arguments, **named)
         return original(*arguments, **named)
 
-    setattr(owner, name, failing)
+    intercept(owner, name, around)
+
+
+def wrap(name: str, around: Around) -> None:
+    """``intercept`` for a function of trainer_core, in every module that has imported it.
+
+    Args:
+        name: "next_step"; of a method "JsonlSink.emit".
+    """
+    import trainer_core.launch  # noqa: F401 - and with it every module that a run uses
+
+    modules = [m for path, m in sys.modules.items() if path.startswith("trainer_core")]
+    kind, _, function = name.rpartition(".")
+    if kind:
+        owners: list[Any] = [vars(module)[kind] for module in modules if kind in vars(module)][
+            :1
+        ]
+    else:
+        owners = [module for module in modules if function in vars(module)]
+    if len({id(getattr(owner, function)) for owner in owners}) != 1:
+        raise AttributeError(f"trainer_core has {len(owners)} functions named {name}, not one")
+    intercept(owners[0], function, around)
+    for owner in owners[1:]:
+        setattr(owner, function, getattr(owners[0], function))
+
+
+def at_call(number: int, act: Callable[..., object]) -> Callable[..., None]:
+    """A function that calls ``act`` the ``number``-th time it is called itself."""
+    calls = count(1)
+
+    def acting(*arguments: Any) -> None:
+        if next(calls) == number:
+            act(*arguments)
+
+    return acting
+
+
+def at_step(step: int, act: Act, when: When = "before the ledger") -> None:
+    """Call ``act`` when the optimizer has taken ``step``, before or after its ledger line."""
+
+    def after_commit(commit: Any, sampler: Any) -> None:
+        commit(sampler)
+        if sampler.position == step:
+            act()
+
+    def after_line(emit: Any, sink: Any, record: Any) -> None:
+        emit(sink, record)
+        if "samples" in record and record["step"] == step:
+            act()
+
+    if when == "before the ledger":
+        wrap("ResumeAwareDistributedSampler.commit", after_commit)
+    else:
+        wrap("JsonlSink.emit", after_line)
+
+
+def at_save(step: int | None, act: Act) -> None:
+    """Call ``act`` once a checkpoint's files are written, before its rename; None: at each."""
+
+    def acting(publish: Any, temporary: Path, target: Path, facts: Any) -> None:
+        if step in (None, facts["step"]):
+            act()
+        publish(temporary, target, facts)
+
+    wrap("publish", acting)
+
+
+def at_batches(change: Callable[[int, list[Any]], object]) -> None:
+    """Call ``change`` with each step's number, from 1 in each start, and its micro-batches."""
+    steps = count(1)
+
+    def changing(next_step: Any, *arguments: Any) -> Any:
+        batches, error = next_step(*arguments)
+        change(next(steps), batches)
+        return batches, error
+
+    wrap("next_step", changing)
+
+
+# ---------------------------------------------------------------- signals and stops
+
+
+def signal_itself(
+    number: signal.Signals, rank: int | None, step: int, when: When = "before the ledger"
+) -> None:
+    """Have a rank send itself a signal after ``step``."""
+    if is_rank(rank):
+        at_step(step, lambda: os.kill(os.getpid(), number), when)
+
+
+def kill(rank: int, step: int, when: When = "before the ledger") -> None:
+    """SIGKILL a rank after ``step``: no handler runs, nothing is flushed."""
+    signal_itself(signal.SIGKILL, rank, step, when)
+
+
+def kill_after_save(rank: int, step: int) -> None:
+    """SIGKILL a rank when the save of ``step`` has returned; an async one may be in flight."""
+
+    def dying(save: Any, job: Any) -> None:
+        save(job)
+        if is_rank(rank) and job.parts["sampler"].position == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    wrap("save", dying)
+
+
+def signal_in_the_save(number: signal.Signals, step: int) -> None:
+    """Have rank 0 send itself a signal in the middle of a save."""
+
+    def act() -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(0.2)  # an async save lets the training continue meanwhile
+
+    at_save(step, act)
+
+
+def signal_at_the_vote(
+    number: signal.Signals, rank: int, step: int, when: Literal["before", "after"]
+) -> None:
+    """Have a rank send itself a signal before the ranks vote in ``step``, or right after.
+
+    Before: the peers wait for its vote. After: they wait for it in the next collective, which
+    is where the host reads the step's records.
+    """
+    calls = count(1)
+
+    def voting(any_rank: Any, *claims: bool) -> Callable[[], list[bool]]:
+        is_now = next(calls) == step and is_rank(rank)
+        if is_now and when == "before":
+            os.kill(os.getpid(), number)
+        answers = any_rank(*claims)
+
+        def fetch() -> list[bool]:
+            found: list[bool] = answers()
+            if is_now and when == "after":
+                os.kill(os.getpid(), number)
+            return found
+
+        return fetch
+
+    wrap("any_rank", voting)
+
+
+def pause(rank: int, step: int, until: Path) -> None:
+    """Have a rank wait after the ledger line of ``step`` until a file appears."""
+    if is_rank(rank):
+        at_step(step, lambda: wait_for(until), "after the ledger")
+
+
+def wait_for(path: Path, timeout_s: float = 60.0) -> None:
+    """Wait until a file appears, or the time is over."""
+    deadline = time.monotonic() + timeout_s
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def at_read(step: int, rank: int, act: Act) -> None:
+    """Call ``act`` on one rank in ``data_wait``, before its ``step``-th step."""
+    acting = at_call(step, act)
+
+    def reading(next_step: Any, *arguments: Any) -> Any:
+        if is_rank(rank):
+            acting()
+        return next_step(*arguments)
+
+    wrap("next_step", reading)
+
+
+def slow_steps(seconds: float = 0.2) -> None:
+    """Make each step take a while, so that something can happen during training."""
+    at_batches(lambda *_: time.sleep(seconds))
+
+
+def slow_saves(seconds: float) -> None:
+    """Make each save take a while, so that something can happen meanwhile."""
+    at_save(None, lambda: time.sleep(seconds))
+
+
+# ---------------------------------------------------------------- exceptions
 
 
 def fail() -> None:
-    """What a defect in somebody's code does."""
-    raise ArithmeticError("a defect in the code of this rank")
+    """What a bug in somebody's code does."""
+    raise ArithmeticError("a bug in the code of this rank")
 
 
 def fill_the_disk() -> None:
     """What a full disk does to whoever writes."""
-    raise OSError(28, "No space left on device")
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def exhaust_memory(limit: str, with_torch: bool) -> None:
+def fail_save(step: int) -> None:
+    """Make the save of ``step`` fail, as a full disk does."""
+    at_save(step, fill_the_disk)
+
+
+def fail_in(place: Place, act: Act, rank: int, call: int) -> None:
+    """Call ``act``, which raises, on one rank in its ``call``-th forward, read or event."""
+    name = {
+        "forward": "TinyNet.forward",
+        "loader": "ToyClassificationDataset.batch",
+        "logging": "JsonlSink.emit",
+    }[place]
+    calls = count(1)
+
+    def failing(original: Any, owner: Any, argument: Any) -> Any:
+        is_counted = place != "logging" or "event" in argument  # the ledger is no log
+        if is_counted and next(calls) == call and is_rank(rank):
+            act()
+        return original(owner, argument)
+
+    wrap(name, failing)
+
+
+def exhaust_memory(limit: Literal["address space", "data"], with_torch: bool) -> None:
     """Allocate a GiB where there is none, and leave only a little for what comes after."""
     if limit == "address space":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -115,77 +305,74 @@ def exhaust_memory(limit: str, with_torch: bool) -> None:
         bytearray(2**30)
 
 
-def poison(sample: int) -> None:
-    """Make a sample of the toy data NaN, for whichever rank trains it."""
-    from trainer_core.data import ToyClassificationDataset
+# ---------------------------------------------------------------- data and views
 
-    batch = ToyClassificationDataset.batch
 
-    def poisoned(self: Any, samples: Any) -> Any:
-        inputs, targets = batch(self, samples)
+def poison_step(rank: int, step: int) -> None:
+    """Put a NaN into one rank's inputs of the ``step``-th step of this start."""
+
+    def poisoning(number: int, batches: list[Any]) -> None:
+        if is_rank(rank) and number == step:
+            batches[0].inputs[0, 0] = float("nan")
+
+    at_batches(poisoning)
+
+
+def poison_sample(sample: int) -> None:
+    """Make one sample of the toy data NaN, for whichever rank trains it, in every epoch."""
+
+    def poisoning(batch: Any, source: Any, samples: Any) -> Any:
+        inputs, targets = batch(source, samples)
         inputs[torch.as_tensor(samples) == sample] = float("nan")
         return inputs, targets
 
-    ToyClassificationDataset.batch = poisoned  # type: ignore[method-assign]
+    wrap("ToyClassificationDataset.batch", poisoning)
 
 
-def pause(rank: int, step: int, until: Path) -> None:
-    """Have a rank wait after ``step`` until a file appears."""
+def change_samples(rank: int, from_step: int) -> None:
+    """Add a little to one sample of each of one rank's steps, from a step on."""
 
-    def wait() -> None:
-        deadline = time.monotonic() + 60
-        while not until.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+    def changing(number: int, batches: list[Any]) -> None:
+        if is_rank(rank) and number >= from_step:
+            batches[0].inputs[0] += 0.5
 
+    at_batches(changing)
+
+
+def give_other_data(rank: int) -> None:
+    """Let one rank read different content under the same name."""
+
+    def other(build_dataset: Any, cfg: Any) -> Any:
+        source = build_dataset(cfg)
+        source.fingerprint += "other" if is_rank(rank) else ""
+        return source
+
+    wrap("build_dataset", other)
+
+
+def hide_checkpoints(rank: int) -> None:
+    """Show one rank an empty folder."""
     if is_rank(rank):
-        at_step(step, wait, "after the ledger")
+        wrap("published_steps", lambda *_: {})
 
 
-def signal_at_the_vote(signal_: signal.Signals, rank: int, step: int, when: str) -> None:
-    """Have a rank send itself a signal before the ranks vote in ``step``, or right after.
-
-    Before: the peers wait for its vote. After: they wait for it in the next collective, which
-    is where the host reads the step's records.
-    """
-    launch: Any = importlib.import_module("trainer_core.launch")
-    ask, calls = launch.any_rank, count(1)
-
-    def signalling(*claims: bool) -> Callable[[], list[bool]]:
-        is_now = next(calls) == step and is_rank(rank)
-        if is_now and when == "before":
-            os.kill(os.getpid(), signal_)
-        answers = ask(*claims)
-
-        def fetch() -> list[bool]:
-            found: list[bool] = answers()
-            if is_now and when == "after":
-                os.kill(os.getpid(), signal_)
-            return found
-
-        return fetch
-
-    launch.any_rank = signalling
+# ---------------------------------------------------------------- precision and backends
 
 
 def start_the_scaler_at(scale: float) -> None:
     """Begin fp16 training with a loss scale so large that gradients overflow."""
-    launch: Any = importlib.import_module("trainer_core.launch")
-    build = launch.build_scaler
 
-    def scaled(cfg: Any, device: torch.device) -> torch.amp.GradScaler | None:
-        scaler: torch.amp.GradScaler | None = build(cfg, device)
-        return scaler and torch.amp.GradScaler(device.type, init_scale=scale)
+    def scaled(build_scaler: Any, cfg: Any, device: torch.device) -> Any:
+        return build_scaler(cfg, device) and torch.amp.GradScaler(device.type, init_scale=scale)
 
-    launch.build_scaler = scaled
+    wrap("build_scaler", scaled)
 
 
 def print_the_backends() -> None:
-    """Print which backend carries the tensors of each device, once the group is there."""
-    launch: Any = importlib.import_module("trainer_core.launch")
-    join = launch.maybe_init_dist
+    """Print which backend carries the tensors of each device, once the group exists."""
 
-    def joining(cfg: Any) -> Any:
-        info = join(cfg)
+    def joining(maybe_init_dist: Any, cfg: Any) -> Any:
+        info = maybe_init_dist(cfg)
         devices = ["cpu"] + (["cuda"] if info.device.type == "cuda" else [])
         group = dist.group.WORLD
         assert group is not None
@@ -194,4 +381,4 @@ def print_the_backends() -> None:
         os.write(1, f"backends: {' '.join(names)}\n".encode())
         return info
 
-    launch.maybe_init_dist = joining
+    wrap("maybe_init_dist", joining)

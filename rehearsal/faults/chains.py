@@ -1,7 +1,7 @@
-"""Chains of world sizes within an epoch: 2 ranks, then 3, then 1, then 4, killed in between.
+"""Chains of world sizes within one epoch: 2 ranks, then 3, then 1, then 4, each start killed.
 
-Each link is killed after a random step that has no save of its own, so the next link finds
-ledger lines that are newer than the checkpoint that it goes on from.
+Every start but the last is killed after a random step that no save follows, so the next start
+finds ledger lines newer than the checkpoint it resumes from.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from rehearsal.faults.breaks import signal_itself
-from rehearsal.faults.forked import SMALL, Hang, Job, new_folder, reference, same_weights
-from rehearsal.faults.matrix import Bench, Try, leave
+from rehearsal.faults.breaks import When, kill
+from rehearsal.faults.jobs import ONE_EPOCH, Hang, codes_of, problem_of, small, start
+from rehearsal.faults.matrix import Bench, Try, leave, same_weights
 
 FAULT = "chain of world sizes"
+WHEN: tuple[When, ...] = ("before the ledger", "after the ledger")
 
 
 def draw_plan(rng: random.Random) -> dict[str, Any]:
     """Settings with a pinned global batch that the world sizes do not divide."""
     batch = rng.randrange(7, 24)
     return {
-        **SMALL,
+        **ONE_EPOCH,
         # 14 to 20 steps an epoch, the last of them smaller.
         "dataset_size": batch * rng.randrange(14, 20) + rng.randrange(1, batch),
         "pinned_global_batch_size": batch,
@@ -31,23 +32,23 @@ def draw_plan(rng: random.Random) -> dict[str, Any]:
         "micro_batch_size": rng.randrange(-(-batch // 6), -(-batch // 2) + 1),
         "grad_accum_steps": 1,
         "max_epochs": rng.choice((1, 1, 2)),
-        # The noise on a sample does not depend on who trains it; dropout is each rank's own.
+        # A sample's noise does not depend on which rank trains it; dropout does.
         "dropout": 0.0,
         "input_noise": 0.1,
         "checkpoint_every_steps": rng.randrange(2, 5),
     }
 
 
-def draw_kills(rng: random.Random, plan: dict[str, Any], links: int) -> list[int]:
-    """Steps of one epoch, rising, none of them a save's."""
+def draw_kills(rng: random.Random, plan: dict[str, Any], starts: int) -> list[int]:
+    """Rising steps of one epoch, none of which is saved."""
     per_epoch = -(-plan["dataset_size"] // plan["pinned_global_batch_size"])
     first = per_epoch * rng.randrange(plan["max_epochs"])
     steps = [s for s in range(1, per_epoch) if (first + s) % plan["checkpoint_every_steps"]]
-    return [first + step for step in sorted(rng.sample(steps, links))]
+    return [first + step for step in sorted(rng.sample(steps, starts))]
 
 
 def chains(bench: Bench) -> Iterable[Try]:
-    """Run the chains; every one ends with a link that nothing kills."""
+    """The group: chains of three or four starts."""
     rng = bench.rng("chains")
     plans = [draw_plan(rng) for _ in range(3 if bench.quick else 12)]
     for number in range(4 if bench.quick else 64):
@@ -65,31 +66,33 @@ def chain(
     own: dict[str, Any],
     sizes: list[int],
 ) -> Try:
-    """One chain: each link but the last is killed."""
+    """One chain: every start but the last is killed.
+
+    Args:
+        own: settings of the chain that do not change the weights.
+    """
     kills = draw_kills(rng, plan, len(sizes) - 1)
-    folder = new_folder(bench, "chain")
-    told, problem = [], ""
-    for size, kill in zip(sizes, [*kills, None], strict=True):
-        victim, when = (
-            rng.randrange(size),
-            rng.choice(("before the ledger", "after the ledger")),
+    folder = bench.folder("chain")
+    cfg = small(folder / "run", **plan, **own)
+    starts, problem = [], ""
+    for size, step in zip(sizes, [*kills, None], strict=True):
+        victim, when = rng.randrange(size), rng.choice(WHEN)
+        starts.append(
+            f"{size} ranks" + (f", rank {victim} killed {when} of {step}" if step else "")
         )
-        prepare = partial(signal_itself, signal.SIGKILL, victim, kill or 0, when)
-        told.append(
-            f"{size} ranks" + (f", rank {victim} killed {when} of {kill}" if kill else "")
-        )
-        with Job(folder, size, {**plan, **own}, prepare if kill else None) as job:
-            try:
-                codes = job.wait()
-            except Hang as hang:
-                problem = str(hang)
-                break
-        if kill is None and any(codes):
-            problem = f"the last link ended with {codes}: {job.said()[-2000:]}"
-        elif kill is not None and (codes[victim] != -signal.SIGKILL or 0 in codes):
-            problem = f"the link of {size} ended with {codes}: {job.said()[-2000:]}"
+        prepare = partial(kill, victim, step, when) if step else None
+        try:
+            reports = start(cfg, size, prepare, output=folder)
+        except Hang as hang:
+            problem = str(hang)
             break
-    straight = reference(bench, 1, plan)
-    equal = same_weights(job.run_dir, straight, exactly=False)
-    result = bench.judge(FAULT, "; ".join(told), job.run_dir, equal=equal, problem=problem)
+        codes = codes_of(reports)
+        if step is None:
+            problem = problem_of(reports)
+        elif codes[victim] != -signal.SIGKILL or 0 in codes:
+            problem = f"the start with {size} ranks ended with {codes}"
+            break
+    straight = bench.reference(small(folder, **plan), 1)
+    equal = same_weights(cfg.run_dir, straight, exactly=False)
+    result = bench.judge(FAULT, "; ".join(starts), cfg.run_dir, equal=equal, problem=problem)
     return leave(folder, result)

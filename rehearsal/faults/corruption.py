@@ -1,14 +1,13 @@
-"""Checkpoints that are not what was saved: each is found, or makes no difference; none is
-silently trained on.
+"""Checkpoints that are not what was saved: the trainer detects them or they do not matter.
 
-A run is killed with three checkpoints on disk. Each try damages a copy of its folder and starts
-it again. Three answers are right, each where it is expected: the checkpoint is set aside and
-the one before is taken (``falls back``), the run is refused on every rank and no byte of the
-folder is changed (``is refused``), or there is nothing to find (``goes on``).
+A run is killed with three checkpoints on disk. Each try damages a copy of its folder and
+starts it again. There are three right answers: set the checkpoint aside and take the one before
+(``falls back``), refuse on every rank without changing a byte of the folder (``is refused``),
+or resume, because nothing is wrong (``resumes``).
 
-What cannot be found: content that was changed together with the hashes that vouch for it. The
-manifest guards against accidents, not against somebody who writes a new one. Such a checkpoint
-can still run no code, and one that another program wrote is refused.
+What cannot be detected is content that was changed together with its hashes. The manifest
+guards against accidents, not against somebody who writes a new manifest. Even such a checkpoint
+cannot run code, and if another program wrote it, the trainer refuses it.
 """
 
 from __future__ import annotations
@@ -28,30 +27,20 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from rehearsal.evidence.audit import read_jsonl
+from rehearsal.engine.programs import Prepare
 from rehearsal.engine.reports import RankReport
-from rehearsal.faults.matrix import Bench, Try, first_new_step_at
-from rehearsal.faults.runs import (
-    DENIED,
-    Prepare,
-    die_after,
-    problem_of,
-    small,
-    snapshot,
-    start,
-    undisturbed,
-    user_errors,
-    weights_of,
-    why_modes_mean_nothing,
-    with_mode,
-)
+from rehearsal.evidence.audit import read_jsonl
+from rehearsal.faults.breaks import kill
+from rehearsal.faults.jobs import SIX_STEPS, Hang, problem_of, small, start, user_errors
+from rehearsal.faults.matrix import Bench, Try, first_new_step_at, same_weights, snapshot
+from rehearsal.faults.permissions import DENIED, why_modes_mean_nothing, with_mode
 from trainer_core.checkpoint_format import describe, manifest_sha256
 
-# Saved are the steps 2, 3 and 4; the run is killed after step 5.
-SETTINGS: dict[str, Any] = {"checkpoint_every_steps": 2, "keep_last": 9}
+# Steps 2, 3 and 4 are saved; the run is killed after step 5.
+SETTINGS: dict[str, Any] = {**SIX_STEPS, "checkpoint_every_steps": 2, "keep_last": 9}
 STEPS = [2, 3, 4]
 FILES = ["manifest.json", "state.pt", "rng-rank-0.pt", "rng-rank-1.pt"]
-Answer = Literal["falls back", "is refused", "goes on"]
+Answer = Literal["falls back", "is refused", "resumes"]
 Damage = Callable[[Path, Random], None]  # given the checkpoints
 
 
@@ -64,7 +53,7 @@ class Corruption(NamedTuple):
     answer: Answer = "falls back"
     bad_steps: tuple[int, ...] = (4,)  # which checkpoints it damages
     world_size: int = 1
-    denied: tuple[str, int] | None = None  # a path and the mode that it has during the start
+    denied: tuple[str, int] | None = None  # a path, and its mode during the start
     keep_last: int = SETTINGS["keep_last"]
 
 
@@ -77,7 +66,7 @@ def folder_of(checkpoints: Path, step: int = 4) -> Path:
 
 
 def flip_a_bit(path: Path, rng: Random) -> None:
-    """Flip one bit, as a disk, a cable or a memory does."""
+    """Flip one bit, as a bad disk, cable or memory does."""
     content = bytearray(path.read_bytes())
     content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
@@ -89,7 +78,7 @@ def truncate(path: Path, rng: Random) -> None:
 
 
 def empty(path: Path, rng: Random) -> None:
-    """Leave a file of no bytes, as a power loss does without fsync."""
+    """Leave an empty file, as power loss does without fsync."""
     os.truncate(path, 0)
 
 
@@ -99,41 +88,41 @@ def lose(path: Path, rng: Random) -> None:
 
 
 def blank_a_block(path: Path, rng: Random) -> None:
-    """Make zeros of up to 512 bytes: a block that was never written back."""
+    """Zero up to 512 bytes: a block that was never written back."""
     content = bytearray(path.read_bytes())
     at = rng.randrange(len(content))
     for place in range(at, min(at + 512, len(content))):
         content[place] = 0
-    # Zeros in place of zeros are no damage.
+    # Zeros in place of zeros would not be damage.
     content[at] = 0 if path.read_bytes()[at] else 1
     path.write_bytes(content)
 
 
 def append(path: Path, rng: Random) -> None:
-    """Add what does not belong there."""
+    """Append bytes that do not belong there."""
     with path.open("ab") as file:
         file.write(rng.randbytes(rng.randrange(1, 100)))
 
 
 def swap_with_older(path: Path, rng: Random) -> None:
-    """Put the same file of another step there."""
+    """Replace the file with another step's."""
     shutil.copy(folder_of(path.parents[1], rng.choice(STEPS[:-1])) / path.name, path)
 
 
 def make_a_folder(path: Path, rng: Random) -> None:
-    """Put a folder in its place."""
+    """Replace the file with a folder."""
     path.unlink()
     path.mkdir()
 
 
 def link_to_nothing(path: Path, rng: Random) -> None:
-    """A link out of the folder to what is not there."""
+    """Replace the file with a link to nothing."""
     path.unlink()
     path.symlink_to("/nonexistent/file")
 
 
 def link_to_other_content(path: Path, rng: Random) -> None:
-    """A link out of the folder to another file of the same size."""
+    """Replace the file with a link to other content of the same size."""
     other = path.parents[2] / "elsewhere"
     other.write_bytes(rng.randbytes(path.stat().st_size))
     path.unlink()
@@ -142,10 +131,10 @@ def link_to_other_content(path: Path, rng: Random) -> None:
 
 FILE_DAMAGE = [
     (flip_a_bit, "a flipped bit", 50),  # tries with each file in a full run
-    (truncate, "a file cut short", 12),
-    (blank_a_block, "a block of zeros", 12),
-    (append, "a file with more at its end", 6),
-    (swap_with_older, "a file of another step", 4),
+    (truncate, "a truncated file", 12),
+    (blank_a_block, "a zeroed block", 12),
+    (append, "a file with trailing bytes", 6),
+    (swap_with_older, "a file from another step", 4),
     (empty, "an empty file", 1),
     (lose, "a missing file", 1),
     (make_a_folder, "a folder in place of a file", 1),
@@ -155,12 +144,12 @@ FILE_DAMAGE = [
 
 
 def damage_file(harm: Damage, name: str, step: int, checkpoints: Path, rng: Random) -> None:
-    """Harm one file of one checkpoint."""
+    """Damage one file of one checkpoint."""
     harm(folder_of(checkpoints, step) / name, rng)
 
 
 def files_damaged(rng: Random, quick: bool) -> Iterator[Corruption]:
-    """Each kind of harm to each file of the newest checkpoint."""
+    """Each kind of damage to each file of the newest checkpoint."""
     pairs = list(product(FILE_DAMAGE, FILES))
     for (harm, fault, times), name in rng.sample(pairs, 12) if quick else pairs:
         world_size = 2 if name == "rng-rank-1.pt" else 1
@@ -175,7 +164,7 @@ def files_damaged(rng: Random, quick: bool) -> Iterator[Corruption]:
 
 
 def rewrite(checkpoints: Path, change: Callable[[dict[str, Any]], Any], seals: bool) -> None:
-    """Change the newest manifest; ``seals``: and recompute the hash that it has of itself."""
+    """Change the newest manifest; with ``seals``, recompute the hash that it has of itself."""
     path = folder_of(checkpoints) / "manifest.json"
     manifest = json.loads(path.read_text())
     changed = change(manifest)
@@ -186,7 +175,7 @@ def rewrite(checkpoints: Path, change: Callable[[dict[str, Any]], Any], seals: b
 
 
 def lie(change: Callable[[dict[str, Any]], Any], seals: bool) -> Damage:
-    """The damage that ``rewrite`` does."""
+    """``rewrite`` as a damage."""
     return lambda checkpoints, rng: rewrite(checkpoints, change, seals)
 
 
@@ -215,7 +204,7 @@ def drop(*keys: str) -> Callable[[dict[str, Any]], None]:
 
 
 def write_manifest(text: str, checkpoints: Path, rng: Random) -> None:
-    """Put any text in the place of the newest manifest."""
+    """Replace the newest manifest with any text."""
     (folder_of(checkpoints) / "manifest.json").write_text(text, "latin-1")
 
 
@@ -223,11 +212,11 @@ OTHER_TYPES: list[Any] = [None, True, 7, -1.5, "x", [], ["a"], {}, {"a": 1}]
 
 
 def manifests_that_lie(rng: Random, quick: bool) -> Iterator[Corruption]:
-    """Lies that the own hash betrays, lies that only content betrays, and wrong types."""
+    """Lies that the manifest's own hash exposes, lies that only content exposes, bad types."""
     zeros = "0" * 64
     lies: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
-        ("another hash of state.pt", put("files", "state.pt", "sha256", value=zeros)),
-        ("another size of state.pt", put("files", "state.pt", "size", value=1)),
+        ("a wrong hash of state.pt", put("files", "state.pt", "sha256", value=zeros)),
+        ("a wrong size of state.pt", put("files", "state.pt", "size", value=1)),
         ("a file that is not there", put("files", "more.pt", value={"size": 0, "sha256": ""})),
         (
             "a hash in capitals",
@@ -235,7 +224,7 @@ def manifests_that_lie(rng: Random, quick: bool) -> Iterator[Corruption]:
                 "files", "state.pt", "sha256", value=m["files"]["state.pt"]["sha256"].upper()
             )(m),
         ),
-        ("another step", put("step", value=3)),
+        ("a wrong step", put("step", value=3)),
         ("no state.pt among its files", drop("files", "state.pt")),
         ("no files at all", put("files", value={})),
     ]
@@ -249,7 +238,7 @@ def manifests_that_lie(rng: Random, quick: bool) -> Iterator[Corruption]:
         yield Corruption("a manifest that lies", what, lie(put(name, value=value), False))
     other_seed = lie(put("identity", "seed", value=99), seals=True)
     yield Corruption(
-        "a manifest that lies, sealed", "another seed", other_seed, "is refused", ()
+        "a manifest that lies, sealed", "a different seed", other_seed, "is refused", ()
     )
     yield Corruption(
         "a manifest that lies, sealed",
@@ -263,7 +252,7 @@ def manifests_that_lie(rng: Random, quick: bool) -> Iterator[Corruption]:
     for place, value in rng.sample(types, 5) if quick else types:
         is_newer = place == ("format",) and value == 7
         yield Corruption(
-            "a manifest of wrong types",
+            "a manifest with wrong types",
             f"{'/'.join(place)} is {value!r}",
             lie(put(*place, value=value), seals=False),
             *(("is refused", ()) if is_newer else ()),
@@ -271,21 +260,21 @@ def manifests_that_lie(rng: Random, quick: bool) -> Iterator[Corruption]:
     texts = ["", "{", "null", "[]", "7", '"x"', "\x00\xff", "[" * 100_000, '{"format": 1}']
     for text in texts[:2] if quick else texts:
         damage = partial(write_manifest, text)
-        yield Corruption("a manifest of wrong types", f"the text {text[:9]!r}", damage)
+        yield Corruption("a manifest with wrong types", f"the text {text[:9]!r}", damage)
 
 
 # ---------------------------------------------------------------- folders and leftovers
 
 
 def several_bad(steps: tuple[int, ...], checkpoints: Path, rng: Random) -> None:
-    """Damage some file of each of these checkpoints."""
+    """Damage a file of each of these checkpoints."""
     for step in steps:
         harm = rng.choice([flip_a_bit, truncate, empty, lose])
         harm(folder_of(checkpoints, step) / rng.choice(["manifest.json", "state.pt"]), rng)
 
 
 def leave_a_save(checkpoints: Path, rng: Random) -> None:
-    """What a kill leaves of a save, with more in it than a save would write."""
+    """What a kill leaves of a save, and more than a save would write."""
     folder = checkpoints / f"tmp-{rng.randbytes(16).hex()}"
     shutil.copytree(folder_of(checkpoints), folder)
     (folder / "manifest.json").write_text("{")
@@ -301,7 +290,7 @@ def leave_a_deletion(checkpoints: Path, rng: Random) -> None:
 
 
 def leave_other_names(checkpoints: Path, rng: Random) -> None:
-    """Files and folders of people."""
+    """Files and folders that people put there."""
     (checkpoints / "step-best").mkdir()
     (checkpoints / "step-00000009.bak").touch()
     (checkpoints / "notes.txt").write_text("keep the run of Tuesday\n")
@@ -318,12 +307,12 @@ def publish_nothing(checkpoints: Path, rng: Random) -> None:
 
 
 def rename_to_newer(checkpoints: Path, rng: Random) -> None:
-    """A whole checkpoint of step 3 under the name of step 5."""
+    """An intact checkpoint of step 3 under the name of step 5."""
     shutil.copytree(folder_of(checkpoints, 3), folder_of(checkpoints, 5))
 
 
 def move_and_link(checkpoints: Path, rng: Random) -> None:
-    """Each checkpoint lies on another disk, and a link leads there."""
+    """Each checkpoint is a link to another disk."""
     for step in STEPS:
         elsewhere = checkpoints.parent / f"elsewhere-{step}"
         shutil.move(folder_of(checkpoints, step), elsewhere)
@@ -331,14 +320,14 @@ def move_and_link(checkpoints: Path, rng: Random) -> None:
 
 
 def link_a_file(checkpoints: Path, rng: Random) -> None:
-    """state.pt lies on another disk; its content is what was saved."""
+    """state.pt is a link to another disk, with the content that was saved."""
     elsewhere, path = checkpoints.parent / "elsewhere", folder_of(checkpoints) / "state.pt"
     shutil.move(path, elsewhere)
     path.symlink_to(elsewhere)
 
 
 def folders_damaged(rng: Random, quick: bool) -> Iterator[Corruption]:
-    """More than one bad, leftovers, links, other names."""
+    """More than one bad checkpoint, leftovers, links, other names."""
     for number in range(2 if quick else 10):
         world_size = 1 + number % 2
         bad = partial(several_bad, (3, 4))
@@ -348,18 +337,18 @@ def folders_damaged(rng: Random, quick: bool) -> Iterator[Corruption]:
         bad = partial(several_bad, (2, 3, 4))
         yield Corruption("all bad", f"{number}", bad, "is refused", (), world_size)
     leftovers = "leftovers and other names"
-    yield Corruption(leftovers, "a save that was cut", leave_a_save, "goes on", ())
-    yield Corruption(leftovers, "a deletion that was cut", leave_a_deletion, "goes on", ())
-    yield Corruption(leftovers, "names of people", leave_other_names, "goes on", ())
+    yield Corruption(leftovers, "an unfinished save", leave_a_save, "resumes", ())
+    yield Corruption(leftovers, "an unfinished deletion", leave_a_deletion, "resumes", ())
+    yield Corruption(leftovers, "people's own files", leave_other_names, "resumes", ())
     yield Corruption(leftovers, "a file named step-00000005", publish_a_file, bad_steps=(5,))
     yield Corruption(leftovers, "an empty step-00000005", publish_nothing, bad_steps=(5,))
     yield Corruption(leftovers, "step 3 named step-00000005", rename_to_newer, bad_steps=(5,))
     linked = "a link out of the folder"
-    yield Corruption(linked, "each folder is a link", move_and_link, "goes on", ())
+    yield Corruption(linked, "each folder is a link", move_and_link, "resumes", ())
     yield Corruption(
-        linked, "each folder is a link and goes", move_and_link, "goes on", (), keep_last=1
+        linked, "each folder is a link, then deleted", move_and_link, "resumes", (), keep_last=1
     )
-    yield Corruption(linked, "state.pt is a link", link_a_file, "goes on", ())
+    yield Corruption(linked, "state.pt is a link", link_a_file, "resumes", ())
     newest = "checkpoints/step-00000004"
     names = ["checkpoints", newest, *(f"{newest}/{n}" for n in FILES[:3]), "config.json"]
     for number, name in enumerate(names[:2] if quick else [*names, "logs/rank-0.jsonl"]):
@@ -382,11 +371,11 @@ def folders_damaged(rng: Random, quick: bool) -> Iterator[Corruption]:
     )
 
 
-# ---------------------------------------------------------------- content of another hand
+# ---------------------------------------------------------------- foreign content
 
 
 class RunsCode:
-    """Pickles to a call that makes a file."""
+    """Pickles as a call that creates a folder."""
 
     def __init__(self, proof: Path) -> None:
         self.proof = proof
@@ -396,7 +385,7 @@ class RunsCode:
 
 
 def reseal(checkpoints: Path) -> None:
-    """Have the newest manifest vouch for the files as they are now."""
+    """Make the newest manifest vouch for the files as they are now."""
     folder = folder_of(checkpoints)
 
     def change(manifest: dict[str, Any]) -> None:
@@ -406,7 +395,7 @@ def reseal(checkpoints: Path) -> None:
 
 
 def write_code(name: str, as_zip: bool, checkpoints: Path, rng: Random) -> None:
-    """Replace a file by a pickle that runs code when it is read the usual way."""
+    """Replace a file with a pickle that runs code when it is read the usual way."""
     path, evil = folder_of(checkpoints) / name, RunsCode(checkpoints.parent / "was-run")
     if as_zip:
         torch.save({"model": evil}, path)
@@ -416,7 +405,7 @@ def write_code(name: str, as_zip: bool, checkpoints: Path, rng: Random) -> None:
 
 
 def write_other(content: Any, name: str, checkpoints: Path, rng: Random) -> None:
-    """Replace a file by what another program might have written."""
+    """Replace a file with what another program might have written."""
     path = folder_of(checkpoints) / name
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -426,14 +415,14 @@ def write_other(content: Any, name: str, checkpoints: Path, rng: Random) -> None
 
 
 def drop_a_record(checkpoints: Path, rng: Random) -> None:
-    """Give one of the records in state.pt another name."""
+    """Rename one of the records in state.pt."""
     path = folder_of(checkpoints) / "state.pt"
     path.write_bytes(path.read_bytes().replace(b"/data/0", b"/data/x"))
     reseal(checkpoints)
 
 
-def content_of_another_hand(rng: Random, quick: bool) -> Iterator[Corruption]:
-    """Files that no fault would leave: their hashes hold. Never run, never a traceback."""
+def foreign_content(rng: Random, quick: bool) -> Iterator[Corruption]:
+    """Files whose hashes match, which no accident leaves: never run, never a traceback."""
     fault = "a pickle that would run code"
     for name, as_zip in product(("state.pt", "rng-rank-0.pt"), (True, False)):
         what = f"{name}, {'as torch saves' if as_zip else 'a bare pickle'}"
@@ -441,13 +430,13 @@ def content_of_another_hand(rng: Random, quick: bool) -> Iterator[Corruption]:
         yield Corruption(fault, what, damage, "is refused", (), 2 if as_zip else 1)
     fault = "another program's file, sealed"
     others: list[tuple[str, Any]] = [
-        ("no bytes", b""),
+        ("an empty file", b""),
         ("noise", b"\x80\x02noise"),
         ("a tensor", torch.zeros(2)),
         ("None", None),
         ("an empty dict", {}),
         (
-            "a model of other shapes",
+            "a model with other shapes",
             {
                 "model": {"0.weight": torch.zeros(1)},
                 "optimizer": {"state": {}},
@@ -468,11 +457,11 @@ def content_of_another_hand(rng: Random, quick: bool) -> Iterator[Corruption]:
     yield Corruption(fault, "state.pt lacks a record", drop_a_record, "is refused", ())
 
 
-# ---------------------------------------------------------------- the judgement
+# ---------------------------------------------------------------- the judgment
 
 
 def answer_of(run_dir: Path) -> tuple[list[str], str]:
-    """What the last attempt says: the folders that it rejected, and the one it restored."""
+    """What the last attempt reported: the folders it rejected, and the one it restored."""
     events = list(read_jsonl(run_dir / "logs" / "rank-0.jsonl"))
     last = max(int(event["attempt"]) for event in events)
     own = [event for event in events if event["attempt"] == last]
@@ -491,28 +480,48 @@ def wrong_answer(corruption: Corruption, run_dir: Path, reports: list[RankReport
     if rejected != bad or restored != good:
         return (
             f"restored {restored} and rejected {', '.join(rejected) or 'none'}; "
-            f"right is to restore {good} and to reject {', '.join(bad) or 'none'}"
+            f"it should restore {good} and reject {', '.join(bad) or 'none'}"
         )
     checkpoints = run_dir / "checkpoints"
     gone = [name for name in bad if not list(checkpoints.glob(f"rejected-{name}-*"))]
-    return f"the rejected {gone[0]} was not kept" if gone else ""
+    return f"{gone[0]} was rejected but not kept" if gone else ""
 
 
 def unreadable(
     bench: Bench, run_dir: Path, corruption: Corruption
 ) -> AbstractContextManager[Prepare | None]:
-    """Deny what the corruption denies, as long as the context lasts."""
+    """Deny what the corruption denies, while the context lasts."""
     if corruption.denied is None:
         return nullcontext()
     return with_mode(bench.root, run_dir, *corruption.denied)
 
 
 def meets(bench: Bench, corruption: Corruption, template: Path) -> Try:
-    """Damage a copy of the folder, start it, and judge what it answers and how it ends."""
+    """Damage a copy of the folder, start the run, and judge its answer and its end."""
     run_dir = template.with_name("run")
     shutil.copytree(template, run_dir)
     corruption.damage(run_dir / "checkpoints", bench.rng(f"{corruption[:2]}"))
-    began, problem = time.time(), ""
+    began = time.time()
+    try:
+        problem = answers(bench, corruption, template, run_dir)
+    except Hang as hang:
+        problem = str(hang)
+    first = first_new_step_at(run_dir, 1)
+    reference = bench.reference(small(run_dir, **SIX_STEPS), corruption.world_size)
+    result = bench.judge(
+        corruption.fault,
+        f"{corruption.what}, {corruption.world_size} rank(s)",
+        run_dir,
+        equal=same_weights(run_dir, reference),
+        restart_s=first - began if first else None,
+        problem=problem,
+    )
+    return bench.put_away(run_dir, result)
+
+
+def answers(bench: Bench, corruption: Corruption, template: Path, run_dir: Path) -> str:
+    """Start the damaged run, and if it is refused, once more with good copies; the problem."""
+    problem = ""
     cfg = small(run_dir, **{**SETTINGS, "keep_last": corruption.keep_last})
     if corruption.answer == "is refused":
         before = snapshot(run_dir)
@@ -520,8 +529,8 @@ def meets(bench: Bench, corruption: Corruption, template: Path) -> Try:
             refused = start(cfg, corruption.world_size, prepare)
         problem = user_errors(refused, says=DENIED if corruption.denied else "")
         if not problem and snapshot(run_dir) != before:
-            problem = "the start was refused, but has changed the folder"
-        # As the message asks: a good copy is brought back.
+            problem = "the start was refused but changed the folder"
+        # As the message asks: restore a good copy.
         shutil.rmtree(run_dir / "checkpoints")
         shutil.copytree(template / "checkpoints", run_dir / "checkpoints")
     reports = start(cfg, corruption.world_size)
@@ -529,29 +538,20 @@ def meets(bench: Bench, corruption: Corruption, template: Path) -> Try:
         problem = wrong_answer(corruption, run_dir, reports)
     if (run_dir / "was-run").exists():
         problem = "code from the checkpoint was run"
-    first = first_new_step_at(run_dir, 1)
-    result = bench.judge(
-        corruption.fault,
-        f"{corruption.what}, {corruption.world_size} rank(s)",
-        run_dir,
-        equal=weights_of(reports) == undisturbed(bench, corruption.world_size),
-        restart_s=first - began if first else None,
-        problem=problem or problem_of(reports),
-    )
-    return bench.put_away(run_dir, result)
+    return problem or problem_of(reports)
 
 
 def template_of(bench: Bench, world_size: int) -> Path:
     """The folder of a run that was killed after step 5."""
     template = bench.root / "corruption" / f"template-{world_size}"
-    start(small(template, **SETTINGS), world_size, die_after(5))
+    start(small(template, **SETTINGS), world_size, partial(kill, 0, 5))
     return template
 
 
 def corrupt(bench: Bench) -> Iterator[Try]:
     """The group: every corruption, each on a fresh copy of a run that was killed."""
     templates = {world_size: template_of(bench, world_size) for world_size in (1, 2)}
-    for group in (files_damaged, manifests_that_lie, folders_damaged, content_of_another_hand):
+    for group in (files_damaged, manifests_that_lie, folders_damaged, foreign_content):
         for corruption in group(bench.rng(group.__name__), bench.quick):
             if corruption.denied and (reason := why_modes_mean_nothing(bench.root)):
                 yield Try(corruption.fault, corruption.what, skipped=reason)

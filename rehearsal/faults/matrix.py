@@ -1,34 +1,61 @@
-"""What a try of a fault comes to, how it is judged, and the table of all of them.
+"""One try of a fault, how it is judged, and the table of all tries.
 
-A group (``points.py``, ``corruption.py``, ...) is a function from a ``Bench`` to tries: it
-breaks something in a run, starts the run again as its user would, and has ``Bench.judge`` say
-what the run folder and the weights show.
+A fault group is a function from a ``Bench`` to tries. It breaks something in a run, starts the
+run again as its user would, and lets ``Bench.judge`` read the run folder and the weights:
+
+    def lose_power(bench: Bench) -> Iterator[Try]:
+        for step in (3, 7):
+            folder = bench.folder("power")
+            cfg, problem = small(folder / "run", **ONE_EPOCH), ""
+            try:
+                start(cfg, 2, partial(kill, rank=0, step=step))
+                problem = problem_of(start(cfg, 2))
+            except Hang as hang:
+                problem = str(hang)
+            result = bench.judge(
+                "power loss",
+                f"rank 0, step {step}",
+                cfg.run_dir,
+                equal=same_weights(cfg.run_dir, bench.reference(cfg, 2)),
+                problem=problem,
+            )
+            yield leave(folder, result)
+
+``registry.py`` lists the groups; scripts/faults.py runs them.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import torch
+
+from rehearsal.engine.programs import Prepare
 from rehearsal.evidence.audit import audit_run, read_ledger
+from rehearsal.faults.jobs import problem_of, start
+from trainer_core.checkpoint_format import published_steps
+from trainer_core.config import TrainConfig
 
 
 class Try(NamedTuple):
-    """One fault, one run that met it."""
+    """One fault that struck one run."""
 
     fault: str  # the row of the table
-    what: str  # this try: "SIGKILL before rename 3 of rank 0", for whoever repeats it
-    problem: str = ""  # why it did not survive; empty if it did
+    what: str  # this try, precisely enough to repeat it: "SIGKILL before rename 3 of rank 0"
+    problem: str = ""  # why the run did not survive; "" if it did
     lost: int = 0  # samples of the lineage that were never trained
-    repeated: int = 0  # ... and that were trained more than once in an epoch
+    repeated: int = 0  # samples of the lineage that were trained more than once in an epoch
     replayed_steps: int = 0
     restart_s: float | None = None  # from the fault to the first new step, if there was one
-    skipped: str = ""  # why this system does not let it be tried; then nothing else is said
+    skipped: str = ""  # why this system cannot try it; then nothing else is set
 
 
 Group = Callable[["Bench"], Iterable[Try]]
@@ -36,7 +63,7 @@ Group = Callable[["Bench"], Iterable[Try]]
 
 @dataclass(slots=True)
 class Bench:
-    """Where the runs of a matrix lie, and what they are compared with.
+    """Where the runs of a matrix live, and what they are compared with.
 
     Args:
         root: an empty folder; each try makes its own in it and removes it if it survived.
@@ -46,11 +73,32 @@ class Bench:
     root: Path
     seed: int
     quick: bool
-    references: dict[Any, Any] = field(default_factory=dict)  # of undisturbed runs, by plan
+    references: dict[Any, Path] = field(default_factory=dict)  # uninterrupted runs
 
     def rng(self, name: str) -> random.Random:
-        """A random stream of a group's own, so that ``--only`` changes no other choice."""
+        """A random stream for one group, so that ``--only`` leaves its choices as they are."""
         return random.Random(f"{self.seed}/{name}")
+
+    def folder(self, name: str) -> Path:
+        """An empty folder for one try."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.root))
+
+    def reference(
+        self, cfg: TrainConfig, world_size: int, prepare: Prepare | None = None
+    ) -> Path:
+        """The run folder of an uninterrupted run of ``cfg``; trained once for each.
+
+        Args:
+            prepare: what is broken in this run as well, such as a poisoned sample.
+        """
+        run_dir = self.root / f"reference-{len(self.references)}"
+        own = replace(cfg, run_dir=Path("anywhere"))
+        key = (world_size, repr(own), repr(prepare))
+        if key not in self.references:
+            if problem := problem_of(start(replace(cfg, run_dir=run_dir), world_size, prepare)):
+                raise RuntimeError(f"the uninterrupted run failed: {problem}")
+            self.references[key] = run_dir
+        return self.references[key]
 
     def judge(
         self,
@@ -62,11 +110,11 @@ class Bench:
         restart_s: float | None = None,
         problem: str = "",
     ) -> Try:
-        """The try of a run that has been brought to its end: the audit, then the weights.
+        """Judge a run that was brought to its end: audit first, then weights.
 
         Args:
-            equal: whether the last weights are those of the undisturbed run (bit for bit at the
-                same world size, else within tolerance).
+            equal: whether the last weights are those of the uninterrupted run (bit-identical at
+                the same world size, otherwise within tolerance).
             problem: what has gone wrong already, such as an exit code.
         """
         report = audit_run(run_dir)
@@ -75,7 +123,7 @@ class Bench:
         if not problem and report.steps != report.total_steps:
             problem = f"ended at step {report.steps} of {report.total_steps}"
         if not problem and not equal:
-            problem = "other weights than the undisturbed run's"
+            problem = "its weights differ from the uninterrupted run's"
         return Try(
             fault,
             what,
@@ -98,18 +146,61 @@ class Bench:
 
 
 def leave(folder: Path, result: Try) -> Try:
-    """Remove a try's own folder if it was survived; else keep it where it is, and say where."""
+    """Remove a try's folder if the run survived; otherwise keep it and say where it is."""
     if not result.problem:
         shutil.rmtree(folder)
         return result
     return result._replace(problem=f"{result.problem}; the run folder is in {folder}")
 
 
+# ---------------------------------------------------------------- what a run has left
+
+
+def last_state(run_dir: Path) -> dict[str, Any]:
+    """The content of the newest checkpoint's state.pt; {} without one."""
+    newest = next(iter(published_steps(run_dir / "checkpoints").values()), None)
+    if newest is None:
+        return {}
+    state: dict[str, Any] = torch.load(newest / "state.pt", weights_only=True)
+    return state
+
+
+def same_weights(run_dir: Path, other: Path, *, exactly: bool = True) -> bool:
+    """Whether the newest checkpoints of two runs hold the same step's weights."""
+    ours, theirs = last_state(run_dir), last_state(other)
+    if not ours or ours.get("step") != theirs.get("step"):
+        return False
+    pairs = [(tensor, theirs["model"][name]) for name, tensor in ours["model"].items()]
+    if exactly:
+        return all(torch.equal(one, two) for one, two in pairs)
+    # A different world size sums in a different order: the last bits may differ.
+    return all(torch.allclose(one, two, rtol=1e-4, atol=1e-5) for one, two in pairs)
+
+
+def snapshot(folder: Path, *, ignore: str = "") -> dict[str, bytes | str | None]:
+    """Every file's content, every link's target and every folder, by path.
+
+    Args:
+        ignore: files of this name are left out.
+    """
+    found: dict[str, bytes | str | None] = {}
+    for path in folder.rglob("*"):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            found[name] = os.readlink(path)
+        elif path.name != ignore:
+            found[name] = path.read_bytes() if path.is_file() else None
+    return found
+
+
 def first_new_step_at(run_dir: Path, attempt: int) -> float | None:
-    """Unix seconds at which an attempt's first step of rank 0 was complete."""
+    """When an attempt's first step on rank 0 was complete, in Unix seconds."""
     lines = read_ledger(run_dir).get(attempt, {})
     times = [line.time for step in lines.values() for line in step if line.rank == 0]
     return min(times, default=None)
+
+
+# ---------------------------------------------------------------- the table
 
 
 class Row(NamedTuple):
@@ -122,11 +213,11 @@ class Row(NamedTuple):
     repeated: int
     replayed_steps: int
     restart_s: float | None  # median
-    skipped: int = 0  # not among the tries
+    skipped: int = 0  # not counted in tries
 
 
 def rows_of(tries: Sequence[Try]) -> list[Row]:
-    """The table, in the order in which the faults came first."""
+    """The table, in the order in which each fault was first tried."""
     rows = []
     for fault in dict.fromkeys(each.fault for each in tries):
         all_of_it = [each for each in tries if each.fault == fault]

@@ -1,9 +1,8 @@
-"""A SIGKILL before and after every system call on a file of the run folder.
+"""A SIGKILL before and after every system call that touches a file of the run folder.
 
-The calls are found by tracing an undisturbed run (``tracer.py``), so one of its CALLS that is
-new in the trainer is a new point here. The kill is of rank 0, which writes. What the fork
-server spares is the start of the interpreter: a restart on a real machine takes the seconds of
-importing torch longer.
+``tracer.py`` finds the calls by tracing an uninterrupted run, so a call that somebody adds to
+the trainer becomes a new point here, if it is one of its CALLS. The kill is of rank 0, which
+writes. Ranks are forked: a restart on a real machine also takes the seconds of importing torch.
 """
 
 from __future__ import annotations
@@ -14,12 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rehearsal.evidence.audit import read_jsonl
 from rehearsal.engine.reports import RankReport
-from rehearsal.faults.matrix import Bench, Try, first_new_step_at
-from rehearsal.faults.runs import problem_of, small, start, undisturbed, weights_of
+from rehearsal.evidence.audit import read_jsonl
+from rehearsal.faults.breaks import is_rank
+from rehearsal.faults.jobs import SIX_STEPS, Hang, problem_of, small, start
+from rehearsal.faults.matrix import Bench, Try, first_new_step_at, same_weights
 from rehearsal.faults.tracer import Kill, Point, read_trace, trace_this_rank, why_not
 from trainer_core.checkpoint_format import DamagedCheckpoint, published_steps, verify
+from trainer_core.config import TrainConfig
 from trainer_core.settings import UserError
 
 QUICK_KILLS = 3  # of each plan
@@ -33,10 +34,14 @@ class Plan(NamedTuple):
     world_size: int
     settings: dict[str, Any]
     is_resumed: bool = False  # the points are those of a restart, up to its first save
-    has_evidence: bool = False  # also those on the ledger, the logs and the trace
+    has_evidence: bool = False  # includes the points of the ledger, the logs and the trace
+
+    def config(self, run_dir: Path) -> TrainConfig:
+        """The run in a folder."""
+        return small(run_dir, **{**SIX_STEPS, **self.settings})
 
 
-# With 2 ranks a run takes twice as long: steps 3 and 6 are saved, and 3 is deleted.
+# With 2 ranks a run takes twice as long: only steps 3 and 6 are saved, and 3 is deleted.
 TWO_SAVES = {"checkpoint_every_steps": 3}
 PLANS = [
     Plan("kill in a save, 1 rank", 1, {}, has_evidence=True),
@@ -48,25 +53,25 @@ PLANS = [
 ]
 
 
-def trace_rank_0(run_dir: Path, log: Path, kill: Kill | None, rank: int) -> None:
+def trace_rank_0(run_dir: Path, log: Path, kill: Kill | None) -> None:
     """What a rank does before it trains."""
-    if rank == 0:
+    if is_rank(0):
         trace_this_rank(run_dir, log, kill)
 
 
 def start_traced(
     plan: Plan, run_dir: Path, kill: Kill | None = None
 ) -> tuple[list[RankReport], list[Point], float | None]:
-    """Start a run with rank 0 traced; how the ranks ended, the points, when it was killed."""
+    """Start a run with rank 0 traced: how the ranks ended, the points, when it was killed."""
     run_dir.mkdir(parents=True, exist_ok=True)
     log = run_dir.with_name(f"{run_dir.name}.trace")
     prepare = partial(trace_rank_0, run_dir, log, kill)
-    reports = start(small(run_dir, **plan.settings), plan.world_size, prepare)
+    reports = start(plan.config(run_dir), plan.world_size, prepare)
     return reports, *read_trace(log)
 
 
 def points_of(plan: Plan, run_dir: Path) -> list[Point]:
-    """The points of an undisturbed run of a plan, in the order in which they come."""
+    """The points of an uninterrupted run of a plan, in order."""
     reports, points, _ = start_traced(plan, run_dir)
     assert not problem_of(reports), problem_of(reports)
     if plan.is_resumed:
@@ -76,14 +81,14 @@ def points_of(plan: Plan, run_dir: Path) -> list[Point]:
 
 
 def leave_behind(plan: Plan, run_dir: Path) -> None:
-    """Make the folder that a restart has most to do with, as kills and a bad disk leave it.
+    """Make the folder that gives a restart the most to do, as kills and a bad disk leave it.
 
-    A save that was cut, a checkpoint on its way out, and a newest one that is damaged.
+    An unfinished save, a checkpoint that is being deleted, and a newest one that is damaged.
     """
     cut = Kill("before", Point("write", "checkpoints/tmp-*/manifest.json", 3))
     keeps_all = plan._replace(settings={**plan.settings, "keep_last": 9})
     _, _, killed = start_traced(keeps_all, run_dir, cut)
-    assert killed is not None, "the third save was not reached"
+    assert killed is not None, "the run ended before its third save"
     checkpoints = run_dir / "checkpoints"
     older, newest = checkpoints / "step-00000003", checkpoints / "step-00000004"
     shutil.copytree(older, checkpoints / "old-step-00000002-0123abcd")
@@ -103,23 +108,21 @@ def wrong_leavings(run_dir: Path, damaged: tuple[int, ...]) -> str:
             if step not in damaged:
                 verify(folder)
         except (DamagedCheckpoint, UserError) as error:
-            return f"{folder.name} was published and does not hold: {error}"
+            return f"{folder.name} was published but fails verification: {error}"
     log = run_dir / "logs" / "rank-0.jsonl"
     events = read_jsonl(log) if log.exists() else ()
     saved = {int(event["step"]) for event in events if event["event"] == "checkpoint_saved"}
     newest = max(saved.difference(damaged), default=0)
     if newest > max(set(published).difference(damaged), default=0):
-        return f"step {newest} was saved, and no checkpoint of it or of a later step is left"
+        return f"step {newest} was saved, but no checkpoint of it or of a later step is left"
     return ""
 
 
 def wrong_survivor(reports: list[RankReport]) -> str:
-    """Which rank waits for the killed rank 0, or claims that the run has ended; "" if none."""
+    """Which rank claims that the run has ended although rank 0 was killed; "" if none does."""
     for report in reports[1:]:
-        if report.exitcode is None:
-            return f"rank {report.rank} still waited for the killed rank 0: {report.stacks}"
         if report.exitcode == 0 or report.has_answer:
-            return f"rank {report.rank} claims success, though rank 0 was killed"
+            return f"rank {report.rank} claims success, although rank 0 was killed"
     return ""
 
 
@@ -128,28 +131,31 @@ def kill_and_resume(bench: Bench, plan: Plan, template: Path | None, kill: Kill)
     run_dir = bench.root / "points" / "run"
     if template is not None:
         shutil.copytree(template, run_dir)
-    what = f"SIGKILL {kill.moment} {kill.point}"
-    reports, _, killed = start_traced(plan, run_dir, kill)
-    problem = wrong_leavings(run_dir, (4,) if plan.is_resumed else ())
-    if killed is None:
-        problem = problem or "the run never came to this point, so nothing was tried"
-    else:
+    killed = None
+    try:
+        reports, _, killed = start_traced(plan, run_dir, kill)
+        problem = wrong_leavings(run_dir, (4,) if plan.is_resumed else ())
+        if killed is None:
+            problem = problem or "the run never came to this point, so nothing was tried"
         problem = problem or wrong_survivor(reports)
-    reports = start(small(run_dir, **plan.settings), plan.world_size)
+        problem = problem or problem_of(start(plan.config(run_dir), plan.world_size))
+    except Hang as hang:
+        problem = str(hang)
+    reference = bench.reference(small(run_dir, **SIX_STEPS), plan.world_size)
     result = bench.judge(
         plan.fault,
-        what,
+        f"SIGKILL {kill.moment} {kill.point}",
         run_dir,
-        equal=weights_of(reports) == undisturbed(bench, plan.world_size),
+        equal=same_weights(run_dir, reference),
         restart_s=seconds_to_first_step(run_dir, killed),
-        problem=problem or problem_of(reports),
+        problem=problem,
     )
-    run_dir.with_name("run.trace").unlink()
+    run_dir.with_name("run.trace").unlink(missing_ok=True)
     return bench.put_away(run_dir, result)
 
 
 def seconds_to_first_step(run_dir: Path, killed: float | None) -> float | None:
-    """From the kill to the first step of a later attempt; None if nothing was left to train."""
+    """From the kill to a later attempt's first step; None if no step was left to train."""
     times = [first_new_step_at(run_dir, attempt) for attempt in range(4)]
     later = [time for time in times if time and killed and time > killed]
     return min(later) - killed if later and killed else None

@@ -1,7 +1,7 @@
-"""What befalls a single process: a signal, an exception, a NaN, no memory, a stop.
+"""Faults of a single process: a signal, an exception, a NaN, no memory, a stop.
 
-Each case says how the start that meets it must end; then the same command is started again,
-and must reach the end with the weights of a run that nothing disturbed, bit for bit.
+Each case says how the start that meets it must end. Then the same command is started again and
+must finish with weights bit-identical to an uninterrupted run's.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from rehearsal.engine.programs import Prepare
 from rehearsal.evidence.audit import read_jsonl
-from rehearsal.engine.processes import stat_of
 from rehearsal.faults import breaks
-from rehearsal.faults.forked import SMALL, Hang, Job, Prepare, new_folder, reference
-from rehearsal.faults.forked import same_weights
-from rehearsal.faults.matrix import Bench, Try, leave
+from rehearsal.faults.jobs import ONE_EPOCH, SMALL, Hang, Job, codes_of, problem_of
+from rehearsal.faults.jobs import small, start, wait_until
+from rehearsal.faults.matrix import Bench, Try, leave, same_weights
+from rehearsal.engine.processes import stat_of
 from trainer_core.order import EpochOrder
 
 TERM, KILL, STOP = signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP
 
 
-def ends_preempted(job: Job, codes: list[int]) -> str:
-    """Every rank ends with 0, and the step at which they ended is saved."""
+def ends_preempted(job: Job, codes: list[int | None]) -> str:
+    """Every rank exits with 0, and the step at which they stopped is saved."""
     events = list(read_jsonl(job.run_dir / "logs" / "rank-0.jsonl"))
     if any(codes) or events[-1]["event"] != "preempted":
         return f"not preempted, but {codes}, {events[-1]['event']}"
@@ -35,44 +36,44 @@ def ends_preempted(job: Job, codes: list[int]) -> str:
     return "" if folder.is_dir() else f"preempted without {folder.name}"
 
 
-def ends_in_failure(job: Job, codes: list[int], *, says: str) -> str:
-    """No rank ends with 0, and one of them says the cause; the others have lost a peer."""
+def ends_in_failure(job: Job, codes: list[int | None], *, says: str) -> str:
+    """No rank exits with 0, and one of them reports the cause; the others have lost a peer."""
     if 0 in codes:
         return f"a rank claims success: {codes}"
     return "" if says in job.said() else f"nobody says {says!r}"
 
 
-def ends_together(job: Job, codes: list[int], *, says: str) -> str:
-    """No rank ends with 0, and every one says the cause: none of them has raised alone."""
+def ends_together(job: Job, codes: list[int | None], *, says: str) -> str:
+    """No rank exits with 0, and every one reports the cause: none has raised alone."""
     silent = [rank for rank in range(len(codes)) if says not in job.said(rank)]
     if silent and 0 not in codes:
         return f"ranks {silent} do not say {says!r}, but ended with {codes}"
     return ends_in_failure(job, codes, says=says)
 
 
-def ends_refused(job: Job, codes: list[int], *, says: str) -> str:
-    """Every rank ends with 2: the user can mend it, and reads how, without a traceback.
+def ends_refused(job: Job, codes: list[int | None], *, says: str) -> str:
+    """Every rank exits with 2: a mistake the user can fix, reported without a traceback.
 
-    What all ranks have raised, rank 0 says for them, also what another has met.
+    All ranks raise it, and rank 0 reports it for them, even if another rank found it.
     """
     if codes != [2] * len(codes) or "Traceback" in job.said():
         return f"not a refusal on every rank: {codes}, or with a traceback"
     return "" if says in job.said(0) else f"rank 0 does not say {says!r}"
 
 
-def ends_after_skipping(job: Job, codes: list[int], *, rank: int, step: int) -> str:
-    """One rank was killed after a step whose update every rank had withheld."""
+def ends_after_skipping(job: Job, codes: list[int | None], *, rank: int, step: int) -> str:
+    """One rank was killed after a step whose update every rank had skipped."""
     for path in sorted((job.run_dir / "ledger").glob("rank-*.jsonl")):
         skipped = [line["step"] for line in read_jsonl(path) if line.get("skipped") is True]
         if skipped != [step]:
-            return f"{path.name} has the updates of steps {skipped} skipped, not that of {step}"
+            return f"{path.name} marks steps {skipped} as skipped, not {step}"
     if codes[rank] != -KILL:
         return f"rank {rank} was not killed: {codes}"
     return ends_in_failure(job, codes, says="")
 
 
-def ends_unharmed(job: Job, codes: list[int]) -> str:
-    """The run has gone on as if nothing had been."""
+def ends_unharmed(job: Job, codes: list[int | None]) -> str:
+    """The run finished as if nothing had happened."""
     return f"ended with {codes}" if any(codes) else ""
 
 
@@ -83,10 +84,10 @@ class Case:
     fault: str
     what: str
     prepare: Prepare
-    ends: Callable[[Job, list[int]], str]  # the problem, or ""
+    ends: Callable[[Job, list[int | None]], str]  # the problem, or ""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    lasting: Prepare | None = None  # what is also broken in later starts, and in the reference
-    meanwhile: Callable[[Job], None] | None = None  # what happens from outside
+    lasting: Prepare | None = None  # stays broken in the next start and in the reference
+    meanwhile: Callable[[Job], None] | None = None  # what happens from outside the ranks
     is_quick: bool = False
 
 
@@ -122,14 +123,16 @@ def sigterms(rng: random.Random, rank: int, step: int) -> Iterator[Case]:
 
 
 def exceptions(rank: int, step: int) -> Iterator[Case]:
-    """An exception on one rank: in the forward, in the loader and its workers, in the log.
+    """An exception on one rank: in the forward pass, the loader, its workers or the log.
 
-    Ranks raise together what the loader and the files meet. The user's own code raises on its
-    rank alone, between two collectives: the others end by the lost connection.
+    Errors of the loader and of files become errors on all ranks. The user's own code raises on
+    its rank alone, between two collectives; the others exit because they lose the connection.
     """
-    says = "a defect in the code of this rank"
-    for place, workers in (("forward", 0), ("loader", 0), ("loader", 2), ("logging", 0)):
-        # The first call is the trainer's, before the workers are there.
+    says = "a bug in the code of this rank"
+    places: list[tuple[breaks.Place, int]]
+    places = [("forward", 0), ("loader", 0), ("loader", 2), ("logging", 0)]
+    for place, workers in places:
+        # The trainer itself makes the first call, before there are workers.
         call = step + 2 if workers == 0 else 2 + step // 2
         ends = ends_together if place == "loader" else ends_in_failure
         yield Case(
@@ -149,10 +152,10 @@ def exceptions(rank: int, step: int) -> Iterator[Case]:
 
 
 def not_finite(rank: int, step: int) -> Iterator[Case]:
-    """A NaN in a sample of one rank, with both policies."""
+    """A NaN in a sample of one rank, under both policies."""
     order = EpochOrder(SMALL["dataset_size"], seed=17, epoch=0)
     sample = int(order.samples(16 * (step - 1), 16 * step)[rank])
-    poison = partial(breaks.poison, sample)
+    poison = partial(breaks.poison_sample, sample)
     yield Case(
         fault="NaN on one rank, stop",
         what=f"rank {rank}, step {step}",
@@ -160,7 +163,7 @@ def not_finite(rank: int, step: int) -> Iterator[Case]:
         ends=partial(ends_refused, says="--on-nonfinite skip"),
         is_quick=rank == 1,
     )
-    kill = partial(breaks.signal_itself, KILL, rank, step + 2)
+    kill = partial(breaks.kill, rank, step + 2)
     yield Case(
         fault="NaN on one rank, skip",
         what=f"rank {rank}, step {step}; killed at {step + 2}",
@@ -172,13 +175,14 @@ def not_finite(rank: int, step: int) -> Iterator[Case]:
 
 
 def no_memory(rank: int, step: int) -> Iterator[Case]:
-    """A rank, or its loader, asks for memory that it does not get."""
+    """A rank or its loader cannot allocate memory."""
+    places: list[tuple[breaks.Place, bool, str]] = [
+        ("forward", True, "allocate memory"),
+        ("forward", False, "MemoryError"),
+        ("loader", False, "MemoryError"),
+    ]
     for limit in ("address space", "data"):
-        for place, with_torch, says in (
-            ("forward", True, "allocate memory"),
-            ("forward", False, "MemoryError"),
-            ("loader", False, "MemoryError"),
-        ):
+        for place, with_torch, says in places:
             act = partial(breaks.exhaust_memory, limit, with_torch)
             ends = ends_together if place == "loader" else ends_in_failure
             yield Case(
@@ -191,35 +195,28 @@ def no_memory(rank: int, step: int) -> Iterator[Case]:
 
 
 def wait_until_stopped(job: Job, rank: int) -> None:
-    """Wait until the rank is stopped. Raises Hang if that does not come."""
-    deadline = time.monotonic() + 30
-    while stat_of(job.pids[rank]).state != "T":
-        if time.monotonic() > deadline:
-            raise Hang(f"rank {rank} has not come to its stop: {job.said()[-1000:]}")
-        time.sleep(0.01)
+    """Wait until a rank has stopped itself. Raises Hang if it never does."""
+    wait_until(lambda: stat_of(job.pids[rank]).state == "T", f"rank {rank} stopped", 30)
 
 
 def wake_up(job: Job, rank: int) -> None:
-    """Let a stopped rank go on after a second."""
+    """Continue a stopped rank after a second."""
     wait_until_stopped(job, rank)
     time.sleep(1)
     os.kill(job.pids[rank], signal.SIGCONT)
 
 
 def wait_for_the_others(job: Job, rank: int, patience_s: float) -> None:
-    """Wait until all but a stopped rank have ended; then end it, as torchrun does."""
+    """Wait until all ranks but the stopped one have exited; then kill it, as torchrun does."""
     wait_until_stopped(job, rank)
-    deadline = time.monotonic() + patience_s
-    for other, process in enumerate(job.workers.processes):
-        if other != rank:
-            process.join(max(0.0, deadline - time.monotonic()))
-            if process.exitcode is None:
-                raise Hang(f"rank {other} waits for rank {rank}, stopped {patience_s} s ago")
-    job.workers.kill(rank)
+    others = [other for number, other in enumerate(job.ranks) if number != rank]
+    what = f"the others exit although rank {rank} is stopped"
+    wait_until(lambda: None not in [other.poll() for other in others], what, patience_s)
+    job.ranks[rank].kill()
 
 
 def stops(rank: int, step: int) -> Iterator[Case]:
-    """SIGSTOP: shorter than the timeout, and longer."""
+    """SIGSTOP, for less than the timeout and for more."""
     stop = partial(breaks.signal_itself, STOP, rank, step)
     yield Case(
         fault="SIGSTOP within the timeout",
@@ -229,7 +226,7 @@ def stops(rank: int, step: int) -> Iterator[Case]:
         ends=ends_unharmed,
         is_quick=rank == 0,
     )
-    late = max(3, step)  # the first step may take as long as a collective
+    late = max(3, step)  # the first step may take as long as a collective's timeout
     yield Case(
         fault="SIGSTOP beyond the timeout",
         what=f"rank {rank}, step {late}, timeout 2 s",
@@ -241,17 +238,17 @@ def stops(rank: int, step: int) -> Iterator[Case]:
     )
 
 
-def names_the_rank(job: Job, codes: list[int], *, rank: int) -> str:
-    """The watchdog has named the stopped rank and said where all of them stood."""
+def names_the_rank(job: Job, codes: list[int | None], *, rank: int) -> str:
+    """The watchdog has named the stopped rank and shown where each rank was."""
     said = job.said()
     for text in (f"rank {rank} answered only after SIGCONT", "[rank 0/2]", "[rank 1/2]"):
         if text not in said:
-            return f"nobody said {text!r} of a stopped rank"
+            return f"a rank was stopped, but nobody said {text!r}"
     return "" if all(codes) else f"ended with {codes}"
 
 
 def cases(rng: random.Random) -> Iterator[Case]:
-    """All cases, for each of two ranks, each at a step of its own."""
+    """All cases on each of two ranks, each at a random step."""
     for rank in (0, 1):
         yield from sigterms(rng, rank, rng.randrange(1, 12))
         yield from exceptions(rank, rng.randrange(1, 12))
@@ -261,36 +258,34 @@ def cases(rng: random.Random) -> Iterator[Case]:
 
 
 def processes(bench: Bench) -> Iterable[Try]:
-    """Every case once; with ``quick`` one of a kind."""
+    """The group: every case once; in quick mode one of each kind."""
     for case in cases(bench.rng("processes")):
         if case.is_quick or not bench.quick:
             yield meet(bench, case)
 
 
 def meet(bench: Bench, case: Case) -> Try:
-    """Run into the fault, see how the start ends, start again and judge."""
-    folder, plan = new_folder(bench, "processes"), {**SMALL, **case.settings}
-    run_dir, problem = folder / "run", ""
+    """Run into the fault, judge how the start ends, start again and judge the whole run."""
+    folder, problem = bench.folder("processes"), ""
+    cfg = small(folder / "run", **{**ONE_EPOCH, **case.settings})
     first = partial(breaks.both, case.prepare, case.lasting or breaks.both)
     try:
-        with Job(folder, 2, plan, first) as job:
+        with Job(cfg, 2, first, output=folder) as job:
             if case.meanwhile is not None:
                 case.meanwhile(job)
-            codes = job.wait()
+            codes = codes_of(job.wait())
         if found := case.ends(job, codes):
             problem = f"{found}; it printed: {job.said()[-2000:]}"
-        with Job(folder, 2, plan, case.lasting) as job:
-            codes = job.wait()
-        if any(codes) and not problem:
-            problem = f"started again, it ended with {codes}: {job.said()[-2000:]}"
+        again = problem_of(start(cfg, 2, case.lasting, output=folder))
+        problem = problem or (f"started again: {again}" if again else "")
     except Hang as hang:
         problem = str(hang)
     settings = {k: v for k, v in case.settings.items() if k == "on_nonfinite"}
-    straight = reference(bench, 2, {**SMALL, **settings}, case.lasting)
-    equal = same_weights(run_dir, straight, exactly=True)
-    result = bench.judge(case.fault, case.what, run_dir, equal=equal, problem=problem)
+    straight = bench.reference(small(folder, **ONE_EPOCH, **settings), 2, case.lasting)
+    equal = same_weights(cfg.run_dir, straight)
+    result = bench.judge(case.fault, case.what, cfg.run_dir, equal=equal, problem=problem)
     if case.ends is ends_preempted and result.replayed_steps and not result.problem:
         result = result._replace(
-            problem="a preempted run has saved its step, but it is replayed"
+            problem="the run saved its step when preempted, but replays it"
         )
     return leave(folder, result)

@@ -1,4 +1,4 @@
-"""The groups of the matrix by name, in the order in which they run."""
+"""The fault groups by name, in the order in which they run. A new group goes in here."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rehearsal.faults.matrix import Bench, Group, Try
 
 
 def on_linux(group: Group) -> Group:
-    """The group where there is /proc, by which it finds its processes; elsewhere a skip."""
+    """The group, skipped on systems without the /proc in which it finds its processes."""
 
     def guarded(bench: Bench) -> Iterable[Try]:
         if sys.platform != "linux":
-            reason = f"it reads /proc, which only Linux has, and this is {sys.platform}"
-            return [Try(group.__name__, "all of the group", skipped=reason)]
+            reason = f"it reads /proc, which only Linux has; this is {sys.platform}"
+            return [Try(group.__name__, "the whole group", skipped=reason)]
         return group(bench)
 
     return guarded

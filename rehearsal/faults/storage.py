@@ -1,9 +1,9 @@
-"""Disks that are full, slow, read-only or failing, while the run saves and writes down.
+"""Disks that are full, slow, read-only or failing, while the run saves and logs.
 
-A run that cannot save says so on every rank, as a message for its user, and keeps its last good
-checkpoint. When the fault is gone, the same command goes on to the same weights. A full disk is
-played by a limit on the size of files, which strikes exactly one write, and by a small tmpfs,
-where mounting is permitted.
+A run that cannot save reports it on every rank, as a message for its user, and keeps its last
+good checkpoint. Once the fault is gone, the same command resumes and ends with the same
+weights. A limit on file size stands in for a full disk, because it can hit exactly one write;
+where mounting is permitted, so does a small tmpfs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rehearsal.faults.matrix import Bench, Try, first_new_step_at
-from rehearsal.faults.runs import (
+from rehearsal.engine.programs import Prepare
+from rehearsal.engine.reports import RankReport
+from rehearsal.faults.breaks import at_call, before, is_rank, wrap
+from rehearsal.faults.jobs import SIX_STEPS, Hang, problem_of, small, start, user_errors
+from rehearsal.faults.matrix import Bench, Try, first_new_step_at, same_weights
+from rehearsal.faults.permissions import (
     DENIED,
-    Prepare,
     become_nobody,
-    before,
-    problem_of,
-    small,
-    start,
-    undisturbed,
-    user_errors,
-    weights_of,
     why_modes_mean_nothing,
     with_mode,
 )
@@ -50,11 +46,11 @@ class Failure(NamedTuple):
     prepare: Prepare | None = None
     settings: dict[str, Any] = KEEP
     world_size: int = 1
-    kept: tuple[int, ...] = (3,)  # the checkpoints that are whole afterwards
-    stops: bool = True  # else the run goes on as if nothing were
+    kept: tuple[int, ...] = (3,)  # the checkpoints that are intact afterwards
+    stops: bool = True  # otherwise the run is not affected
     around: Callable[[Bench, Path], AbstractContextManager[Prepare | None]] | None = None
     says: str = ""  # what the message for the user must name
-    struck: Path | None = None  # a file that grows each time that the failure strikes
+    struck: Path | None = None  # a file that grows each time the failure strikes
 
 
 # ---------------------------------------------------------------- in the rank's process
@@ -68,37 +64,25 @@ def limit_file_size(limit: int) -> None:
     )
 
 
-def at_call(number: int, do: Callable[..., None]) -> Callable[..., None]:
-    """What does something the ``number``-th time that it is called, and nothing before."""
-    calls = list[int]()
-
-    def count(*arguments: Any) -> None:
-        calls.append(1)
-        if len(calls) == number:
-            do(*arguments)
-
-    return count
-
-
-def fill_at_save(number: int, limit: int, rank: int) -> None:
+def fill_at_save(number: int, limit: int) -> None:
     """The disk is full from the ``number``-th save on."""
     from trainer_core.checkpoint_writer import CheckpointWriter
 
     before(CheckpointWriter, "_write", at_call(number, lambda *_: limit_file_size(limit)))
 
 
-def fill_at_line(kind: str, failing: int, step: int, passes: bool, rank: int) -> None:
+def fill_at_line(kind: str, rank: int, step: int, passes: bool) -> None:
     """The disk is full when one rank writes a line of ``step`` to its log or ledger.
 
     Args:
-        passes: there is space again at the next line: what was cut must not be built upon.
+        passes: there is space again at the next line, which must not continue the torn one.
     """
     from trainer_core.json_lines import JsonlSink
 
     def limit(sink: JsonlSink, record: Any) -> None:
         path = os.readlink(f"/proc/self/fd/{sink.file.fileno()}")
-        if rank == failing and record["step"] == step and f"/{kind}/" in path:
-            # A part of the line still fits.
+        if is_rank(rank) and record["step"] == step and f"/{kind}/" in path:
+            # Part of the line still fits.
             limit_file_size(os.fstat(sink.file.fileno()).st_size + 20)
         elif passes:
             limit_file_size(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
@@ -106,18 +90,18 @@ def fill_at_line(kind: str, failing: int, step: int, passes: bool, rank: int) ->
     before(JsonlSink, "emit", limit)
 
 
-def fill_at_trace(rank: int) -> None:
+def fill_at_trace() -> None:
     """The disk is full when the trace is written."""
-    import trainer_core.journal as journal
 
-    def limit(path: Path, *_: Any, **__: Any) -> None:
+    def limited(append_trace: Any, path: Path, *rest: Any, **named: Any) -> None:
         if path.exists() and path.stat().st_size > 2000:
             limit_file_size(path.stat().st_size)
+        append_trace(path, *rest, **named)
 
-    before(journal, "append_trace", limit)
+    wrap("append_trace", limited)
 
 
-def slow_down_fsync(seconds: float, struck: Path, rank: int) -> None:
+def slow_down_fsync(seconds: float, struck: Path) -> None:
     """Make the disk slow, and leave a byte in ``struck`` for each call that was slowed."""
 
     def slow_down(*_: Any) -> None:
@@ -128,8 +112,8 @@ def slow_down_fsync(seconds: float, struck: Path, rank: int) -> None:
     before(os, "fsync", slow_down)
 
 
-def fail_fsync(number: int, rank: int) -> None:
-    """The disk reports an error when it is asked to keep something, once."""
+def fail_fsync(number: int) -> None:
+    """The disk reports an I/O error for one fsync."""
 
     def fail(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -137,11 +121,11 @@ def fail_fsync(number: int, rank: int) -> None:
     before(os, "fsync", at_call(number, fail))
 
 
-def deny_at_save(number: int, mode: int, rank: int) -> None:
-    """The folder of the checkpoints becomes read-only before the ``number``-th save."""
+def deny_at_save(number: int, mode: int) -> None:
+    """The checkpoint folder becomes read-only before the ``number``-th save."""
     from trainer_core.checkpoint_writer import CheckpointWriter
 
-    become_nobody(rank)
+    become_nobody()
     deny = at_call(number, lambda writer, *_: writer.checkpoints.chmod(mode))
     before(CheckpointWriter, "_write", deny)
 
@@ -151,7 +135,7 @@ def deny_at_save(number: int, mode: int, rank: int) -> None:
 
 @contextmanager
 def on_tmpfs(kib: int, bench: Bench, run_dir: Path) -> Iterator[None]:
-    """Have the checkpoints on a file system of so many KiB; grown when the block ends."""
+    """Put the checkpoints on a file system of so many KiB, which grows when the block ends."""
     checkpoints = run_dir / "checkpoints"
     checkpoints.mkdir(parents=True)
     mount(checkpoints, f"size={kib}k")
@@ -160,7 +144,7 @@ def on_tmpfs(kib: int, bench: Bench, run_dir: Path) -> Iterator[None]:
 
 
 def mount(folder: Path, options: str) -> None:
-    """Mount a tmpfs, or change one. Raises OSError if it is not permitted."""
+    """Mount a tmpfs, or resize one. Raises OSError if that is not permitted."""
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -168,7 +152,7 @@ def mount(folder: Path, options: str) -> None:
 
 
 def why_no_tmpfs(folder: Path) -> str:
-    """Why no file system can be mounted on this system; "" if one can."""
+    """Why no file system can be mounted here; "" if one can."""
     if shutil.which("mount") is None:
         return "there is no mount command"
     folder.mkdir(parents=True)
@@ -183,7 +167,7 @@ def why_no_tmpfs(folder: Path) -> str:
 def mode_of(
     name: str, mode: int, bench: Bench, run_dir: Path
 ) -> AbstractContextManager[Prepare]:
-    """Run as a user who may not write to a part of the run folder."""
+    """Run as a user who may not write to part of the run folder."""
     path = run_dir / name
     path.mkdir(parents=True, exist_ok=True)
     return with_mode(bench.root, run_dir, name, mode)
@@ -193,7 +177,7 @@ def mode_of(
 
 
 def failures(bench: Bench) -> Iterator[Failure]:
-    """All of them; of long lists, a few in quick mode."""
+    """All failures of a disk; a few of each kind in quick mode."""
     rng = bench.rng("storage")
     is_async = {**KEEP, "async_checkpoint": True}
     kinds: list[tuple[dict[str, Any], int]]
@@ -251,7 +235,7 @@ def failures(bench: Bench) -> Iterator[Failure]:
 
 
 def read_only(bench: Bench) -> Iterator[Failure]:
-    """Folders that may not be written to, at the start or from a save on."""
+    """Folders that may not be written to, from the start or from one save on."""
     fault = "a read-only folder"
     for number, name in enumerate((".", "checkpoints", "logs", "ledger", "traces")):
         around = partial(mode_of, name, 0o555)
@@ -265,16 +249,16 @@ def read_only(bench: Bench) -> Iterator[Failure]:
         yield Failure(fault, what, prepare, KEEP, world_size, around=around, says=DENIED)
 
 
-# ---------------------------------------------------------------- the judgement
+# ---------------------------------------------------------------- the judgment
 
 
-def wrong_end(failure: Failure, reports: list[Any], run_dir: Path) -> str:
-    """How the run failed otherwise than it must; "" if it did so rightly."""
+def wrong_end(failure: Failure, reports: list[RankReport], run_dir: Path) -> str:
+    """What the run should have done about the failure and did not; "" if it was right."""
     problem = user_errors(reports, says=failure.says) if failure.stops else problem_of(reports)
     if problem:
         return problem
     if failure.struck is not None and not failure.struck.exists():
-        return "the failure has never struck, so nothing was tried"
+        return "the failure never struck, so nothing was tried"
     found = published_steps(run_dir / "checkpoints")
     if missing := [step for step in failure.kept if step not in found]:
         return f"the checkpoint of step {missing[0]} is gone"
@@ -282,36 +266,42 @@ def wrong_end(failure: Failure, reports: list[Any], run_dir: Path) -> str:
         try:
             verify(folder)
         except (DamagedCheckpoint, UserError) as error:
-            return f"{folder.name} was published and does not hold: {error}"
+            return f"{folder.name} was published but fails verification: {error}"
     return ""
 
 
 def fail(bench: Bench, failure: Failure, run_dir: Path) -> Try:
-    """Run into the failure, mend it, run on to the end, and judge both."""
+    """Run into the failure, remove it, resume to the end, and judge both."""
     run_dir.mkdir(parents=True)
     if failure.struck is not None:
         failure.struck.unlink(missing_ok=True)
-    cfg, began = small(run_dir, **failure.settings), time.time()
+    cfg, began = small(run_dir, **{**SIX_STEPS, **failure.settings}), time.time()
     around = failure.around(bench, run_dir) if failure.around else nullcontext()
-    with around as prepare:
-        reports = start(cfg, failure.world_size, failure.prepare or prepare)
-        failed = time.time()
-    problem = wrong_end(failure, reports, run_dir)
-    reports = start(cfg, failure.world_size)
+    failed = began
+    try:
+        with around as prepare:
+            reports = start(cfg, failure.world_size, failure.prepare or prepare)
+            failed = time.time()
+        problem = wrong_end(failure, reports, run_dir)
+        resumed = problem_of(start(cfg, failure.world_size))
+        problem = problem or resumed
+    except Hang as hang:
+        problem = str(hang)
+    reference = bench.reference(small(run_dir, **SIX_STEPS), failure.world_size)
     first = [first_new_step_at(run_dir, attempt) for attempt in (0, 1)]
     later = [at for at in first if at and at > (failed if failure.stops else began)]
     return bench.judge(
         failure.fault,
         f"{failure.what}, {failure.world_size} rank(s)",
         run_dir,
-        equal=weights_of(reports) == undisturbed(bench, failure.world_size),
+        equal=same_weights(run_dir, reference),
         restart_s=min(later) - failed if later and failure.stops else None,
-        problem=problem or problem_of(reports),
+        problem=problem,
     )
 
 
 def fail_the_storage(bench: Bench) -> Iterator[Try]:
-    """The group: each failure on a run of its own."""
+    """The group: each failure strikes a run of its own."""
     root = bench.root / "storage"
     no_tmpfs = why_no_tmpfs(root / "trial")
     no_modes = why_modes_mean_nothing(bench.root)
@@ -325,7 +315,7 @@ def fail_the_storage(bench: Bench) -> Iterator[Try]:
             result = fail(bench, failure, run_dir)
         finally:
             if is_mounted:
-                # What a try leaves is kept, so it is copied off first.
+                # What a try leaves may be kept, so copy it off the tmpfs first.
                 shutil.copytree(run_dir, root / "copy")
                 subprocess.run(["umount", str(run_dir / "checkpoints")], check=False)
                 shutil.rmtree(run_dir)

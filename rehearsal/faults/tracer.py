@@ -1,9 +1,9 @@
 """Which files a rank touches, system call by system call; and a SIGKILL at any one of them.
 
-``torch.save`` writes in C++, so hooks in Python do not see it. Here the rank installs a seccomp
-filter that stops it at the calls of ``CALLS`` and no other, and a process that it forks looks
-at each stop through ptrace. Before such a call nothing of it has happened; after it, the rank
-has not run on. Linux on x86-64 or arm64.
+``torch.save`` writes in C++, where Python hooks see nothing. So the rank installs a seccomp
+filter that stops it at the calls in ``CALLS`` and no others, and a process that it forks looks
+at each stop through ptrace. At a stop before a call, the call has had no effect yet; at a stop
+after it, the rank has not executed anything else. Linux on x86-64 or arm64.
 """
 
 from __future__ import annotations

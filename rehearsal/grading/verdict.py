@@ -118,7 +118,34 @@ ENGINE_FINDINGS = FindingTable(
     }
 )
 # Codes that findings had before, in people's histories, and what they are called today.
-FORMER_CODES = {"walkthroughs-own": "imported-not-typed"}
+FORMER_CODES = {
+    "walkthroughs-own": "imported-not-typed",
+    "loads-by-itself": "loads-in-the-trainer",
+    "epoch-left-out": "epoch-skipped",
+    "no-save-at-the-epochs-end": "no-save-at-epoch-end",
+    "trains-after-the-end": "finished-run-trains",
+    "ranks-apart": "ranks-resume-apart",
+    "ranks-alike": "same-noise-on-two-ranks",
+    "steps-alike": "same-noise-in-two-steps",
+    "noise-begins-again": "noise-repeats",
+    "batch-follows-the-world": "batch-follows-world-size",
+    "other-steps-left-out": "wrong-steps-skipped",
+    "half-a-step": "partial-step",
+    "trains-again": "repeats-saved-steps",
+    "logs-one-rank": "logs-rank-0-only",
+    "padding-trained": "trains-on-padding",
+    "left-alone": "leaves-alone",
+    "dies-of-sigterm": "killed-by-sigterm",
+    "wrong-answer": "wrong-return-value",
+    "ranks-start-apart": "ranks-resume-apart",
+    "goes-back": "not-the-newest",
+    "keeps-the-wrong": "keeps-the-wrong-files",
+    "no-evaluation": "wrong-evaluations",
+    "dealt-twice": "trained-twice",
+    "logs-another-norm": "logs-the-wrong-norm",
+    "schedule-begins-again": "schedule-restarts",
+    "other-rate": "wrong-rate",
+}
 
 
 def current_code(code: str) -> str:

@@ -1,1 +1,1 @@
-"""The next step: each module beside the baseline that it replaces."""
+"""Where the trainer meets other systems: metrics exporters, and interfaces with stand-ins."""

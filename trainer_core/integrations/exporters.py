@@ -1,6 +1,6 @@
-"""Sinks for TensorBoard and Prometheus, beside the JSON lines that every run writes.
+"""Sinks for TensorBoard and Prometheus, in addition to the JSON lines that every run writes.
 
-Both packages are extras; nothing here is imported unless ``--export`` asks for it.
+Both packages are extras. Nothing here is imported unless ``--export`` asks for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer_core.settings import UserError
 
 # %%
 def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """What a train_progress event measures: loss, lr, rates, and each phase's p50 in ms."""
+    """The metrics in a train_progress event: loss, lr, rates, and each phase's p50 in ms."""
     for name in ("loss", "lr", "grad_norm", "samples_per_s", "skipped_steps"):
         if record[name] is not None:
             yield name, float(record[name])
@@ -25,14 +25,14 @@ def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 class TensorBoardSink:
-    """Scalars of this rank under RUN/tensorboard/rank-R, from the first event on."""
+    """Writes this rank's scalars under RUN/tensorboard/rank-R."""
 
     def __init__(self) -> None:
         self.run_dir = ""
         self.writer: Any = None
 
     def emit(self, record: Mapping[str, Any]) -> None:
-        """Write the numbers of a train_progress event; run_start says where."""
+        """Write the metrics of a train_progress event; run_start says where."""
         if record["event"] == "run_start":
             self.run_dir = record["run_dir"]
         if record["event"] == "train_progress":
@@ -50,7 +50,7 @@ class TensorBoardSink:
 
 
 class PrometheusSink:
-    """Gauges of this rank, served on port 9400 + local rank."""
+    """Serves this rank's gauges on port 9400 + local rank."""
 
     FIRST_PORT = 9400
 
@@ -59,7 +59,7 @@ class PrometheusSink:
         self.server: Any = None
 
     def emit(self, record: Mapping[str, Any]) -> None:
-        """Set the gauges from a train_progress event; other events pass."""
+        """Set the gauges from a train_progress event; ignore other events."""
         import prometheus_client
 
         if record["event"] == "train_progress":
@@ -72,37 +72,38 @@ class PrometheusSink:
             for name, value in [("step", float(record["step"])), *numbers(record)]:
                 if name not in self.gauges:
                     self.gauges[name] = prometheus_client.Gauge(
-                        f"trainer_{name}", f"{name} of the last train_progress", ["rank"],
+                        name=f"trainer_{name}",
+                        documentation=f"{name} of the last train_progress",
+                        labelnames=["rank"],
                         registry=self.registry,
-                    )  # fmt: skip
+                    )
                 self.gauges[name].labels(rank=record["rank"]).set(value)
 
     def close(self) -> None:
         """Stop serving."""
         if self.server is not None:
             self.server.shutdown()
-            self.server.server_close()  # else the port stays taken, and nobody answers there
+            self.server.server_close()  # otherwise the port stays taken
 
 
 def build_exporters(names: Sequence[str]) -> list[Sink]:
-    """The sinks that ``--export`` names. They write and serve nothing before the first event.
+    """The sinks that ``--export`` names. They don't write or serve before the first event.
 
     Raises:
-        UserError: for an unknown name or a package that is not installed.
+        UserError: for an unknown name, or a package that isn't installed.
     """
     packages = {"tensorboard": "tensorboard", "prometheus": "prometheus_client"}
     sinks: list[Sink] = []
     for name in names:
         if name not in packages:
             raise UserError(
-                f"--export {name}: no such exporter, so its numbers would be lost. Choose "
+                f"--export {name}: no such exporter, so its metrics would be lost. Choose "
                 f"{' or '.join(packages)}."
             )
         if importlib.util.find_spec(packages[name]) is None:
             raise UserError(
-                f"--export {name}: the package {packages[name]} is not installed; its numbers "
-                f"would be lost. Run: pip install -c constraints.txt -e '.[{name}]'"
+                f"--export {name}: the package {packages[name]} is not installed, so its "
+                f"metrics would be lost. Run: pip install -c constraints.txt -e '.[{name}]'"
             )
-        sinks.append(TensorBoardSink() if name == "tensorboard"
-                     else PrometheusSink())  # fmt: skip
+        sinks.append(TensorBoardSink() if name == "tensorboard" else PrometheusSink())
     return sinks

@@ -1,12 +1,12 @@
-"""What stays an interface in an interview, each with a stand-in that runs on one machine.
+"""What can stay an interface in an interview, with stand-ins that run on one machine.
 
 The question it answers: "what would you not build here, and where would it plug in?"
 
-    Bootstrap      who this process is in the job     a list of hosts
-    ObjectStore    where checkpoints outlive a node   a folder
-    Scheduler      who starts the job again           this process
+    Bootstrap      which rank this process is         stand-in: a list of hosts
+    ObjectStore    where checkpoints outlive a node   stand-in: a folder
+    Scheduler      what restarts the job              stand-in: this process
 
-The fourth, a vendor's metrics, is ``metrics.Sink``.
+The fourth one, a vendor's metrics, is ``metrics.Sink``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,19 @@ class World(NamedTuple):
     port: int
 
     def environment(self) -> dict[str, str]:
-        """The variables that ``maybe_init_dist`` reads, whoever started the process."""
-        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-        places = (*names, "MASTER_ADDR", "MASTER_PORT")
-        return dict(zip(places, map(str, self), strict=True))
+        """The variables that ``maybe_init_dist`` reads, whatever started the process."""
+        return {
+            "RANK": str(self.rank),
+            "LOCAL_RANK": str(self.local_rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_WORLD_SIZE": str(self.local_world_size),
+            "MASTER_ADDR": self.host,
+            "MASTER_PORT": str(self.port),
+        }
 
 
 class Bootstrap(Protocol):
-    """Whoever started this process: torchrun, a cluster's launcher, MPI."""
+    """What started this process: torchrun, a cluster's launcher, MPI."""
 
     def world(self) -> World:
         """This process's place. No two processes have the same rank."""
@@ -46,7 +51,7 @@ class Bootstrap(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HostListBootstrap:
-    """Count ranks through a list of hosts; all of them hold the same list, equally ordered."""
+    """Number the ranks along a list of hosts; all hosts have the same list."""
 
     hosts: Sequence[str]
     ranks_per_host: int
@@ -55,42 +60,48 @@ class HostListBootstrap:
     port: int = 29500
 
     def world(self) -> World:
-        """This process's place: all of the first host's ranks come first."""
+        """This process's place: the first host's ranks come first."""
         rank = self.host_index * self.ranks_per_host + self.local_rank
         world_size = len(self.hosts) * self.ranks_per_host
-        where = self.hosts[0], self.port
-        return World(rank, self.local_rank, world_size, self.ranks_per_host, *where)
+        return World(
+            rank=rank,
+            local_rank=self.local_rank,
+            world_size=world_size,
+            local_world_size=self.ranks_per_host,
+            host=self.hosts[0],
+            port=self.port,
+        )
 
 
 # %%
 class ObjectStore(Protocol):
-    """Objects are written whole and never changed. There are no folders, and no rename."""
+    """Objects are written atomically and never change. There are no folders and no rename."""
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
-        """Store the object unless the key is taken; whether this call has stored it."""
+        """Store the object unless the key is taken; returns whether it was stored."""
 
     def get(self, key: str) -> bytes:
         """The object's content."""
 
     def keys(self, prefix: str) -> list[str]:
-        """All keys that begin with ``prefix``, sorted."""
+        """All keys that start with ``prefix``, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class FolderStore:
     """An object store in a folder of this machine."""
 
-    CUT: ClassVar[str] = ".tmp-"  # being written, or left behind by a kill
+    UNFINISHED: ClassVar[str] = ".tmp-"  # being written, or left behind by a kill
     root: Path
 
     def put_if_absent(self, key: str, content: bytes) -> bool:
-        """Store the object unless the key is taken; whether this call has stored it."""
+        """Store the object unless the key is taken; returns whether it was stored."""
         path = self.root / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.root / f"{self.CUT}{uuid.uuid4().hex}"
+        temporary = self.root / f"{self.UNFINISHED}{uuid.uuid4().hex}"
         temporary.write_bytes(content)
         try:
-            os.link(temporary, path)  # fails if the name exists, and shows the object whole
+            os.link(temporary, path)  # atomic, and fails if the name exists
         except FileExistsError:
             return False
         finally:
@@ -102,20 +113,20 @@ class FolderStore:
         return (self.root / key).read_bytes()
 
     def keys(self, prefix: str) -> list[str]:
-        """All keys that begin with ``prefix``, sorted."""
+        """All keys that start with ``prefix``, sorted."""
         files = (path for path in self.root.rglob("*") if path.is_file())
         keys = (path.relative_to(self.root).as_posix() for path in files)
-        whole = (key for key in keys if not key.startswith(self.CUT))
-        return sorted(key for key in whole if key.startswith(prefix))
+        complete = (key for key in keys if not key.startswith(self.UNFINISHED))
+        return sorted(key for key in complete if key.startswith(prefix))
 
 
 def upload_checkpoint(store: ObjectStore, folder: Path) -> bool:
     """Publish a checkpoint without a rename: the pointer to it is the last object written.
 
-    Each upload has a name of its own, so what a killed one has left is never mixed in.
+    Each upload has its own name, so leftovers of a killed one are never mixed in.
 
     Returns:
-        Whether this upload is the published one; False if another came first.
+        Whether this upload was published; False if another one came first.
     """
     upload = f"uploads/{folder.name}-{uuid.uuid4().hex[:8]}"
     for path in sorted(folder.iterdir()):
@@ -126,7 +137,7 @@ def upload_checkpoint(store: ObjectStore, folder: Path) -> bool:
 def download_newest(store: ObjectStore, checkpoints: Path) -> Path | None:
     """Copy the newest published checkpoint into a folder; None if there is none.
 
-    The caller verifies it, as it does any checkpoint.
+    The caller verifies it, like any checkpoint.
     """
     pointers = store.keys("published/step-")
     if not pointers:
@@ -142,20 +153,20 @@ def download_newest(store: ObjectStore, checkpoints: Path) -> Path | None:
 
 # %%
 class Scheduler(Protocol):
-    """Whoever has the machines: starts a job, and starts it again when asked."""
+    """What owns the machines: it starts a job, and restarts it when asked."""
 
     def submit(self, job: Callable[[], int]) -> str:
-        """Start a job, which ends with an exit code; returns its id."""
+        """Start a job, which returns an exit code; returns its id."""
 
     def requeue(self, job_id: str) -> None:
         """Start the same job again."""
 
     def exit_code(self, job_id: str) -> int | None:
-        """How the job's latest start has ended; None while it runs."""
+        """The exit code of the job's latest start; None while it runs."""
 
 
 class LocalScheduler:
-    """Runs each job in this process, to its end, when it is submitted."""
+    """Runs each job to completion in this process when it is submitted."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Callable[[], int]] = {}
@@ -173,14 +184,14 @@ class LocalScheduler:
         self.exit_codes[job_id] = self.jobs[job_id]()
 
     def exit_code(self, job_id: str) -> int | None:
-        """How the job's latest run has ended."""
+        """The exit code of the job's latest run."""
         return self.exit_codes[job_id]
 
 
 def restart_while_useful(scheduler: Scheduler, job_id: str, max_restarts: int) -> int:
-    """Restart an ended job up to ``max_restarts`` times; returns the restarts that were made.
+    """Restart a failed job up to ``max_restarts`` times; returns how often it was restarted.
 
-    Exit code 2 says that a person has to mend something: a restart would only fail again.
+    Exit code 2 means that a person has to fix something: a restart would only fail again.
     """
     restarts = 0
     while scheduler.exit_code(job_id) not in (0, 2, None) and restarts < max_restarts:

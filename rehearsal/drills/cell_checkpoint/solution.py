@@ -7,30 +7,111 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from trainer_core.checkpoint_format import FORMAT, DamagedCheckpoint, describe
+from trainer_core.checkpoint_format import (
+    FORMAT,
+    DamagedCheckpoint,
+    describe,
+    fsync_path,
+    manifest_sha256,
+    published_steps,
+    verify,
+)
 from trainer_core.checkpoint_writer import CheckpointWriter
-from trainer_core.checkpoint_format import fsync_path, manifest_sha256, published_steps, verify
+from trainer_core.collectives import errors_on_all_ranks, gather_objects
 from trainer_core.rng import rng_state
 from trainer_core.settings import UserError
-from trainer_core.collectives import errors_on_all_ranks, gather_objects
 
 
 def build_checkpoint(parts: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
-    """The state of a run but for the random streams; the tensors in it are the live ones."""
-    # Not ``part and ...``: a sampler at the end of the plan has length 0.
-    states = {n: None if part is None else part.state_dict() for n, part in parts.items()}
+    """The state of a run without its random states; it holds the live tensors, not copies.
+
+    Args:
+        parts: model (unwrapped, so that names don't depend on DDP), optimizer, scaler (None
+            without fp16) and sampler: anything with a ``state_dict``.
+        facts: step, epoch, learning_rate, losses (of the last steps).
+    """
+    states: dict[str, Any] = {}
+    for name, part in parts.items():
+        # Compared with None: a sampler at the end of its plan has length 0 and is falsy.
+        states[name] = None if part is None else part.state_dict()
     return states | facts
+
+
+def save_checkpoint(
+    writer: CheckpointWriter, state: dict[str, Any], manifest: dict[str, Any]
+) -> None:
+    """Save one step; rank 0 writes for all.
+
+    Collective: every rank, once it has flushed its ledger. Gathering the random states also
+    proves that every rank got this far.
+
+    Raises:
+        Exception: on every rank, if this save or the one in flight failed on rank 0.
+    """
+    rng_states = gather_objects(rng_state())
+    with errors_on_all_ranks():
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            writer.save(state, rng_states, manifest)
+
+
+def latest_checkpoint_path(
+    checkpoints: Path,
+) -> tuple[Path | None, dict[str, Any], dict[Path, str]]:
+    """The newest intact checkpoint, its manifest, and what is wrong with the newer ones.
+
+    It only reads. The caller sets damaged checkpoints aside once the run starts.
+
+    Raises:
+        UserError: if there are checkpoints but none is intact, or one has a newer format.
+    """
+    damaged: dict[Path, str] = {}
+    for folder in published_steps(checkpoints).values():
+        try:
+            return folder, verify(folder), damaged
+        except DamagedCheckpoint as reason:
+            damaged[folder] = str(reason)
+    if damaged:
+        newest, reason_text = next(iter(damaged.items()))
+        raise UserError(
+            f"{newest}: {reason_text}; no older checkpoint is intact either. Training on would "
+            "silently start from scratch. Restore a good copy, or use --start-over."
+        )
+    return None, {}, {}
+
+
+def restore_if_present(
+    folder: Path | None, parts: Mapping[str, Any], device: torch.device
+) -> dict[str, Any] | None:
+    """Load a verified checkpoint into ``parts``; returns its state, or None without one.
+
+    Every rank loads it for itself. Hyperparameters stay as configured: the optimizer's own
+    ``load_state_dict`` would silently bring the old weight decay back.
+    """
+    if folder is None:
+        return None
+    state: dict[str, Any] = torch.load(
+        folder / "state.pt", map_location=device, weights_only=True
+    )
+    state["optimizer"]["param_groups"] = parts["optimizer"].state_dict()["param_groups"]
+    for name, part in parts.items():
+        # A scaler may be new (amp changed to fp16) or gone; config_changed reports both.
+        if part is not None and state[name] is not None:
+            part.load_state_dict(state[name])
+    return state
 
 
 def publish(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
     """Turn the files in ``temporary`` into the checkpoint ``target``.
 
-    Order matters: contents first, then the manifest, which vouches for them, then one rename,
-    which is the publication, then the folder that holds the new name; each on disk before the
-    next.
+    The order matters: the contents; then the manifest, which vouches for them; then one rename,
+    which publishes them; then the folder that holds the new name. Each reaches the disk before
+    the next begins.
+
+    Raises:
+        FileExistsError: if ``target`` exists; nothing is ever written into a checkpoint.
     """
     if target.exists():
-        raise FileExistsError(f"{target} exists; a published checkpoint is never rewritten")
+        raise FileExistsError(f"{target} exists, and a published checkpoint is never rewritten")
     paths = sorted(temporary.iterdir())
     with ThreadPoolExecutor() as pool:
         # Hashing reads the page cache while the disk is still writing.
@@ -44,49 +125,3 @@ def publish(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
     fsync_path(temporary)
     temporary.rename(target)
     fsync_path(target.parent)
-
-
-def save_checkpoint(
-    writer: CheckpointWriter, state: dict[str, Any], manifest: dict[str, Any]
-) -> None:
-    """Save one step; rank 0 writes for all. Collective: every rank."""
-    rng_states = gather_objects(rng_state())
-    with errors_on_all_ranks():
-        if not dist.is_initialized() or dist.get_rank() == 0:
-            writer.save(state, rng_states, manifest)
-
-
-def latest_checkpoint_path(
-    checkpoints: Path,
-) -> tuple[Path | None, dict[str, Any], dict[Path, str]]:
-    """The newest checkpoint that holds, its manifest, and what is wrong with newer ones."""
-    damaged: dict[Path, str] = {}
-    for folder in published_steps(checkpoints).values():
-        try:
-            return folder, verify(folder), damaged
-        except DamagedCheckpoint as reason:
-            damaged[folder] = str(reason)
-    for folder, why in damaged.items():
-        raise UserError(
-            f"{folder}: {why}; no older checkpoint is whole either. Training on would silently "
-            "begin again. Bring a good copy back, or begin again with --start-over."
-        )
-    return None, {}, {}
-
-
-def restore_if_present(
-    folder: Path | None, parts: Mapping[str, Any], device: torch.device
-) -> dict[str, Any] | None:
-    """Load a verified checkpoint into ``parts``; None without one."""
-    if folder is None:
-        return None
-    state: dict[str, Any] = torch.load(
-        folder / "state.pt", map_location=device, weights_only=True
-    )
-    # Hyperparameters stay as configured: the optimizer's own loading would bring the old back.
-    state["optimizer"]["param_groups"] = parts["optimizer"].state_dict()["param_groups"]
-    for name, part in parts.items():
-        # A scaler may be new (autocast changed to fp16) or gone; both are in config_changed.
-        if part is not None and state[name] is not None:
-            part.load_state_dict(state[name])
-    return state

@@ -14,8 +14,8 @@ from trainer_core.order import EpochOrder
 class StepSchedule:
     """Cut each epoch into global batches first, and only then among the ranks.
 
-    Because the batch exists before the ranks do, the world size may change between two steps
-    without repeating or skipping a sample.
+    Because the batch is defined before the ranks are, the world size may change between two
+    steps without repeating or skipping a sample.
 
     Args:
         num_samples: n, samples in one epoch.
@@ -29,12 +29,12 @@ class StepSchedule:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps that train each sample once; the last may be smaller than G."""
+        """Optimizer steps that train on each sample once; the last may be smaller than G."""
         raise NotImplementedError
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole plan."""
+        """Optimizer steps of the whole run."""
         raise NotImplementedError
 
     def slots(self, position: int) -> tuple[int, int, int]:
@@ -42,30 +42,30 @@ class StepSchedule:
         raise NotImplementedError
 
     def size(self, position: int) -> int:
-        """Samples in the step at ``position``; the first step of an epoch has the most."""
+        """Samples in the step at ``position``: G, or fewer in the last step of an epoch."""
         raise NotImplementedError
 
 
 class SampleKey(NamedTuple):
-    """One visit to a sample: the epoch is part of it because augmentation depends on it."""
+    """One visit to a sample; it includes the epoch because augmentation depends on it."""
 
     epoch: int
     sample: int
 
 
 class ResumeAwareDistributedSampler(Sampler[list[SampleKey]]):
-    """Deal each step's samples to the ranks, from the committed position on.
+    """Deal each step's samples to the ranks, starting at the committed position.
 
-    The position moves in ``commit`` only, which the training loop calls when the optimizer has
-    stepped. Iterating, which loader workers do ahead of the training, leaves it alone.
+    Only ``commit`` moves the position, and the training loop calls it after the optimizer has
+    stepped. Iterating doesn't move it, although loader workers iterate ahead of the training.
 
     Args:
         schedule: equal on all ranks.
-        cfg: its seed decides the order, its micro_batch_size the cut.
+        cfg: its seed decides the order, its micro_batch_size how a step is split.
         rank: this rank, in 0..world_size-1.
 
     Yields:
-        ``micro_steps`` micro-batches per step; some are empty where a step has fewer samples.
+        ``micro_steps`` micro-batches per step; some are empty if a step has fewer samples.
     """
 
     def __init__(
@@ -77,19 +77,19 @@ class ResumeAwareDistributedSampler(Sampler[list[SampleKey]]):
         raise NotImplementedError
 
     def __len__(self) -> int:
-        """Micro-batches that are left, so that a progress bar is right after a resume."""
+        """Micro-batches that remain, so a progress bar is right after a resume."""
         raise NotImplementedError
 
     def micro_batches(self, position: int) -> list[list[SampleKey]]:
-        """This rank's samples of the step at ``position``, cut into micro-batches."""
+        """This rank's samples of the step at ``position``, split into micro-batches."""
         raise NotImplementedError
 
     def commit(self) -> None:
-        """Count one optimizer step. Call it when the optimizer has stepped, on every rank."""
+        """Count one optimizer step. Call it after the optimizer has stepped, on every rank."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, int]:
-        """The position: all that a resume needs besides the identity of the run."""
+        """The position: all a resume needs besides the identity of the run."""
         raise NotImplementedError
 
     def load_state_dict(self, state: dict[str, int]) -> None:

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,8 +14,8 @@ from trainer_core.order import EpochOrder
 class StepSchedule:
     """Cut each epoch into global batches first, and only then among the ranks.
 
-    Because the batch exists before the ranks do, the world size may change between two steps
-    without repeating or skipping a sample.
+    Because the batch is defined before the ranks are, the world size may change between two
+    steps without repeating or skipping a sample.
 
     Args:
         num_samples: n, samples in one epoch.
@@ -31,12 +29,12 @@ class StepSchedule:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps that train each sample once; the last may be smaller than G."""
+        """Optimizer steps that train on each sample once; the last may be smaller than G."""
         return -(-self.num_samples // self.global_batch_size)
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of the whole plan."""
+        """Optimizer steps of the whole run."""
         return self.steps_per_epoch * self.max_epochs
 
     def slots(self, position: int) -> tuple[int, int, int]:
@@ -46,31 +44,31 @@ class StepSchedule:
         return epoch, first, min(first + self.global_batch_size, self.num_samples)
 
     def size(self, position: int) -> int:
-        """Samples in the step at ``position``; the first step of an epoch has the most."""
+        """Samples in the step at ``position``: G, or fewer in the last step of an epoch."""
         _, first, last = self.slots(position)
         return last - first
 
 
 class SampleKey(NamedTuple):
-    """One visit to a sample: the epoch is part of it because augmentation depends on it."""
+    """One visit to a sample; it includes the epoch because augmentation depends on it."""
 
     epoch: int
     sample: int
 
 
 class ResumeAwareDistributedSampler(Sampler[list[SampleKey]]):
-    """Deal each step's samples to the ranks, from the committed position on.
+    """Deal each step's samples to the ranks, starting at the committed position.
 
-    The position moves in ``commit`` only, which the training loop calls when the optimizer has
-    stepped. Iterating, which loader workers do ahead of the training, leaves it alone.
+    Only ``commit`` moves the position, and the training loop calls it after the optimizer has
+    stepped. Iterating doesn't move it, although loader workers iterate ahead of the training.
 
     Args:
         schedule: equal on all ranks.
-        cfg: its seed decides the order, its micro_batch_size the cut.
+        cfg: its seed decides the order, its micro_batch_size how a step is split.
         rank: this rank, in 0..world_size-1.
 
     Yields:
-        ``micro_steps`` micro-batches per step; some are empty where a step has fewer samples.
+        ``micro_steps`` micro-batches per step; some are empty if a step has fewer samples.
     """
 
     BLOCK = 65536
@@ -78,37 +76,39 @@ class ResumeAwareDistributedSampler(Sampler[list[SampleKey]]):
     def __init__(
         self, schedule: StepSchedule, cfg: TrainConfig, rank: int, world_size: int
     ) -> None:
-        self.schedule, self.seed = schedule, cfg.seed
+        self.schedule = schedule
+        self.seed = cfg.seed
         self.micro_batch_size = cfg.micro_batch_size
-        self.rank, self.world_size = rank, world_size
+        self.rank = rank
+        self.world_size = world_size
         self.position = 0
-        most = -(-schedule.global_batch_size // world_size)
-        self.micro_steps = -(-most // cfg.micro_batch_size)
-        self._block_of = (-1, -1)
+        largest_share = -(-schedule.global_batch_size // world_size)
+        self.micro_steps = -(-largest_share // cfg.micro_batch_size)
+        self._block_of = (-1, -1)  # epoch and first slot of the block in memory
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
         for position in range(self.position, self.schedule.total_steps):
             yield from self.micro_batches(position)
 
     def __len__(self) -> int:
-        """Micro-batches that are left, so that a progress bar is right after a resume."""
+        """Micro-batches that remain, so a progress bar is right after a resume."""
         return (self.schedule.total_steps - self.position) * self.micro_steps
 
     def micro_batches(self, position: int) -> list[list[SampleKey]]:
-        """This rank's samples of the step at ``position``, cut into micro-batches."""
+        """This rank's samples of the step at ``position``, split into micro-batches."""
         epoch, first, last = self.schedule.slots(position)
-        # Strided, not blocked: the ranks' shares stay within one sample of each other for every
-        # world size, so no rank waits for more than one sample.
+        # Strided, not blocked: at every world size the ranks' shares differ by at most one
+        # sample, so no rank waits for more than one.
         mine = self._samples(epoch, first, last)[self.rank :: self.world_size].tolist()
         keys = [SampleKey(epoch, sample) for sample in mine]
         size = self.micro_batch_size
         full = [keys[start : start + size] for start in range(0, len(keys), size)]
-        # The empty ones first: the last micro-batch is always computed, since its backward
-        # pass synchronizes; an empty one would be a pass for nothing.
+        # Empty ones come first. The last micro-batch is always computed because its backward
+        # pass syncs, so it should have samples if any micro-batch does.
         return [[] for _ in range(self.micro_steps - len(full))] + full
 
     def _samples(self, epoch: int, first: int, last: int) -> NDArray[np.int64]:
-        # Computed in blocks: per index that is a hundred times cheaper than step by step.
+        # In blocks: per index, a hundred times cheaper than one step at a time.
         start = first - first % self.BLOCK
         if self._block_of != (epoch, start):
             stop = start + self.BLOCK + self.schedule.global_batch_size
@@ -118,11 +118,11 @@ class ResumeAwareDistributedSampler(Sampler[list[SampleKey]]):
         return self._block[first - start : last - start]
 
     def commit(self) -> None:
-        """Count one optimizer step. Call it when the optimizer has stepped, on every rank."""
+        """Count one optimizer step. Call it after the optimizer has stepped, on every rank."""
         self.position += 1
 
     def state_dict(self) -> dict[str, int]:
-        """The position: all that a resume needs besides the identity of the run."""
+        """The position: all a resume needs besides the identity of the run."""
         return {"position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:

@@ -14,7 +14,7 @@ from trainer_core.settings import UserError
 
 
 class RankInfo(NamedTuple):
-    """One process of the job: its global index, its index on the node, the group's size."""
+    """One process of the job: its global rank, its rank on the node, the group's size."""
 
     rank: int
     local_rank: int
@@ -23,32 +23,33 @@ class RankInfo(NamedTuple):
 
 
 def maybe_init_dist(cfg: TrainConfig) -> RankInfo:
-    """Read torchrun's environment, take the device, then join the process group.
+    """Read torchrun's environment, select the device, then join the process group.
 
-    Collective: every rank of the job, first thing. A single process makes no group.
+    Collective: every rank of the job, before anything else. A single process has no group.
 
     Raises:
-        UserError: if the device is not there, or ``cfg.world_size`` is not torchrun's.
+        UserError: if there is no device for this rank, or ``cfg.world_size`` isn't torchrun's.
     """
     raise NotImplementedError
 
 
 def cleanup_dist() -> None:
-    """Leave the process group. The caller must have dropped the DDP wrapper before.
+    """Leave the process group. The caller must have dropped the DDP wrapper first.
 
-    A wrapper that outlives the group keeps gloo's threads to the interpreter's end, where they
-    abort the process after a good run (defect D27). It may sit in reference cycles, hence gc.
+    A wrapper that outlives the group keeps gloo's threads alive until the interpreter exits,
+    and there they abort the process after a successful run. Reference cycles may hold the
+    wrapper, hence gc.
     """
     raise NotImplementedError
 
 
 def wrap_model(model: nn.Module, info: RankInfo, no_inputs: Tensor) -> nn.Module:
-    """DDP around ``model`` if there are peers, with its buckets in their final layout.
+    """Wrap ``model`` in DDP if there are peers, with its buckets already in their final layout.
 
-    DDP orders its gradient buckets anew after the first backward pass, and with three ranks or
-    more another layout sums in another order: a resumed run would differ in the last bits from
-    one that was never stopped (defect D28). One backward pass over a batch without samples,
-    on every start, brings the final layout before the first step.
+    DDP rearranges its gradient buckets after the first backward pass, and with three or more
+    ranks a different layout adds in a different order. A resumed run would then differ from an
+    uninterrupted one in the last bits. One backward pass over an empty batch, at every start,
+    produces the final layout before the first step.
 
     Collective: every rank.
 
@@ -59,5 +60,5 @@ def wrap_model(model: nn.Module, info: RankInfo, no_inputs: Tensor) -> nn.Module
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DDP; checkpoints hold its names, without the ``module.`` prefix."""
+    """The model inside DDP; checkpoints use its names, without the ``module.`` prefix."""
     raise NotImplementedError

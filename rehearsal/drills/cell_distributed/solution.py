@@ -14,7 +14,7 @@ from trainer_core.settings import UserError
 
 
 class RankInfo(NamedTuple):
-    """One process of the job: its global index, its index on the node, the group's size."""
+    """One process of the job: its global rank, its rank on the node, the group's size."""
 
     rank: int
     local_rank: int
@@ -22,39 +22,64 @@ class RankInfo(NamedTuple):
     device: torch.device
 
 
-def maybe_init_dist(cfg: TrainConfig) -> RankInfo:
-    """Read torchrun's environment, take the device, then join the process group.
+def choose_device(choice: str, local_rank: int, ranks_here: int) -> torch.device:
+    """The device of this process, from the GPUs that it sees.
 
-    Collective: every rank of the job, first thing. A single process makes no group.
+    Identity and device are different things. Launchers that give each process one GPU
+    (``srun --gpus-per-task=1``, one GPU per container) number it 0 in every process. Under
+    torchrun alone, every process sees all GPUs of the node and takes its own.
+
+    Args:
+        choice: ``cfg.device``: auto, cpu or cuda.
+        ranks_here: ranks on this node.
 
     Raises:
-        UserError: if the device is not there, or ``cfg.world_size`` is not torchrun's.
+        UserError: if this process sees GPUs, or has to use one, but it's unclear which is its.
+    """
+    num_gpus = 0 if choice == "cpu" else torch.cuda.device_count()
+    if choice == "auto" and num_gpus == 0:
+        choice = "cpu"
+    if choice == "cpu":
+        return torch.device("cpu")
+    if num_gpus == 1:
+        return torch.device("cuda", 0)
+    if num_gpus >= ranks_here:
+        return torch.device("cuda", local_rank)
+    raise UserError(
+        f"--device {choice}: {ranks_here} rank(s) on this node, but this process sees "
+        f"{num_gpus} GPU(s). It has to see exactly one, or at least one for each rank. Start "
+        "fewer ranks, or use --device cpu."
+    )
+
+
+def maybe_init_dist(cfg: TrainConfig) -> RankInfo:
+    """Read torchrun's environment, select the device, then join the process group.
+
+    Collective: every rank of the job, before anything else. A single process has no group.
+
+    Raises:
+        UserError: if there is no device for this rank, or ``cfg.world_size`` isn't torchrun's.
     """
     env = os.environ
-    rank, local_rank = int(env.get("RANK", 0)), int(env.get("LOCAL_RANK", 0))
+    rank = int(env.get("RANK", 0))
+    local_rank = int(env.get("LOCAL_RANK", 0))
     world_size = int(env.get("WORLD_SIZE", 1))
     if cfg.world_size not in (1, world_size):
         raise UserError(
-            f"world_size={cfg.world_size}, but {world_size} rank(s) run: the launcher "
-            f"starts them. Use torchrun --nproc-per-node {cfg.world_size}, "
-            "or LocalRanks in a notebook."
+            f"world_size={cfg.world_size}, but {world_size} rank(s) are running: the launcher "
+            f"starts them. Use torchrun --nproc-per-node {cfg.world_size}, or LocalRanks in a "
+            "notebook."
         )
-    num_gpus = torch.cuda.device_count() if cfg.device != "cpu" else 0
-    if cfg.device == "cuda" or num_gpus:
-        # The same numbers on every rank of a node, so all raise or none.
-        if num_gpus < (ranks_here := int(env.get("LOCAL_WORLD_SIZE", 1))):
-            raise UserError(
-                f"--device {cfg.device}: {ranks_here} rank(s) on this node, {num_gpus} GPU(s). "
-                "Each rank needs its own. Start fewer ranks, or use --device cpu."
-            )
-        # Device first: a communicator made before sits on cuda:0 for every rank.
-        torch.cuda.set_device(local_rank)
-    device = torch.device("cuda", local_rank) if num_gpus else torch.device("cpu")
+    device = choose_device(cfg.device, local_rank, int(env.get("LOCAL_WORLD_SIZE", 1)))
+    if device.type == "cuda":
+        # Before the first collective or allocation: both use the current device, and until it
+        # is set that is cuda:0 on every rank.
+        torch.cuda.set_device(device)
     if world_size > 1:
         timeout = timedelta(seconds=cfg.dist_timeout_s)
         store = attempt_store(rank, world_size, timeout)
-        # Flags and small objects travel on the CPU under nccl too: no host-device sync.
-        backend = "cpu:gloo,cuda:nccl" if num_gpus else "gloo"
+        # Under nccl too, votes and small objects travel on the CPU: no host-device sync.
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(
             backend, store=store, rank=rank, world_size=world_size, timeout=timeout
         )
@@ -62,10 +87,11 @@ def maybe_init_dist(cfg: TrainConfig) -> RankInfo:
 
 
 def cleanup_dist() -> None:
-    """Leave the process group. The caller must have dropped the DDP wrapper before.
+    """Leave the process group. The caller must have dropped the DDP wrapper first.
 
-    A wrapper that outlives the group keeps gloo's threads to the interpreter's end, where they
-    abort the process after a good run (defect D27). It may sit in reference cycles, hence gc.
+    A wrapper that outlives the group keeps gloo's threads alive until the interpreter exits,
+    and there they abort the process after a successful run. Reference cycles may hold the
+    wrapper, hence gc.
     """
     gc.collect()
     if dist.is_initialized():
@@ -73,12 +99,12 @@ def cleanup_dist() -> None:
 
 
 def wrap_model(model: nn.Module, info: RankInfo, no_inputs: Tensor) -> nn.Module:
-    """DDP around ``model`` if there are peers, with its buckets in their final layout.
+    """Wrap ``model`` in DDP if there are peers, with its buckets already in their final layout.
 
-    DDP orders its gradient buckets anew after the first backward pass, and with three ranks or
-    more another layout sums in another order: a resumed run would differ in the last bits from
-    one that was never stopped (defect D28). One backward pass over a batch without samples,
-    on every start, brings the final layout before the first step.
+    DDP rearranges its gradient buckets after the first backward pass, and with three or more
+    ranks a different layout adds in a different order. A resumed run would then differ from an
+    uninterrupted one in the last bits. One backward pass over an empty batch, at every start,
+    produces the final layout before the first step.
 
     Collective: every rank.
 
@@ -95,6 +121,6 @@ def wrap_model(model: nn.Module, info: RankInfo, no_inputs: Tensor) -> nn.Module
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DDP; checkpoints hold its names, without the ``module.`` prefix."""
+    """The model inside DDP; checkpoints use its names, without the ``module.`` prefix."""
     inner: nn.Module = model.module if isinstance(model, DDP) else model
     return inner

@@ -8,7 +8,7 @@ from trainer_core.config import TrainConfig
 
 
 class TinyNet(nn.Module):
-    """A perceptron: (B, D) float to (B, C) logits."""
+    """A multilayer perceptron: (B, D) float inputs to (B, C) logits."""
 
     def __init__(
         self, input_dim: int, hidden_dim: int, num_classes: int, num_layers: int, dropout: float
@@ -26,11 +26,10 @@ class TinyNet(nn.Module):
 
 
 def build_optimizer(cfg: TrainConfig, model: nn.Module) -> torch.optim.AdamW:
-    """AdamW that decays matrices only: a decayed bias or norm gain only loses scale.
+    """AdamW that decays matrices only: decaying a bias regularizes nothing useful.
 
-    The fused kernel takes ``found_inf``, a flag on the device that withholds the update, so the
-    host need not wait for the gradients to learn whether they were finite. It exists for CPU
-    and CUDA.
+    The fused kernel reads ``found_inf``, a flag on the device that makes it skip the update. So
+    the host doesn't have to wait for the gradients to know whether they are finite.
     """
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
@@ -44,8 +43,8 @@ def build_optimizer(cfg: TrainConfig, model: nn.Module) -> torch.optim.AdamW:
 def learning_rate_at(cfg: TrainConfig, step: int) -> float:
     """Learning rate of ``step`` (from 1): linear warm-up, then a cosine down to the floor.
 
-    A function of the step has no state, so a resume cannot make it jump, and ``decay_steps`` is
-    fixed at the first start, so more epochs later do not bend the past.
+    A function of the step has no state, so a resume can't make it jump. ``decay_steps`` is
+    fixed at the first start, so adding epochs doesn't change the rate of steps already trained.
 
     Args:
         cfg: with ``decay_steps`` set.

@@ -19,17 +19,17 @@ from rehearsal.engine.reports import Fault
 from rehearsal.grading.verdict import Finding
 
 CODES = RESTART_CODES | {
-    "loads-by-itself": "the trainer's own process loads samples that workers were asked to load"
+    "loads-in-the-trainer": "the trainer's own process loads samples that are the workers' job"
 }
 # 13 samples for each of two ranks, in batches of 3: the last batch of an epoch has one.
 NUM_SAMPLES, BATCH_SIZE, EPOCHS, EVERY = 26, 3, 2, 2
 PLAN = Plan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=5)
 PLAN_OF_THREE = Plan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=3)
-LOOK = "at what the saved position counts, and at which moment"
+LOOK = "at what the saved position counts, and at when it advances"
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):
-    """Tells when it is asked in the trainer's process; a worker's records do not arrive."""
+    """Records what the trainer's own process loads; a worker's records never arrive."""
 
     def __init__(self, context: RankContext, num_samples: int) -> None:
         self.inputs, self.targets = marked_samples(num_samples)
@@ -59,22 +59,22 @@ def job(run: str, num_workers: int) -> Body:
 
 
 def seed(context: RankContext) -> None:
-    """Another random state on each rank, as in a job whose ranks have drawn by themselves."""
+    """A different random state on each rank."""
     torch.manual_seed(context.rank)
 
 
 def judge_loading(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """Before any restart."""
-    yield from judge_whole(PLAN, "at where an epoch begins and ends")(reports, earlier)
+    """An uninterrupted run, and which process loaded its samples."""
+    yield from judge_whole(PLAN)(reports, earlier)
     for report in reports:
         fetched = len(report.of("fetched"))
         if fetched >= NUM_SAMPLES // 2:
             yield Finding(
-                "loads-by-itself",
-                f"num_workers=1, and rank {report.rank}'s own process loaded {fetched} samples",
-                "loading overlaps with training in as many workers as were asked for",
+                "loads-in-the-trainer",
+                f"num_workers=1, but rank {report.rank}'s own process loaded {fetched} samples",
+                "num_workers processes load samples while the trainer's process trains",
                 "at how the loader is built",
             )
             return
@@ -92,7 +92,7 @@ def kill(step: int) -> Fault:
 SCENARIOS = [
     Scenario(name="whole", body=job("whole", 1), judge=judge_loading, deadline_s=6),
     Scenario(name="killed", body=job("a", 1), judge=judge_killed, fault=kill(3), deadline_s=6),
-    # Near the end of an epoch the loader cannot run as far ahead as elsewhere.
+    # Near the end of an epoch, the loader has less to prefetch.
     Scenario(name="again", body=job("a", 1), judge=judge_killed, fault=kill(3), deadline_s=6),
     Scenario(
         name="resumed",

@@ -1,4 +1,4 @@
-"""A folder with steps 9 and 10 of an earlier job: two jobs go on, and keep the newest."""
+"""In a folder with steps 9 and 10 of an earlier job, do two jobs resume and keep the newest?"""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from rehearsal.engine.reports import Fault
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "goes-back": "a job begins before the newest checkpoint that it finds",
-    "starts-over": "a job begins at step 0 beside its checkpoints",
-    "ranks-start-apart": "the ranks of a job begin with different steps",
-    "wrong-position": "a job begins after the newest checkpoint",
-    "keeps-the-wrong": "what is left at the end are not the newest",
-    "not-the-same-run": "killed and resumed, the weights are not those of one run",
+    "not-the-newest": "a job resumes from an older checkpoint than the newest",
+    "starts-over": "a job begins at step 0 although there are checkpoints",
+    "ranks-resume-apart": "the ranks of a job resume from different steps",
+    "wrong-position": "a job begins later than the step of the newest checkpoint",
+    "keeps-the-wrong-files": "the newest checkpoints are not the ones kept",
+    "not-the-same-run": "killed and resumed, the run ends with different weights",
 }
 STREAM, KEEP, FOUND = SampleStream(steps=12), 2, (9, 10)
 
 
 def leave_checkpoints(context: RankContext) -> None:
-    """What the earlier job left, copied: so the older file has the later time stamp."""
+    """What the earlier job left, copied, so that the older file has the later time stamp."""
     model = OddNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=STREAM.lr, momentum=0.9)
     ranks = [STREAM.shares(rank, context.world_size)(0) for rank in range(context.world_size)]
@@ -51,7 +51,7 @@ def leave_checkpoints(context: RankContext) -> None:
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Go on in the shared folder; the first job finds what an earlier one left."""
+    """Resume in the shared folder; the first job finds what an earlier one left."""
     context.init_group()
     if context.rank == 0 and not list(context.folder.glob("step-*")):
         leave_checkpoints(context)
@@ -71,41 +71,46 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
 def judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterable[Finding]:
-    """Where the job began, and, if it came to its end, what is left."""
+    """Where the job began, and, if it reached its end, which checkpoints remain."""
     newest = 11 if earlier else 10
     steps = [steps_in_stream(report, len(reports), STREAM.share) for report in reports]
     if not any(steps) and not reports[0].has_answer:
         return
     starts = [own[0] if own else STREAM.steps for own in steps]
-    text = f"the folder holds checkpoints of steps {newest - 1} and {newest}; the ranks begin "
-    text += f"with steps {some(starts)}"
-    rule = "a run goes on from its newest checkpoint, on all ranks"
+    text = f"the folder held the checkpoints of steps {newest - 1} and {newest}; the ranks "
+    text += f"began at steps {some(starts)}"
+    rule = "all ranks resume from the newest checkpoint"
     look = "at how the newest is found: what would it be among steps 2, 9, 10 and 100?"
     if len(set(starts)) > 1:
-        yield Finding("ranks-start-apart", text, rule, "at what each rank finds by itself")
+        yield Finding("ranks-resume-apart", text, rule, "at what each rank finds by itself")
     elif starts[0] == 0:
-        yield Finding("starts-over", text, rule, "at what is looked for in a folder of before")
+        yield Finding(
+            "starts-over",
+            text,
+            rule,
+            "at what a start looks for in a folder from before the fix",
+        )
     elif starts[0] != newest:
-        code = "goes-back" if starts[0] < newest else "wrong-position"
+        code = "not-the-newest" if starts[0] < newest else "wrong-position"
         yield Finding(code, text, rule, look)
     elif all(report.has_answer for report in reports):
         files = reports[0].answer["files"]
         left = sorted(int(re.findall(r"\d+", name)[0]) for name in files)
         if left != [STREAM.steps - 1, STREAM.steps]:
-            text = f"with keep={KEEP}, {some(sorted(files))} are left after step {STREAM.steps}"
-            rule = "what is deleted is older than what stays"
-            yield Finding("keeps-the-wrong", text, rule, "at every place that takes an order")
+            text = f"with keep={KEEP}, {some(sorted(files))} remain after step {STREAM.steps}"
+            rule = "delete the oldest, keep the newest"
+            yield Finding("keeps-the-wrong-files", text, rule, "at every place that sorts")
         yield from differs_from_one_run(reports)
 
 
 SCENARIOS = [
     Scenario(
-        name="goes on",
+        name="resumes",
         body=body,
         judge=judge,
         deadline_s=5,
         fault=Fault(rank=0, at="forward", count=2),
         judges_failures=True,
     ),
-    Scenario(name="goes on again", body=body, judge=judge, deadline_s=5, judges_failures=True),
+    Scenario(name="resumes again", body=body, judge=judge, deadline_s=5, judges_failures=True),
 ]

@@ -14,16 +14,16 @@ from rehearsal.kit.observe.restart import Body, trains
 from .strike import WRITES, strike
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, Judge
+from rehearsal.grading.verdict import Finding, Judge, counted
 
 CODES = {
     **RESTART_CODES,
-    "crash-loop": "a restart fails on what the killed run has left",
-    "no-checkpoint": "a run writes fewer files than it has checkpoints",
+    "crash-loop": "a restart fails on the files that a killed run left",
+    "no-checkpoint": "a run writes fewer files than checkpoints are due",
 }
 PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 2
-LOOK = "at what lies in the folder, under which names, at each moment of a save"
+LOOK = "at which files are in the folder, under which names, at each moment of a save"
 
 
 def train_in(run: str, count: int = 0, data: bytes | None = None) -> Body:
@@ -47,15 +47,16 @@ def train_in(run: str, count: int = 0, data: bytes | None = None) -> Body:
 def judge_saves(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """Before any restart."""
-    yield from judge_whole(PLAN, "at what all ranks begin with")(reports, earlier)
+    """An uninterrupted run, and how many files it wrote."""
+    yield from judge_whole(PLAN)(reports, earlier)
     files = [event for report in reports for event in report.of("file")]
     writes = [event for event in files if event["op"] in WRITES and event["path"]]
     if len(writes) < PLAN.steps // EVERY:
         yield Finding(
             "no-checkpoint",
-            f"{len(writes)} files written in {PLAN.steps} steps; one is due every {EVERY}",
-            "what is not on disk is lost with the process",
+            f"the run wrote {counted(len(writes), 'file')} in {PLAN.steps} steps; with "
+            f"checkpoint_every={EVERY}, {PLAN.steps // EVERY} checkpoints are due",
+            "what is not on disk is lost when the process dies",
             "at what the loop does every few steps",
         )
 
@@ -68,28 +69,33 @@ def restarted(name: str) -> Judge:
     ) -> Iterator[Finding]:
         writer = earlier[name][0]
         if not killed(writer):
-            return  # this design has no such moment
+            return  # this design has no such moment to be killed in
         in_step = len(writer.of("optimizer_step"))
         failures = [report.failure for report in reports if report.failure]
         if failures and failures[0]:
             last = writer.of("file")[-1]
             yield Finding(
                 "crash-loop",
-                f"rank 0 was killed in {last['op']} of {last['path']}, in the save of step "
-                f"{in_step}; the restart fails: {failures[0].kind}: "
-                f"{failures[0].message[:120]}",
-                "a kill costs at most the steps since the last checkpoint, and each restart "
-                "finds one that is whole, or none",
+                f"rank 0 was killed in {last['op']} of {name_of(last)} while it saved step "
+                f"{in_step}; then the restart failed with {failures[0].kind}: "
+                f"{failures[0].message.split('. ')[0][:120]}",
+                "a kill costs at most the steps since the last checkpoint; each restart finds "
+                "an intact checkpoint, or none",
                 LOOK,
             )
         elif all(report.has_answer for report in reports):
-            # The save that was interrupted may count, if it was as good as done.
+            # The interrupted save may count, if it was as good as complete.
             start = PLAN.steps - most_steps(reports)
             start = start if start == in_step else in_step - EVERY
             whole = "whole" if len(reports) == 2 else ""
             yield from judge_restart(PLAN, whole, LOOK, {name: start})(reports, earlier)
 
     return judge
+
+
+def name_of(file: Mapping[str, str]) -> str:
+    """A file's path within the folder that ``train`` was given."""
+    return file["path"].partition("/")[2]
 
 
 def pair(run: str, count: int, data: bytes | None, world_size: int = 2) -> list[Scenario]:

@@ -13,9 +13,9 @@ WRITES = ("open", "torch.save")  # operations of "file" events
 
 
 def strike(context: RankContext, count: int, data: bytes | None) -> None:
-    """End this rank in its ``count``-th write to the folder, which leaves ``data`` of the file.
+    """End this rank in its ``count``-th write to the folder; ``data`` is all that was written.
 
-    With ``data`` None: before its ``count``-th rename, removal or the like.
+    If ``data`` is None: before its ``count``-th rename, removal or the like.
     """
     record: Callable[..., None] = context.record
     seen = 0

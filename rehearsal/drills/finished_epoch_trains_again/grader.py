@@ -1,4 +1,4 @@
-"""Killed right after an epoch's end, in its middle, and started again when all is done."""
+"""Killed right after an epoch's end and in the middle of one; started again when finished."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rehearsal.grading.verdict import Finding, Judge
 
 CODES = {
     **RESTART_CODES,
-    "epoch-left-out": "every sample is trained too rarely",
-    "epoch-trained-again": "every sample is trained too often",
-    "no-save-at-the-epochs-end": "a restart after an epoch's end begins before it",
-    "trains-after-the-end": "a run that is done is started again, and trains",
+    "epoch-skipped": "a restart skips an epoch: every sample is trained too few times",
+    "epoch-trained-again": "a restart trains an epoch again: every sample comes too often",
+    "no-save-at-epoch-end": "no checkpoint is saved at an epoch's end",
+    "finished-run-trains": "a finished run trains, or loses its weights, when started again",
 }
 # Five steps an epoch, the last of 3 samples; checkpoints after steps 4, 5, 8, 10, 12 and 15.
 PLAN = Plan(num_samples=23, epochs=3, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 4
-LOOK = "at what the newest checkpoint says about where the run stands, and when it says so"
-WHOLE = judge_whole(PLAN, "at where an epoch begins and ends")
-OF_ALL_SAMPLES = {"never-trained": "epoch-left-out", "trained-twice": "epoch-trained-again"}
+LOOK = "at which position the newest checkpoint gives, and at when it is written"
+WHOLE = judge_whole(PLAN)
+OF_ALL_SAMPLES = {"never-trained": "epoch-skipped", "trained-twice": "epoch-trained-again"}
 
 
 def train_in(run: str, every: int = EVERY) -> Body:
@@ -67,10 +67,10 @@ def judge_after_epoch(
     taken = most_steps(reports)
     if taken == PLAN.steps - 4 and not any(miscounted(from_4, PLAN.num_samples, PLAN.epochs)):
         yield Finding(
-            "no-save-at-the-epochs-end",
-            f"killed after step 6, the restart took {taken} steps and began with step 5, the "
-            "last of epoch 0, that had been trained",
-            "there is a checkpoint at each epoch's end",
+            "no-save-at-epoch-end",
+            f"killed after step 6, the run trained step 5, the last of epoch 0, again: the "
+            f"restart took {taken} steps instead of {PLAN.steps - 5}",
+            "a checkpoint is saved at each epoch's end",
             "at what is saved after the last batch of an epoch",
         )
         return
@@ -80,16 +80,16 @@ def judge_after_epoch(
 def judge_done(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """Started when nothing is left to do."""
+    """A finished run, started again."""
     taken = most_steps(reports)
     weights = earlier["whole"][0].answer["weights"]
     difference, _ = largest_difference(weights, reports[-1].answer["weights"])
     if taken or difference != 0:
         yield Finding(
-            "trains-after-the-end",
-            f"a run of {PLAN.steps} steps that was done and is started again takes {taken} "
-            f"steps; its weights are {difference:.2g} away from those that it ended with",
-            "a run that is done stays as it is",
+            "finished-run-trains",
+            f"started again, a finished run of {PLAN.steps} steps took {taken} more; its "
+            f"weights then differed by up to {difference:.2g} from those it had ended with",
+            "starting a finished run again takes no step and leaves the final weights in place",
             LOOK,
         )
 

@@ -1,4 +1,4 @@
-"""Which gradient did each step follow, and which norm was logged, on 1, 2 and 3 ranks?"""
+"""Which gradient did each step follow, and which norm was returned, on 1, 2 and 3 ranks?"""
 
 from __future__ import annotations
 
@@ -13,37 +13,38 @@ from rehearsal.kit.judge.clipping import Vector, away, norm, ways_to_clip
 from rehearsal.kit.judge.collectives import mismatched_collectives
 from rehearsal.kit.judge.coverage import coverage_findings
 from rehearsal.kit.judge.findings import first_of
+from rehearsal.kit.judge.weights import STAY_EQUAL
 from rehearsal.kit.observe.samples import OddNet, watch_samples
 from .watch import StepWatch, outlying_samples
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
-    "collective-on-some-ranks": "the run stands still: not all ranks issued a collective",
+    "collective-on-some-ranks": "the run hangs: not all ranks issued the same collectives",
     "trained-twice": "a sample is trained more than once per epoch",
     "never-trained": "a sample is left out",
-    "other-steps": "not one optimizer step per global batch",
-    "micro-batch-too-large": "a pass has more samples than a micro-batch may have",
+    "other-steps": "a global batch is not one optimizer step",
+    "micro-batch-too-large": "a forward pass takes more than micro_batch_size samples",
     "ranks-differ": "the ranks take different steps",
-    "clipped-per-micro-batch": "a gradient is shortened before all micro-batches are in it",
-    "clipped-per-rank": "a gradient is shortened before all ranks are in it",
-    "norm-of-norms": "the right gradient is shortened by a norm that is not its own",
-    "clipped-in-parts": "parameters or elements are shortened each by itself",
-    "clipped-up": "a gradient within the bound is made longer",
-    "not-clipped": "a gradient beyond the bound keeps its length",
-    "another-gradient": "a step follows none of these",
-    "logs-another-norm": "what train returns is not the norm of the steps' gradients",
+    "clipped-per-micro-batch": "a gradient is clipped before all micro-batches are in it",
+    "clipped-per-rank": "a gradient is clipped before all ranks are in it",
+    "norm-of-norms": "the right gradient is clipped by a norm that is not its own",
+    "clipped-in-parts": "each parameter or element is clipped by itself",
+    "clipped-up": "a gradient within the bound is scaled up",
+    "not-clipped": "a gradient beyond the bound is not clipped",
+    "another-gradient": "a step follows a gradient that none of these explains",
+    "logs-the-wrong-norm": "train does not return the norms of the steps' gradients",
 }
-# Two steps of 9 samples, each with an outlier, and one of 2: of three ranks one gets none.
+# Two steps of 9 samples, each with an outlier, and one of 2: one of three ranks gets none.
 NUM_SAMPLES, GLOBAL_BATCH_SIZE, MICRO_BATCH_SIZE, EPOCHS = 20, 9, 2, 2
 STEPS, MAX_NORM, LR = 6, 4.0, 0.05
 SIZES = [9, 9, 2]
-# Where the parameters that are used lie in a gradient: weight and bias of two layers.
+# Where each used parameter lies in the gradient: weight and bias of two layers.
 TENSORS = [[slice(0, 20)], [slice(20, 24)], [slice(24, 32)], [slice(32, 34)]]
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Train on unlike weights per rank; tell what each step was made of, and the log."""
+    """Train from different weights per rank; return each step's facts and the norms."""
     context.init_group()
     model, (inputs, targets) = OddNet(seed=context.rank), outlying_samples(NUM_SAMPLES)
     watch_samples(context, model)
@@ -64,67 +65,71 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
 def judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterable[Finding]:
-    """The findings of one job: those that explain the others."""
+    """The findings of one job: the first, which explain the others."""
     if any(not report.has_answer for report in reports):
         return mismatched_collectives(reports)
-    look = "at the samples that a rank takes of a step"
+    look = "at which of a step's samples each rank takes"
     parts = [coverage_findings(reports, NUM_SAMPLES, EPOCHS, look), shape_findings(reports)]
     steps = (step_findings(reports, step) for step in range(STEPS))
     return first_of(*parts, *steps, log_findings(reports))
 
 
 def shape_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """Steps and micro-batches as they were asked for."""
+    """Whether steps and micro-batches have the right sizes."""
     for report in reports:
         steps = report.answer["steps"]
         if len(steps) != STEPS:
-            found = f"rank {report.rank} of {len(reports)} takes {len(steps)} optimizer steps "
+            found = f"rank {report.rank} of {len(reports)} took {len(steps)} optimizer steps "
             found += f"in {EPOCHS} epochs of {STEPS // EPOCHS} global batches"
-            rule = "accumulated micro-batches of all ranks are one step"
+            rule = "all micro-batches of a global batch, on all ranks, are one optimizer step"
             yield Finding("other-steps", found, rule, "at when the optimizer steps")
             return
         most = max(len(ids) for step in steps for ids in step["micro_batches"] or [[]])
         if most > MICRO_BATCH_SIZE:
-            found = (
-                f"rank {report.rank} of {len(reports)} ran {most} samples in one pass, with "
-            )
-            found += f"micro_batch_size={MICRO_BATCH_SIZE}"
-            rule = "a micro-batch is what fits into memory"
+            found = f"with micro_batch_size={MICRO_BATCH_SIZE}, rank {report.rank} of "
+            found += f"{len(reports)} ran {most} samples in one forward pass"
+            rule = "a micro-batch is as much as fits into memory"
             yield Finding("micro-batch-too-large", found, rule, "at what goes into the model")
             return
 
 
 def step_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]:
-    """What the step followed, on all ranks."""
-    told = [report.answer["steps"][step] for report in reports]
-    where = f"step {step + 1}, of {SIZES[step % 3]} samples on {len(reports)} rank(s), "
-    followed: Vector = told[0]["followed"]
-    for rank, own in enumerate(told):
+    """Which gradient the step followed, on all ranks."""
+    by_rank = [report.answer["steps"][step] for report in reports]
+    where = f"on {counted(len(reports), 'rank')}, step {step + 1} ({SIZES[step % 3]} samples) "
+    followed: Vector = by_rank[0]["followed"]
+    for rank, own in enumerate(by_rank):
         if not away(own["followed"], followed)[0] < 1e-4:
-            found = f"{where}moved ranks 0 and {rank} unlike: by gradients of norm "
+            found = f"{where}moved ranks 0 and {rank} differently: by gradients of norm "
             found += f"{norm(followed):.3g} and {norm(own['followed']):.3g}"
-            rule = "ranks that start alike and follow the same gradients stay alike"
-            yield Finding("ranks-differ", found, rule, "at what each rank knows by itself")
+            look = "at what each rank uses that the others do not have"
+            yield Finding("ranks-differ", found, STAY_EQUAL, look)
             return
-    sums = [own["sums"] for own in told]
-    rule = "a step follows the mean gradient of its samples, shortened as a whole to max_norm "
-    rule += "if it is longer; how the samples were dealt changes nothing"
-    look = "at the moment at which the gradient is shortened: what is in it by then?"
+    sums = [own["sums"] for own in by_rank]
+    rule = "a step follows the mean gradient of its samples, clipped as a whole to max_norm; "
+    rule += "how the samples were split changes nothing"
+    look = "at the moment when the gradient is clipped: what has been added to it by then?"
     for code, words, vector in ways_to_clip(
         sums, SIZES[step % 3], MAX_NORM, {"tensor": TENSORS}
     ):
         if away(followed, vector)[0] < 1e-3:
             if code:
-                found = f"{where}followed {words}; norm {norm(vector):.3g}, bound {MAX_NORM:g}"
+                found = f"{where}followed {words}; its norm is {norm(vector):.3g}, and "
+                found += f"max_norm={MAX_NORM:g}"
                 yield Finding(code, found, rule, look)
             return
     found = f"{where}followed a gradient of norm {norm(followed):.3g} that is not the mean of "
-    found += "its samples, however shortened"
-    yield Finding("another-gradient", found, rule, "at every factor of a loss and of the bound")
+    found += "its samples, however clipped"
+    yield Finding(
+        "another-gradient",
+        found,
+        rule,
+        "at every factor applied to the loss and to the gradient",
+    )
 
 
 def log_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """The log, beside the norms that the gradients had."""
+    """The returned norms, compared with those of the gradients."""
     right = []
     for step in range(STEPS):
         vectors = [v for report in reports for v in report.answer["steps"][step]["sums"]]
@@ -137,17 +142,13 @@ def log_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
         pairs = list(zip(log, right, strict=False))
         wrong = [n for n, (a, b) in enumerate(pairs) if not math.isclose(a, b, rel_tol=1e-3)]
         if len(log) != STEPS or wrong:
-            found = (
-                f"rank {report.rank} of {len(reports)} returned {len(log)} norms for {STEPS} "
-            )
-            found += "steps"
+            found = f"rank {report.rank} of {len(reports)} returned "
+            found += f"{counted(len(log), 'norm')} for {STEPS} steps"
             if wrong:
-                found += (
-                    f"; for step {wrong[0] + 1} {log[wrong[0]]:.4g}, where the mean gradient "
-                )
-                found += f"had {right[wrong[0]]:.4g}"
-            rule = "the log tells the length of the step's gradient, before it is shortened"
-            yield Finding("logs-another-norm", found, rule, "at which gradient is measured")
+                found += f"; for step {wrong[0] + 1} it is {log[wrong[0]]:.4g}, while the mean "
+                found += f"gradient's norm was {right[wrong[0]]:.4g}"
+            rule = "train returns the norm of each step's gradient before clipping"
+            yield Finding("logs-the-wrong-norm", found, rule, "at which gradient is measured")
             return
 
 

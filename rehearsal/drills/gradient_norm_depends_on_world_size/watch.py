@@ -1,4 +1,4 @@
-"""What each optimizer step of a rank was made of, and what it followed. Runs in the ranks."""
+"""What went into each optimizer step of a rank, and what it followed. Runs in the ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rehearsal.kit.observe.samples import OddNet, ids_of, marked_samples
 
 
 def outlying_samples(count: int) -> tuple[Tensor, Tensor]:
-    """Inputs (n, D) and targets (n, 2); samples 4, 13, 22, ... are far from all others."""
+    """Inputs (n, D) and targets (n, 2); samples 4, 13, 22, ... are outliers."""
     inputs, targets = marked_samples(count)
     targets *= 0.3
     targets[4::9] *= 40
@@ -23,7 +23,7 @@ def outlying_samples(count: int) -> tuple[Tensor, Tensor]:
 
 
 def used_parameters(model: OddNet) -> list[Tensor]:
-    """Those that take part in the loss."""
+    """Those that the loss depends on."""
     return [p for name, p in model.named_parameters() if name != "unused"]
 
 
@@ -39,7 +39,7 @@ class StepWatch:
         register_optimizer_step_post_hook(self._ends)
 
     def flat(self) -> Tensor:
-        """All weights that are used, as they are now."""
+        """All used weights, as they are now."""
         return torch.cat([p.detach().flatten().clone() for p in used_parameters(self.model)])
 
     def _forward(self, _: Any, inputs: tuple[Tensor, ...]) -> None:
@@ -54,8 +54,8 @@ class StepWatch:
         self.now = []
 
     def facts(self, inputs: Tensor, targets: Tensor, lr: float) -> list[dict[str, Any]]:
-        """Of each step: its micro-batches, the gradients of their summed errors, its own."""
-        told = []
+        """For each step: its micro-batches, their gradients of summed errors, and its own."""
+        facts = []
         for micro_batches, before, after in self.steps:
             twin = OddNet()
             parameters = used_parameters(twin)
@@ -68,5 +68,5 @@ class StepWatch:
                 grads = torch.autograd.grad(errors, parameters)
                 sums.append(torch.cat([grad.flatten() for grad in grads]))
             followed = (before - after) / lr
-            told.append({"micro_batches": micro_batches, "sums": sums, "followed": followed})
-        return told
+            facts.append({"micro_batches": micro_batches, "sums": sums, "followed": followed})
+        return facts

@@ -1,6 +1,6 @@
 """A run's calls, which may differ in learning rate and weight decay: what should each step use?
 
-Where the run stands carries over from one call to the next; its settings do not.
+The run's position carries over from one call to the next; its settings do not.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Call(NamedTuple):
 
 
 def factor(step: int) -> float:
-    """A warm-up, then a decay."""
+    """A warmup, then a decay."""
     return min(1.0, (step + 1) / 3) * float(0.9**step)
 
 
 def samples_of(step: int) -> list[int]:
-    """What a step trains, on all ranks together."""
+    """The samples of a step, over all ranks."""
     first = step * GLOBAL_BATCH_SIZE
     return [i % NUM_SAMPLES for i in range(first, first + GLOBAL_BATCH_SIZE)]
 
@@ -50,21 +50,22 @@ def setting_findings(
     ways += [("another", now.settings(other, step))]
     ways += [("again", now.settings(name, step - now.start))]
     right = ways[0][1]
-    for at, what in enumerate(("rate", "decay")):
+    for at, what in enumerate(("learning rate", "weight decay")):
         close = [
             way for way, pair in ways if math.isclose(pair[at], settings[at], rel_tol=1e-5)
         ]
         if "" in close:
             continue
         codes = {
-            "old": f"old-{what}",
+            "old": ("old-rate", "old-decay")[at],
             "another": "settings-of-another-group",
-            "again": "schedule-begins-again",
+            "again": "schedule-restarts",
         }
-        code = codes[close[0]] if close else "other-rate"
-        found = f"{about}{what} {settings[at]:.4g}; this call asks for {right[at]:.4g}"
+        code = codes[close[0]] if close else "wrong-rate"
+        found = f"{about}a {what} of {settings[at]:.4g}; this call asks for {right[at]:.4g}"
         if at == 0:
-            found += f", {factor(step):.4g} of {right[at] / factor(step):.4g}"
-        look = "at all that a state dict brings back, and at who sets it, when, once more"
+            base = right[at] / factor(step)
+            found += f", which is factor(s)={factor(step):.4g} times {base:.4g}"
+        look = "at everything that a state dict brings back, and at what sets it again later"
         yield Finding(code, found, RULE, look)
         return

@@ -1,4 +1,4 @@
-"""A file of an earlier call, a call with other settings that is killed, and a third one."""
+"""A checkpoint of an earlier call; a call with new settings, which is killed; and a third."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from .calls import GLOBAL_BATCH_SIZE, NUM_SAMPLES, RULE, Call, samples_of, setti
 from .reference import go_through, watch_settings
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, Judge
+from rehearsal.grading.verdict import Finding, Judge, counted
 
 CODES = {
-    "starts-over": "a call begins at step 0 beside a file",
-    "wrong-position": "a call begins before or behind the step that the file is of",
-    "other-steps": "a call takes another number of steps than are left",
-    "old-rate": "a parameter learns with the rate of an earlier call",
-    "old-decay": "a parameter decays as in an earlier call",
-    "settings-of-another-group": "a parameter has the rate or the decay of another group",
-    "schedule-begins-again": "the rates are those of the schedule's first steps",
-    "other-rate": "a parameter learns with a rate, or decays by one, that no call asks for",
+    "starts-over": "a call begins at step 0 although there is a checkpoint",
+    "wrong-position": "a call does not begin at the checkpoint's step",
+    "other-steps": "a call takes more or fewer steps than are left",
+    "old-rate": "a parameter uses the learning rate of an earlier call",
+    "old-decay": "a parameter uses the weight decay of an earlier call",
+    "settings-of-another-group": "a parameter uses the rate or decay of another group",
+    "schedule-restarts": "the schedule starts over: the rates are those of its first steps",
+    "wrong-rate": "a parameter uses a rate or a decay that no call asks for",
     "ranks-differ": "the ranks end a step with different weights",
-    "moments-lost": "the optimizer begins anew",
-    "not-the-same-run": "a step with the right settings ends elsewhere",
+    "moments-lost": "the optimizer starts fresh",
+    "not-the-same-run": "a step with the right settings ends with the wrong weights",
 }
 STEPS, SAVE_EVERY = 10, 2
-# The file is of step 4; the second call is killed after step 7, and step 6 is saved.
+# The checkpoint is of step 4; the second call is killed after step 7, with step 6 saved.
 FILE, SECOND, THIRD = Call(0, 0.05, 0.1), Call(4, 0.02, 0.4), Call(6, 0.03, 0.0)
 
 
@@ -70,7 +70,7 @@ def body_of(run: str, calls: Sequence[Call], steps: int = STEPS) -> Body:
 
 
 def judge_of(calls: Sequence[Call], steps: int = STEPS) -> Judge:
-    """What the last of the calls did; its first finding explains the others."""
+    """The judge of the last call; its first finding explains the others."""
     return only_first(lambda reports, _: findings(reports, calls, steps))
 
 
@@ -82,23 +82,24 @@ def findings(
     taken = max(len(report.of("before_step")) for report in reports)
     if not taken and not ended:
         return
-    where = f"{len(reports)} ranks, lr={now.lr:g}, weight_decay={now.weight_decay:g}"
-    where += f" on a file of step {now.start}" * (now.start > 0)
+    where = f"on {len(reports)} ranks, with lr={now.lr:g}, weight_decay={now.weight_decay:g}"
+    where += f" and a checkpoint of step {now.start}" * (now.start > 0)
     first = sorted(sample for report in reports for sample in first_samples(report))
     if first != sorted(samples_of(now.start)):
-        found = f"{where}: the first step trains samples {some(first) or 'none'}; step "
-        found += f"{now.start + 1} has {some(sorted(samples_of(now.start)))}"
+        found = f"{where}, the first step trained samples {some(first) or 'none'}; step "
+        found += f"s={now.start} has samples {some(sorted(samples_of(now.start)))}"
         is_over = now.start > 0 and first == sorted(samples_of(0))
         code = "starts-over" if is_over else "wrong-position"
-        yield Finding(code, found, RULE, "at what is read of a file, when, and on whose word")
+        yield Finding(code, found, RULE, "at what is read from the checkpoint, and when")
         return
     for step, number in enumerate(range(taken), now.start):
         if step < steps:
             yield from step_findings(
-                reports, calls, step, number, f"{where}: step {step + 1}, "
+                reports, calls, step, number, f"{where}, in step s={step}, "
             )
     if now.start + taken > steps or (ended and now.start + taken < steps):
-        found = f"{where}: {taken} steps; of {steps}, {steps - now.start} were left"
+        found = f"{where}, the call took {counted(taken, 'step')}; of steps={steps}, "
+        found += f"{steps - now.start} were left"
         yield Finding("other-steps", found, RULE, "at what ends the loop")
 
 
@@ -116,7 +117,7 @@ def step_findings(
     for report in reports:
         for event in report.of("before_step")[number : number + 1]:
             for name, settings in event["settings"].items():
-                about = f"{where}rank {report.rank}, {name}: "
+                about = f"{where}rank {report.rank} used for {name} "
                 yield from setting_findings(calls, step, name, settings, about)
     reference = reports[0].of("reference")[0]
     ends = [e["weights"] for r in reports for e in r.of("stepped")[number : number + 1]]
@@ -125,20 +126,21 @@ def step_findings(
     difference, name = largest_difference(ends[0], reference["right"][step])
     if not difference < 1e-4:
         forgets = largest_difference(ends[0], reference["forgets"][step])[0] < 1e-4
-        found = f"{where}with the right settings, ends {difference:.2g} away in {name}"
-        found += "; an optimizer without a past ends there" * forgets
-        look = "at what a step depends on besides weights, samples and settings"
+        found = f"{where}the settings are right, but the weights differ by up to "
+        found += f"{difference:.2g}, in {name}, from those of an uninterrupted run"
+        found += "; an optimizer without its moments ends there" * forgets
+        look = "at what else a step depends on, besides weights, samples and settings"
         code = "moments-lost" if forgets else "not-the-same-run"
         yield Finding(code, found, RULE, look)
-    about = f"{where}with the right settings: "
-    yield from ranks_differ(ends, "at which ranks restore what", where=about)
+    about = f"{where}the settings are right, but "
+    yield from ranks_differ(ends, "at which rank restores what", where=about)
 
 
 CALLS = [FILE, SECOND, THIRD]
 FRESH = [Call(0, 0.04, 0.2)]
 SCENARIOS = [
     Scenario(
-        name="another rate",
+        name="a lower rate",
         body=body_of("a", CALLS[:2]),
         judge=judge_of(CALLS[:2]),
         fault=Fault(rank=1, at="optimizer_step", count=3),
@@ -146,7 +148,7 @@ SCENARIOS = [
         judges_failures=True,
     ),
     Scenario(
-        name="a third one",
+        name="a third call",
         body=body_of("a", CALLS),
         judge=judge_of(CALLS),
         deadline_s=5,

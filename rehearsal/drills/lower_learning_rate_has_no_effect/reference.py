@@ -54,7 +54,7 @@ def go_through(
 def write_checkpoint(
     file: Path, model: nn.Module, optimizer: torch.optim.Optimizer, call: Call, steps: int
 ) -> None:
-    """As torch's schedule and optimizer write themselves down."""
+    """A checkpoint as torch's schedule and optimizer write it."""
     for group, scale in zip(optimizer.param_groups, (1, 2), strict=True):
         group["lr"] = group["initial_lr"] = scale * call.lr
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor, last_epoch=steps - 1)
@@ -64,7 +64,7 @@ def write_checkpoint(
 
 
 def watch_settings(context: RankContext, model: nn.Module) -> None:
-    """Write down with which rate and decay each parameter steps, and the weights afterwards."""
+    """Record each parameter's rate and decay in every step, and the weights after it."""
     names = {id(p): name for name, p in model.named_parameters() if name != "unused"}
 
     def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:

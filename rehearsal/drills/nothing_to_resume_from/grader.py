@@ -1,8 +1,9 @@
-"""Killed before one file operation after the other: each next job goes on where it must."""
+"""Killed before one file operation after another: does each next job resume where it must?"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,17 +17,17 @@ from rehearsal.kit.observe.samples import OddNet, watch_samples, weights_of
 from rehearsal.kit.observe.stream import SampleStream
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, is_echo
+from rehearsal.grading.verdict import Finding, counted, is_echo
 
 CODES = {
     "never-saves": "no checkpoint is written",
-    "unreadable-checkpoint": "after a kill, what is found cannot be loaded",
-    "lost-progress": "after a kill, a checkpoint that had been complete is gone",
-    "ranks-start-apart": "the ranks of a job begin with different steps",
-    "skips-a-step": "a step is not trained by any job",
-    "keeps-too-many": "more checkpoints are left than were asked for",
-    "keeps-too-few": "fewer checkpoints are left, or not the newest",
-    "not-the-same-run": "killed and resumed, the weights are not those of one run",
+    "unreadable-checkpoint": "after a kill, the next start cannot load what it finds",
+    "lost-progress": "after a kill, a complete checkpoint is gone",
+    "ranks-resume-apart": "the ranks of a job resume from different steps",
+    "skips-a-step": "a step is never trained",
+    "keeps-too-many": "more than keep checkpoints remain",
+    "keeps-too-few": "fewer than keep checkpoints remain, or not the newest",
+    "not-the-same-run": "killed and resumed, the run ends with different weights",
 }
 STREAM = SampleStream(steps=20)
 
@@ -55,49 +56,49 @@ def judge_start(
 ) -> Iterable[Finding]:
     """Where a job began, against where the jobs before it were killed."""
     steps = [steps_in_stream(report, len(reports), STREAM.share) for report in reports]
-    # A step's forward pass tells that the save of the step before it was done.
+    # A step's forward pass shows that the save of the previous step was complete.
     before = [steps_in_stream(job[0], len(job), STREAM.share) for job in chain]
     done = max((step for of_job in before for step in of_job), default=0)
     files = [file for job in chain[-1:] for file in job[0].of("file") if file["path"]]
-    told = "; ".join(f"{file['op']} {file['path']}" for file in files[-3:])
-    where = (
-        f"{done} steps were saved when a job was killed. Its last file operations, with the "
-    )
-    where += f"kill before the last of them: {told}. The next job "
+    last = "; ".join(f"{file['op']} {Path(file['path']).name}" for file in files[-3:])
+    where = f"a job was killed with {counted(done, 'step')} completed, right before the last "
+    where += f"of these file operations: {last}. The next job "
     for report in reports:
         if chain and report.failure and not is_echo(report) and not steps[report.rank]:
             failure = f"{report.failure.kind}: {report.failure.message[:80]}"
-            rule = "whatever a kill leaves behind, a whole checkpoint is found"
-            look = "at the names under which a file is written and searched"
+            rule = "whatever a kill leaves behind, the next start finds a complete checkpoint"
+            look = "at the names under which files are written, and looked for"
             yield Finding("unreadable-checkpoint", f"{where}raised {failure}", rule, look)
             return
     if not steps[0] and not reports[0].has_answer:
         return  # killed before its first step
     starts = [own[0] if own else STREAM.steps for own in steps]
-    text, look = f"{where}began with step", "at what the folder holds between two operations"
+    text, look = f"{where}began at step", "at what the folder holds between two operations"
     if starts[0] < done:
-        rule = "there is a whole checkpoint at every moment after the first"
+        rule = "every step is saved, and a kill loses no completed save"
         yield Finding("lost-progress", f"{text} {starts[0]}", rule, look)
     elif all(steps) and len(set(starts)) > 1:
         found = f"{text}s {some(starts)} on its ranks"
-        yield Finding("ranks-start-apart", found, "a job has one position", look)
+        rule = "all ranks resume from the same step"
+        yield Finding("ranks-resume-apart", found, rule, "at which ranks load the checkpoint")
     elif starts[0] > done + 1:
-        yield Finding("skips-a-step", f"{text} {starts[0]}", "what is saved was trained", look)
+        rule = "a checkpoint's step is the number of completed steps"
+        yield Finding("skips-a-step", f"{text} {starts[0]}", rule, look)
 
 
 def scenario(number: int, fault: Fault | None) -> Scenario:
-    """A job that goes on from what its predecessor left; killed, unless it is the last."""
+    """A job that resumes from what its predecessor left; killed, unless it is the last."""
 
     def judge(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterable[Finding]:
         yield from judge_start(reports, list(earlier.values()))
-        # A file object is not torn: its save is killed at other operations.
+        # A save through a file object cannot be torn; it is killed at other operations.
         was_due = fault is not None and fault.at != "torn" and not killed(reports[0])
         if was_due and reports[0].has_answer:
-            text = "rank 0 trained to the end, and no kill within a save came upon it"
-            rule = "each step is followed by a checkpoint"
-            yield Finding("never-saves", text, rule, "at who saves, and when")
+            text = "rank 0 trained to the end without a save in which it could be killed"
+            rule = "a checkpoint is saved after each step"
+            yield Finding("never-saves", text, rule, "at which rank saves, and when")
         elif all(report.has_answer for report in reports):
             yield from judge_end(reports, keep=1)
 
@@ -112,15 +113,17 @@ def scenario(number: int, fault: Fault | None) -> Scenario:
 
 
 def judge_end(reports: Sequence[RankReport], keep: int) -> Iterable[Finding]:
-    """What is left behind, and the weights."""
+    """Which checkpoints remain, and the final weights."""
     answer, wanted = reports[0].answer, STREAM.steps + 1 - keep
     left = sorted(int(name.split("-")[1].split(".")[0]) for name in answer["files"])
-    text = f"with keep={keep}, checkpoints of steps {some(left)} are left"
-    rule = f"after step {STREAM.steps} those of the newest {keep} step(s) are left"
+    text = f"with keep={keep}, the checkpoints that remain are those of steps "
+    text += some(left) or "(none)"
+    rule = "a finished run leaves exactly the newest keep checkpoints"
+    look = "at which files are deleted, and when"
     if len(left) > keep:
-        yield Finding("keeps-too-many", text, rule, "at which are deleted, and when")
+        yield Finding("keeps-too-many", text, rule, look)
     elif left != list(range(wanted, STREAM.steps + 1)):
-        yield Finding("keeps-too-few", text, rule, "at which are deleted, and when")
+        yield Finding("keeps-too-few", text, rule, look)
     yield from differs_from_one_run(reports)
 
 

@@ -1,4 +1,4 @@
-"""The ranks stay alike to the end of each epoch, on the mean gradient, at one sync per step."""
+"""The ranks stay equal through each epoch's end, on the mean gradient, with one sync a step."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.kit.judge.collectives import bytes_reduced, mismatched_collectives
 from rehearsal.kit.judge.coverage import coverage_findings, steps_taken
+from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
-    "collective-on-some-ranks": "the run stands still: not all ranks issued a collective",
+    "collective-on-some-ranks": "the run hangs: not all ranks issued the same collectives",
     "trained-twice": "a sample is trained more than once",
     "never-trained": "a sample is left out",
-    "wrong-number-of-steps": "accumulated groups and optimizer steps do not match",
+    "wrong-number-of-steps": "the optimizer steps do not match the groups of micro-batches",
     "ranks-differ": "the ranks end with different weights",
-    "not-the-global-mean": "the ranks agree, but not on the step over all micro-batches",
-    "too-many-bytes": "gradients travel more often than once per optimizer step",
+    "not-the-global-mean": "the ranks agree, but a step does not follow the global mean",
+    "too-many-bytes": "gradients are all-reduced more than once per optimizer step",
 }
-# Micro-batches per epoch: a last step of one, an epoch shorter than a step, an even epoch.
+# Micro-batches per epoch: a last step of one, an epoch shorter than a step, no remainder.
 EPOCHS, GRAD_ACCUM_STEPS, MICRO_BATCH_SIZE, LR = (7, 2, 6), 3, 2, 0.02
 STEPS = sum(-(-count // GRAD_ACCUM_STEPS) for count in EPOCHS)
 
@@ -44,7 +45,7 @@ def epochs_of(rank: int, world_size: int) -> Iterator[list[tuple[Any, Any]]]:
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Train; tell the weights, and those of one process on the same groups."""
+    """Train; return the weights, and those of one process on the same groups."""
     context.init_group()
     model = OddNet(seed=context.rank)
     watch_samples(context, model)
@@ -89,33 +90,32 @@ def judge(
     )
     taken = steps_taken(reports[0])
     if taken != STEPS:
-        text = f"{taken} optimizer steps; epochs of {EPOCHS} micro-batches are {STEPS} steps"
-        rule = f"a step is {GRAD_ACCUM_STEPS} micro-batches, or what is left of an epoch"
+        text = f"the run took {counted(taken, 'optimizer step')}; with grad_accum_steps="
+        text += f"{GRAD_ACCUM_STEPS}, epochs of {some(EPOCHS)} micro-batches are {STEPS} steps"
+        rule = "a step is grad_accum_steps micro-batches, or what is left of an epoch"
         yield Finding("wrong-number-of-steps", text, rule, "at when the optimizer steps")
         return
     yield from ranks_differ(weights_of_ranks(reports))
     yield from weights_differ(
         "not-the-global-mean",
-        f"{world_size} rank(s) differ from one process",
+        f"the weights on {counted(world_size, 'rank')} differ from those of one process",
         first["weights"],
         first["expected"],
         1e-4,
         "a step follows the mean over all its micro-batches on all ranks",
-        "at a step with fewer micro-batches: what is divided by, and what is summed",
+        "at a step with fewer micro-batches: what is summed, and what is it divided by?",
     )
     sent = bytes_reduced(reports[0])
     most = STEPS * first["gradient_bytes"]
     if sent > 1.5 * most:
-        text = (
-            f"rank 0 put {sent} bytes into all-reduces; {STEPS} steps have {most} of gradients"
-        )
-        rule = "gradients travel once per optimizer step, whatever the accumulation"
-        yield Finding("too-many-bytes", text, rule, "at which backward passes talk")
+        text = f"rank 0 all-reduced {sent} bytes; {STEPS} steps have {most} bytes of gradients"
+        rule = "gradients are all-reduced once per optimizer step, however many micro-batches"
+        yield Finding("too-many-bytes", text, rule, "at which backward passes sync")
 
 
 SCENARIOS = [
     Scenario(
-        name=f"{world_size} rank(s)",
+        name=counted(world_size, "rank"),
         body=body,
         judge=judge,
         world_size=world_size,

@@ -1,4 +1,4 @@
-"""Nodes lose their disks, or die before they have saved: all ranks go on from one step."""
+"""Nodes lose their disks, or die before they save: all ranks resume from the same step."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from rehearsal.grading.verdict import Finding, Judge
 
 CODES = {
     **RESTART_CODES,
-    "ranks-apart": "after a restart the ranks take their first step with different weights",
-    "reads-another-nodes-disk": "a rank opens a file that lies on another node",
+    "ranks-resume-apart": "after a restart, the ranks begin with different weights",
+    "reads-another-nodes-disk": "a rank opens a file on another node's disk",
 }
 PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 2
-LOOK = "at who decides from which step the job goes on, and how the others learn of it"
-WHOLE = judge_whole(PLAN, "at what all ranks begin with")
+LOOK = "at who decides from which step the job resumes, and how the others learn of it"
+WHOLE = judge_whole(PLAN)
 
 
 def train_in(run: str, lost: Sequence[int] = ()) -> Body:
@@ -69,8 +69,8 @@ def apart(reports: Sequence[RankReport]) -> Iterable[Finding]:
         if paths := [event["path"] for event in report.of("foreign")]:
             yield Finding(
                 "reads-another-nodes-disk",
-                f"rank {report.rank} opens {paths[0]}",
-                "a node's disk is seen by that node only; ranks meet in collectives",
+                f"rank {report.rank} opened {paths[0]}, which is on another node's disk",
+                "each node sees only its own disk; ranks exchange state through collectives",
                 "at where a rank looks for checkpoints",
             )
             return
@@ -80,21 +80,21 @@ def apart(reports: Sequence[RankReport]) -> Iterable[Finding]:
             continue
         difference, name = largest_difference(began[0][0]["weights"], events[0]["weights"])
         if difference != 0:
-            steps = ", ".join(str(len(report.of("optimizer_step"))) for report in reports)
+            *some, last = (str(len(report.of("optimizer_step"))) for report in reports)
             yield Finding(
-                "ranks-apart",
-                f"after the restart ranks 0 and {rank} of {len(reports)} take their first step "
-                f"with weights up to {difference:.2g} apart in {name}; the ranks then take "
-                f"{steps} steps",
-                "ranks that average their gradients hold the same weights and stand at the "
-                "same step",
+                "ranks-resume-apart",
+                f"after the restart, ranks 0 and {rank} of {len(reports)} began with weights "
+                f"that differ by up to {difference:.2g}, in {name}; the ranks then took "
+                f"{', '.join(some)} and {last} steps",
+                "ranks that average their gradients have the same weights and are at the same "
+                "step",
                 LOOK,
             )
             return
 
 
 def restarted(*starts: int, killed: str, whole: str = "") -> Judge:
-    """The judge of a restart that may go on from one of ``starts``."""
+    """The judge of a restart that may resume from any of the steps in ``starts``."""
 
     def judge(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]

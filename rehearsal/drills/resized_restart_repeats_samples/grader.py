@@ -1,4 +1,4 @@
-"""Restarted on fewer ranks, on more, and on fewer again: the same samples in the same steps."""
+"""Restarted on fewer ranks, on more, and on fewer again: the same samples in each step?"""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rehearsal.kit.judge.restart import CODES as RESTART_CODES
 from rehearsal.kit.judge.restart import Plan, judge_killed, judge_restart, judge_whole
 from rehearsal.kit.observe.restart import Body, trains
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, Judge
+from rehearsal.grading.verdict import Finding, Judge, counted
 
 CODES = {
     **RESTART_CODES,
-    "batch-follows-the-world": "a step trains another number of samples on other ranks",
+    "batch-follows-world-size": "the samples in a step depend on the number of ranks",
 }
 # Three full steps of 6, and one of 2: with three ranks, one of them gets no sample.
 PLAN = Plan(num_samples=20, epochs=3, steps_per_epoch=4)
 GLOBAL_BATCH_SIZE, EVERY = 6, 2
-LOOK = "at what the saved position counts, and whether another world counts the same"
-WHOLE = judge_whole(PLAN, "at what all ranks begin with")
+LOOK = "at what the saved position counts, and whether more or fewer ranks count the same"
+WHOLE = judge_whole(PLAN)
 
 
 def train_in(run: str) -> Body:
@@ -45,14 +45,14 @@ def restarted(*before: tuple[str, int]) -> Judge:
         sizes = [len(samples) for samples in samples_by_step(reports)]
         if sizes and max(sizes) != GLOBAL_BATCH_SIZE:
             yield Finding(
-                "batch-follows-the-world",
-                f"restarted on {len(reports)} rank(s), the largest step trains {max(sizes)} "
-                f"samples; global_batch_size={GLOBAL_BATCH_SIZE}",
-                "the global batch is a choice of the run, not of the number of ranks",
-                "at how a rank's share of a step follows from the number of ranks",
+                "batch-follows-world-size",
+                f"restarted on {counted(len(reports), 'rank')}, the largest step trained "
+                f"{counted(max(sizes), 'sample')}; global_batch_size={GLOBAL_BATCH_SIZE}",
+                "the global batch has the same size on any number of ranks",
+                "at how a rank's share of a step depends on the number of ranks",
             )
             return
-        # Other ranks add in another order: the same up to float rounding.
+        # A different number of ranks adds in a different order: equal up to float rounding.
         resumed = judge_restart(PLAN, "whole", LOOK, dict(before), tolerance=1e-5)
         yield from resumed(reports, earlier)
 
@@ -73,7 +73,7 @@ def job(name: str, run: str, world_size: int, kill: int) -> Scenario:
 
 
 def last(name: str, run: str, world_size: int, *before: tuple[str, int]) -> Scenario:
-    """The job that goes on after ``before`` and runs to the end."""
+    """The job that resumes after ``before`` and runs to the end."""
     return Scenario(
         name=name,
         body=train_in(run),
@@ -89,7 +89,7 @@ SCENARIOS = [
     last("two, then one", "a", 1, ("two", 2)),
     job("one", "b", 1, kill=3),
     last("one, then two", "b", 2, ("one", 2)),
-    # In the second epoch; then another change.
+    # Killed in the second epoch, then resized once more.
     job("three", "c", 3, kill=7),
     job("three, then two", "c", 2, kill=3),
     last("three, two, one", "c", 1, ("three", 6), ("three, then two", 2)),

@@ -1,4 +1,4 @@
-"""The noise of every step and rank, killed and restarted, is that of the undisturbed run."""
+"""Killed and restarted, does every step draw the noise of the uninterrupted run?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .noise_findings import other_noise, same_noise
 CODES = {**RESTART_CODES, **NOISE_CODES}
 # 13 samples for each of two ranks, in batches of 3: the last batch of an epoch has one.
 PLAN = Plan(num_samples=26, epochs=2, steps_per_epoch=5)
-LOOK = "at every draw from the random state between its restore and the first step"
+POSITION = "at which position is saved, and at which one a restart begins"
+LOOK = "at every draw from the random state between the restore and the first step"
 
 
 def train_in(run: str, every: int = 2) -> Body:
@@ -40,15 +41,15 @@ def train_in(run: str, every: int = 2) -> Body:
 
 
 def forget_the_seed() -> None:
-    """What was drawn before train is called differs from process to process."""
+    """The random state before the call of train differs from process to process."""
     torch.seed()
 
 
 def judge_noise(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """Before any restart: the run, and noise that is noise."""
-    yield from judge_whole(PLAN, "at what all ranks begin with")(reports, earlier)
+    """An uninterrupted run, and whether its noise is noise."""
+    yield from judge_whole(PLAN)(reports, earlier)
     yield from same_noise(reports)
 
 
@@ -58,7 +59,9 @@ def restarted(killed: str, start: int) -> Judge:
     def judge(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterator[Finding]:
-        findings = list(judge_restart(PLAN, "whole", LOOK, {killed: start})(reports, earlier))
+        findings = list(
+            judge_restart(PLAN, "whole", POSITION, {killed: start})(reports, earlier)
+        )
         if not findings or findings[0].code == "not-the-same-run":
             # The noise says more than the weights that follow from it.
             noise = same_noise(reports), other_noise(reports, earlier["whole"], start, LOOK)

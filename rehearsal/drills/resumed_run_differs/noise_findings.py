@@ -1,4 +1,4 @@
-"""Did each rank draw its own noise in every step, and a restart the noise that was due?"""
+"""Did each rank draw its own noise in every step, and a restart the noise of the run?"""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "ranks-alike": "two ranks draw the same noise",
-    "steps-alike": "two steps draw the same noise",
-    "noise-begins-again": "after a restart the noise of the first steps comes again",
-    "noise-differs": "after a restart a step draws other noise than without one",
+    "same-noise-on-two-ranks": "two ranks draw the same noise",
+    "same-noise-in-two-steps": "two steps draw the same noise",
+    "noise-repeats": "after a restart, the noise of the first steps repeats",
+    "noise-differs": "after a restart, a step draws different noise than without one",
 }
 
 
@@ -28,11 +28,13 @@ def same_noise(reports: Sequence[RankReport]) -> Iterator[Finding]:
             rank, earlier = seen.setdefault(tuple(values), (report.rank, step))
             if (rank, earlier) != (report.rank, step):
                 yield Finding(
-                    "ranks-alike" if rank != report.rank else "steps-alike",
-                    f"rank {rank} in step {earlier} and rank {report.rank} in step {step} draw "
-                    f"the same noise, {values[0]:.4f}, ...",
-                    "every rank draws noise of its own in every step",
-                    "at what the random state of a rank and a step follows from",
+                    "same-noise-on-two-ranks"
+                    if rank != report.rank
+                    else "same-noise-in-two-steps",
+                    f"rank {rank} in step {earlier} and rank {report.rank} in step {step} drew "
+                    f"the same noise: {values[0]:.4f}, ...",
+                    "no two ranks and no two steps draw the same noise",
+                    "at what determines a rank's random state in each step",
                 )
                 return
 
@@ -40,20 +42,20 @@ def same_noise(reports: Sequence[RankReport]) -> Iterator[Finding]:
 def other_noise(
     reports: Sequence[RankReport], whole: Sequence[RankReport], start: int, look: str
 ) -> Iterator[Finding]:
-    """A finding at the first step of a restart that drew other noise than undisturbed."""
+    """A finding at the first step that drew different noise than the uninterrupted run."""
     for report in reports:
         theirs = noise_of(whole[report.rank])
         for step, values in enumerate(noise_of(report), start):
             if values == theirs[step]:
                 continue
             again = values in theirs[:start]
-            known = f", as in step {theirs.index(values) + 1}" if again else ""
+            known = f", the noise of step {theirs.index(values) + 1}" if again else ""
             yield Finding(
-                "noise-begins-again" if again else "noise-differs",
-                f"restarted with a checkpoint of step {start}, rank {report.rank} draws "
-                f"{values[0]:.4f} in step {step + 1}{known}; undisturbed it draws "
+                "noise-repeats" if again else "noise-differs",
+                f"restarted after the save of step {start}, rank {report.rank} drew "
+                f"{values[0]:.4f} in step {step + 1}{known}; in the uninterrupted run it drew "
                 f"{theirs[step][0]:.4f}",
-                "a restart draws in each step what the run would have drawn",
+                "a restarted run draws in each step what the uninterrupted run draws",
                 look,
             )
             return

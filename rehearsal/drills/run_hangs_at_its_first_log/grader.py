@@ -1,4 +1,4 @@
-"""The run goes on, rank 0 logs the loss of all ranks, and the training is what it was."""
+"""The run finishes, rank 0 logs the loss of all ranks, and training is what it was."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.kit.judge.collectives import mismatched_collectives
+from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.weights import weights_differ
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
-    "collective-on-some-ranks": "the run stands still: not all ranks issued a collective",
-    "wrong-steps": "not the steps that are to be logged",
-    "logs-on-other-ranks": "a rank other than 0 returns lines",
-    "logs-one-rank": "what is logged is the loss of rank 0's own samples",
-    "not-the-global-loss": "what is logged is neither that nor the loss over all samples",
-    "training-changed": "the weights are not those of the training that was right",
+    "collective-on-some-ranks": "the run hangs: not all ranks issued the same collectives",
+    "wrong-steps": "rank 0 does not log the steps that are due",
+    "logs-on-other-ranks": "a rank other than 0 returns log lines",
+    "logs-rank-0-only": "the logged loss covers only rank 0's own samples",
+    "not-the-global-loss": "the logged loss is not the mean over the samples of all ranks",
+    "training-changed": "the weights differ from those of the same training without a log",
 }
 # Shares of a step by rank: 3, 2 and 1 samples, the last two steps fewer.
 SHARES = [(3, 2, 1), (1, 3, 2), (2, 1, 3), (3, 1, 1), (1, 2, 3), (2, 2, 1), (1, 1, 2)]
@@ -38,7 +39,7 @@ def shares_of(rank: int, world_size: int) -> Iterator[tuple[Any, Any]]:
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Train; tell the log and the weights, and those of one process with all the shares."""
+    """Train; return the log and the weights, and those of one process with all the shares."""
     context.init_group()
     rank, world_size = context.rank, context.world_size
     model = OddNet()
@@ -79,16 +80,17 @@ def judge(
     log, answer = reports[0].answer["log"], reports[0].answer
     wanted = [step for step in range(1, len(SHARES) + 1) if step % LOG_EVERY == 0]
     if [step for step, _ in log] != wanted:
-        steps = [step for step, _ in log]
-        text = f"of {len(SHARES)} steps with log_every={LOG_EVERY}, rank 0 logged {steps}"
-        rule = "one line for each step that log_every divides, counted from 1"
-        yield Finding("wrong-steps", text, rule, "at when a line is added")
+        steps = some([step for step, _ in log])
+        text = f"with log_every={LOG_EVERY}, rank 0 logged "
+        text += f"steps {steps} of {len(SHARES)}" if steps else "no step"
+        rule = "rank 0 logs each step that is a multiple of log_every, counting from 1"
+        yield Finding("wrong-steps", text, rule, "at the condition for adding a line")
         return
     for report in reports[1:]:
         if lines := report.answer["log"]:
-            text = f"rank {report.rank} returned {len(lines)} line(s)"
-            rule = "all ranks reduce, one rank tells"
-            yield Finding("logs-on-other-ranks", text, rule, "at who adds a line")
+            text = f"rank {report.rank} returned {counted(len(lines), 'log line')}"
+            rule = "all ranks take part in the reduction, and only rank 0 logs its result"
+            yield Finding("logs-on-other-ranks", text, rule, "at which ranks add a line")
             break
     for report in reports:
         changed = list(
@@ -110,14 +112,12 @@ def judge(
         if abs(loss - right) <= 1e-4 * right:
             continue
         is_own = abs(loss - own) <= 1e-4 * own
-        found = (
-            f"step {step} logged {loss:.4f}; over the samples of all ranks it is {right:.4f}"
-        )
-        found += f", over rank 0's {own:.4f}"
+        found = f"for step {step}, rank 0 logged a loss of {loss:.4f}; over the samples of all "
+        found += f"ranks it is {right:.4f}, over rank 0's own {own:.4f}"
         yield Finding(
-            "logs-one-rank" if is_own else "not-the-global-loss",
+            "logs-rank-0-only" if is_own else "not-the-global-loss",
             found,
-            "a step's loss is the mean over its samples, whichever rank has them",
+            "a step's loss is the mean over its samples on all ranks",
             "at what is summed over the ranks, and at what it is divided by",
         )
         break
@@ -125,7 +125,7 @@ def judge(
 
 SCENARIOS = [
     Scenario(
-        name=f"{world_size} rank(s)",
+        name=counted(world_size, "rank"),
         body=body,
         judge=judge,
         world_size=world_size,

@@ -1,4 +1,4 @@
-"""How the ranks together dealt the samples of each epoch, from what each has trained."""
+"""Did each epoch train every sample once, and in an order of its own?"""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ def orders(reports: Sequence[RankReport], steps_per_epoch: int) -> list[list[lis
 def deal_findings(
     reports: Sequence[RankReport], num_samples: int, steps_per_epoch: int
 ) -> Iterable[Finding]:
-    """Each epoch deals each sample once, and in an order of its own."""
+    """Findings if an epoch did not train each sample once, or not in its own order."""
     epochs = orders(reports, steps_per_epoch)
     for epoch, steps in enumerate(epochs):
         twice, missing = miscounted(chain(*steps), num_samples)
         if twice or missing:
-            text = (
-                f"epoch {epoch}: of {num_samples} samples {len(twice)} were trained more than "
-            )
-            text += f"once ({some(twice)}), {len(missing)} never ({some(missing)})"
-            rule = "an epoch deals each sample to one rank"
+            text = f"in epoch {epoch}, {len(twice)} of {num_samples} samples were trained more "
+            text += f"than once ({some(twice) or '-'}), and {len(missing)} never "
+            text += f"({some(missing) or '-'})"
+            rule = "an epoch trains each sample exactly once, on one of the ranks"
             look = "at what the order of an epoch depends on, on each rank"
-            yield Finding("dealt-twice", text, rule, look)
+            yield Finding("trained-twice", text, rule, look)
     if len(epochs) > 1 and epochs[0] in epochs[1:]:
         text = f"epochs 0 and {epochs[1:].index(epochs[0]) + 1} have the same batches"
-        rule = "each epoch has an order of its own"
+        rule = "each epoch has its own order"
         yield Finding("order-repeats", text, rule, "at what differs between two epochs")

@@ -1,4 +1,4 @@
-"""Every epoch deals each sample once, in a new order, whether anybody evaluates or not."""
+"""Every epoch trains each sample once, in a new order, whether or not anyone evaluates."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, Judge
 
 CODES = {
-    "no-evaluation": "rank 0 does not return what is asked for, or another rank does",
-    "dealt-twice": "ranks train the same sample in an epoch, and another is left out",
+    "wrong-evaluations": "rank 0 does not return the evaluations due, or another rank does",
+    "trained-twice": "in an epoch, a sample is trained twice and another is left out",
     "order-repeats": "two epochs have the same order",
     "seed-ignored": "two seeds give the same order",
     "ranks-differ": "the ranks end with different weights",
-    "evaluation-changes-training": "the weights depend on how often somebody evaluates",
+    "evaluation-changes-training": "the weights depend on how often rank 0 evaluates",
     "same-draw": "two evaluations use the same held-out samples",
 }
 NUM_SAMPLES, NUM_HELD_OUT, EVAL_SIZE, EPOCHS, GLOBAL_BATCH_SIZE = 22, 40, 8, 3, 7
@@ -63,28 +63,28 @@ def body_with(seed: int, eval_every: int) -> Body:
 
 
 def evaluation_findings(reports: Sequence[RankReport], eval_every: int) -> Iterable[Finding]:
-    """Rank 0 evaluates when it is due, on other samples each time."""
+    """Rank 0 evaluates when it is due, on different samples each time."""
     last = EPOCHS * STEPS_PER_EPOCH
     due = [step for step in range(1, last + 1) if step % eval_every == 0]
     found = [report.answer["evaluated"] for report in reports]
     if found != [due] + [[]] * (len(reports) - 1):
-        text = f"of {last} steps with eval_every={eval_every}, the ranks returned {found}"
-        rule = "rank 0 tells of each evaluation that is due"
-        yield Finding("no-evaluation", text, rule, "at when, and where, a line is added")
+        text = f"with eval_every={eval_every}, the ranks returned evaluations after steps "
+        text += f"{some(found)} of {last}"
+        rule = "rank 0 reports every evaluation that is due, and no other rank reports one"
+        look = "at when an evaluation is added to the list, and on which rank"
+        yield Finding("wrong-evaluations", text, rule, look)
     drawn = [event["samples"] for event in reports[0].of("evaluated")]
     for number, samples in enumerate(drawn):
         if samples in drawn[:number]:
-            text = (
-                f"evaluations {drawn.index(samples)} and {number} of rank 0 both used samples "
-            )
-            text += some(samples)
-            rule = "each evaluation has a fresh draw"
-            yield Finding("same-draw", text, rule, "at where the draw's chance comes from")
+            text = f"rank 0's evaluations {drawn.index(samples)} and {number} used the same "
+            text += f"samples: {some(samples)}"
+            rule = "each evaluation uses a fresh draw"
+            yield Finding("same-draw", text, rule, "at which random generator is used")
             return
 
 
 def judge_with(eval_every: int) -> Judge:
-    """A judge of a job, against those before it."""
+    """The judge of a job, compared with those before it."""
 
     def judge(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
@@ -107,18 +107,17 @@ def against(
     if first and len(first) == len(reports):
         yield from weights_differ(
             "evaluation-changes-training",
-            "with eval_every=3 and 100 the weights differ",
+            "with eval_every=3 and with eval_every=100, the final weights differ",
             first[0].answer["weights"],
             reports[0].answer["weights"],
             0.0,
-            "who looks at a run does not change it",
-            "at everything that both draw from",
+            "evaluating must not change training",
+            "at which random generators training and evaluation both draw from",
         )
     elif first and orders(first, STEPS_PER_EPOCH) == orders(reports, STEPS_PER_EPOCH):
+        text = "with seed=5 and with seed=6, all batches are the same"
         rule = "the order is a function of seed and epoch"
-        yield Finding(
-            "seed-ignored", "seeds 5 and 6 have the same batches", rule, "at the seed"
-        )
+        yield Finding("seed-ignored", text, rule, "at where the seed is used")
 
 
 SCENARIOS = [

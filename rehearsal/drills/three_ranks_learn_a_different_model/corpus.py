@@ -9,7 +9,7 @@ WIDTH = 8  # tokens of a micro-batch, padding included
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpus:
-    """Micro-batches of ``least`` to WIDTH tokens, unequal over steps and ranks."""
+    """Micro-batches of ``least`` to WIDTH tokens, which differ between steps and ranks."""
 
     world_size: int
     grad_accum_steps: int

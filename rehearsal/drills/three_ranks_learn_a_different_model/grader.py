@@ -1,4 +1,4 @@
-"""What each token weighs in its step, read off the one weight that only this token moves."""
+"""How much does each token weigh in its step? Only that token moves its weight."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from rehearsal.kit.observe.samples import weights_of
 from .corpus import WIDTH, Corpus
 from .table import LR, micro_batches_of, shares_of, table_for
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
-    "collective-on-some-ranks": "the run stands still: not all ranks issued a collective",
-    "wrong-number-of-steps": "not one optimizer step for all micro-batches of a step",
-    "not-a-number": "a micro-batch without a token makes weights NaN",
+    "collective-on-some-ranks": "the run hangs: not all ranks issued the same collectives",
+    "wrong-number-of-steps": "the micro-batches of a step are not one optimizer step",
+    "not-a-number": "a micro-batch that is all padding turns weights NaN",
     "ranks-differ": "the ranks end with different weights",
-    "padding-trained": "a token that the mask hides moves a weight",
-    "micro-batches-weigh-differently": "tokens of two micro-batches of a rank weigh unequally",
-    "ranks-weigh-differently": "tokens of two ranks weigh unequally",
-    "step-is-scaled": "all tokens weigh alike, but the step is not their mean",
+    "trains-on-padding": "padding moves a weight",
+    "micro-batches-weigh-differently": "tokens weigh more in one micro-batch than in another",
+    "ranks-weigh-differently": "tokens weigh more on one rank than on another",
+    "step-is-scaled": "all tokens weigh the same, but the step does not follow their mean",
 }
 
 
 def scenario(name: str, corpus: Corpus) -> Scenario:
-    """Train on the corpus; tell what each token has weighed."""
+    """Train on the corpus; return what each token weighed."""
 
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
         context.init_group()
@@ -65,52 +65,56 @@ def judge_run(reports: Sequence[RankReport], corpus: Corpus) -> Iterable[Finding
     """Findings about the run as a whole."""
     taken = steps_taken(reports[0])
     if taken != corpus.steps:
-        text = f"{taken} optimizer steps for {corpus.steps} groups of micro-batches"
-        rule = "accumulated micro-batches are one step"
+        text = f"the run took {counted(taken, 'optimizer step')} for {corpus.steps} groups of "
+        text += "micro-batches"
+        rule = "all micro-batches of a group are one optimizer step"
         yield Finding("wrong-number-of-steps", text, rule, "at when the optimizer steps")
     first = reports[0].answer
     if any(math.isnan(share) for share in first["shares"]):
-        text = "weights are NaN; some micro-batches here are all padding on a rank"
-        rule = "a micro-batch without a token adds nothing, and it breaks nothing"
+        text = "weights turned NaN in a run in which some micro-batches are all padding"
+        rule = "a micro-batch that is all padding adds nothing to the step"
         yield Finding("not-a-number", text, rule, "at every division")
         return
     yield from ranks_differ(weights_of_ranks(reports))
 
 
 def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[Finding]:
-    """A finding if the tokens of a step do not all weigh one part in their number."""
+    """A finding if the tokens of a step do not all weigh one over their number."""
     weighs = {}  # by rank and micro-batch: how many tokens, and what the first weighs
     for rank in range(corpus.world_size):
         for micro_step in range(corpus.grad_accum_steps):
             at = corpus.first_id(step, micro_step, rank)
             count = corpus.num_tokens(step, micro_step, rank)
             if any(abs(share) > 1e-5 for share in shares[at + count : at + WIDTH]):
-                text = f"step {step}: padding of rank {rank}'s micro-batch {micro_step} counts"
-                yield Finding("padding-trained", text, "padding has no loss", "at the mask")
+                text = f"in step {step + 1}, padding in rank {rank}'s micro-batch "
+                text += f"{micro_step + 1} moved a weight"
+                rule = "padding has no loss"
+                yield Finding("trains-on-padding", text, rule, "at where the mask is used")
                 return
             if count:
                 weighs[rank, micro_step] = count, shares[at]
     total = sum(count for count, _ in weighs.values())
-    rule = f"each of a step's tokens (here {total}) weighs the same, wherever it was dealt"
+    rule = f"each of a step's tokens (here {total}) weighs the same, wherever it landed"
     pairs = [(a, b) for a in weighs for b in weighs if a < b]
-    # Those of one rank first: between ranks there is one divisor more.
+    # Pairs on one rank first: between ranks there is one more divisor.
     for a, b in sorted(pairs, key=lambda pair: pair[0][0] != pair[1][0]):
         (some, weight), (others, second) = weighs[a], weighs[b]
         if abs(weight - second) > 1e-4 / total:
             code = "micro-batches" if a[0] == b[0] else "ranks"
-            found = f"step {step}: a token of rank {a[0]}'s micro-batch {a[1]} ({some} tokens) "
-            found += f"weighs {weight:.4f}, one of rank {b[0]}'s micro-batch {b[1]} ({others} "
-            found += f"tokens) {second:.4f}"
+            found = f"in step {step + 1}, a token of rank {a[0]}'s micro-batch {a[1] + 1} "
+            found += f"({counted(some, 'token')}) weighs {weight:.4f}, and one of rank "
+            found += f"{b[0]}'s micro-batch {b[1] + 1} ({counted(others, 'token')}) "
+            found += f"{second:.4f}"
             look = "at each division, and at what is averaged after it"
             yield Finding(f"{code}-weigh-differently", found, rule, look)
             return
     weight = next(iter(weighs.values()))[1]
     if abs(weight - 1 / total) > 1e-4 / total:
-        found = f"step {step}: every token weighs {weight:.4f}; of {total} tokens each should "
-        found += f"weigh {1 / total:.4f} ({corpus.world_size} rank(s), "
-        found += f"{corpus.grad_accum_steps} micro-batches)"
+        found = f"in step {step + 1}, every token weighs {weight:.4f}; with {total} tokens, "
+        found += f"each should weigh {1 / total:.4f} ({counted(corpus.world_size, 'rank')}, "
+        found += f"grad_accum_steps={corpus.grad_accum_steps})"
         rule = "a step follows the mean over its tokens"
-        look = "at all factors, those that DDP adds included"
+        look = "at every factor, including those that DDP adds"
         yield Finding("step-is-scaled", found, rule, look)
 
 

@@ -16,7 +16,7 @@ LR = 0.25
 
 
 class Table(nn.Module):
-    """A weight for each token id, in two parameters, and one that takes no part in the loss."""
+    """A weight for each token id, in two parameters, and a third parameter that is unused."""
 
     def __init__(self, num_ids: int) -> None:
         super().__init__()

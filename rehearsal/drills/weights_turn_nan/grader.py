@@ -1,4 +1,4 @@
-"""Two poisoned samples an epoch, one in the loss and one in the gradient only, and a kill."""
+"""Two poisoned samples per epoch, one in the loss and one only in the gradient; and a kill."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from rehearsal.kit.observe.restart import trains
 from .poison import NormNet, expected, not_finite_files, poisoned_samples
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, Judge
+from rehearsal.grading.verdict import Finding, Judge, counted
 
 CODES = {
-    "weights-not-finite": "weights are NaN or infinite",
-    "saved-not-finite": "a checkpoint holds NaN or infinite values",
+    "weights-not-finite": "weights end as NaN or infinity",
+    "saved-not-finite": "a checkpoint contains NaN or infinity",
     "ranks-differ": "the ranks end with different weights",
-    "other-steps-left-out": "what train returns are not the steps to leave out",
-    "moved-without-a-gradient": "a step that was to be left out moves the weights by momentum",
-    "half-a-step": "a step that was to be left out trains a part of its samples or gradient",
-    "not-the-same-run": "the weights are not those of a run without the poisoned steps",
-    "trains-again": "a restart trains steps that are in a checkpoint",
+    "wrong-steps-skipped": "train does not return the steps that had to be skipped",
+    "moved-without-a-gradient": "in a skipped step, momentum still moves the weights",
+    "partial-step": "a step that had to be skipped trains part of its samples or gradient",
+    "not-the-same-run": "the weights differ from those of a run without the poisoned steps",
+    "repeats-saved-steps": "a restart trains steps that should be in a checkpoint",
 }
-# Five steps an epoch. Sample 8 spoils the loss of steps 2 and 7, sample 16 the gradient of
+# Five steps an epoch. Sample 8 ruins the loss of steps 2 and 7, sample 16 the gradient of
 # steps 4 and 9: on rank 1 of two, on ranks 0 and 1 of three.
 NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, EVERY, LR = 23, 5, 2, 2, 0.01
-LEFT_OUT = [2, 4, 7, 9]
-RULE = "a step with a loss or gradient that is not finite on any rank is left out on all"
+SKIPPED = [2, 4, 7, 9]
+RULE = "if the loss or gradient is not finite on any rank, every rank skips the step"
 
 
 def train_in(run: str) -> Body:
@@ -61,47 +61,53 @@ def train_in(run: str) -> Body:
 
 def judge(reports: Sequence[RankReport], start: int = 0) -> Iterator[Finding]:
     """The findings of a job that began after step ``start``; the first one counts."""
-    where = f"{len(reports)} rank(s)" + f", restarted after step {start}" * bool(start)
+    where = f"on {counted(len(reports), 'rank')}"
+    where += f", restarted after step {start}" * bool(start)
     for report in reports:
         weights, rank = report.answer["weights"], report.rank
         if names := report.answer["not_finite_files"]:
-            found = f"{where}: NaN or infinity in {names[0]}"
-            rule = "a checkpoint is something to go back to"
-            look = "at what lies between the optimizer's step and the save"
+            found = f"{where}, the checkpoint {names[0]} contains NaN or infinity"
+            rule = "a checkpoint is something that a run can resume from"
+            look = "at what happens between the optimizer's step and the save"
             yield Finding("saved-not-finite", found, rule, look)
         for name, text in weights.items():
             if not all(map(math.isfinite, numbers(text))):
-                found = f"{where}: rank {rank} ends with {name} not finite"
-                look = "at steps 2 and 4: what is not finite, on which rank, and who knows"
+                found = f"{where}, rank {rank} ended with NaN or infinity in {name}"
+                look = "at steps 2 and 4: what is not finite, and which ranks know about it?"
                 yield Finding("weights-not-finite", found, RULE, look)
-    left, wanted = EPOCHS * 5 - start, [step for step in LEFT_OUT if step > start]
+    left, wanted = EPOCHS * 5 - start, [step for step in SKIPPED if step > start]
     for report in reports:
         passes, returned = len(report.of("forward")), report.answer["returned"]
         if start and passes != left:
-            found = f"{where}: rank {report.rank} trains {passes} steps; {left} are left"
-            rule = "a step that is left out is a step, and its checkpoint is due"
-            look = "at the steps after which a checkpoint is written"
-            yield Finding("trains-again", found, rule, look)
+            found = f"{where}, rank {report.rank} trained {passes} steps; {left} were left"
+            rule = "a skipped step still counts, and a checkpoint that is due at it is saved"
+            look = "at the steps after which a checkpoint is saved"
+            yield Finding("repeats-saved-steps", found, rule, look)
         if returned != wanted:
-            found = f"{where}: rank {report.rank} returns {returned}; steps {wanted}, counted "
+            found = f"{where}, rank {report.rank} returned {returned}; steps {wanted}, counted "
             found += "from 1, have a loss or a gradient that is not finite"
-            yield Finding("other-steps-left-out", found, RULE, "at who adds to the list, when")
+            look = "at which ranks add to the list, and when"
+            yield Finding("wrong-steps-skipped", found, RULE, look)
     yield from weight_findings(reports, where)
 
 
 def weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Finding]:
     """The findings about weights that are finite."""
     first, references = reports[0].answer["weights"], reports[0].answer["references"]
-    look = "at what differs before the first step"
-    yield from ranks_differ(weights_of_ranks(reports), look, most=0.0, where=f"{where}: ")
+    look = "at the weights with which each rank begins"
+    yield from ranks_differ(weights_of_ranks(reports), look, most=0.0, where=f"{where}, ")
     difference, name = largest_difference(first, references[""])
     if not difference <= 1e-5:
-        code = "half-a-step" if "restarted" not in where else "not-the-same-run"
+        code, rule = "partial-step", RULE + ": neither weights nor optimizer state change"
+        look = "at what a skipped step still changes"
         if largest_difference(first, references["coasting"])[0] <= 1e-5:
             code = "moved-without-a-gradient"
-        found = f"{where}: up to {difference:.2g} in {name} away from a run without these steps"
-        rule = RULE + ": neither weights nor optimizer change"
-        yield Finding(code, found, rule, "at what a step that is left out still changes")
+        elif "restarted" in where:
+            code, rule = "not-the-same-run", "a restart restores all that later steps depend on"
+            look = "at everything that is saved, and at which ranks restore it"
+        found = f"{where}, the weights differ by up to {difference:.2g}, in {name}, from those "
+        found += "of an uninterrupted run that skips the bad steps"
+        yield Finding(code, found, rule, look)
 
 
 def from_step(start: int) -> Judge:

@@ -1,7 +1,4 @@
-"""What graders of non-finite steps share: poisoned samples, the run without them, files.
-
-For the bodies, in the ranks.
-"""
+"""Poisoned samples, the run that skips them, and files that contain NaN. Runs in the ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 
 
 class NormNet(OddNet):
-    """Has a norm in it, whose gradient at 0 is not a number."""
+    """Contains a norm, whose gradient at 0 is NaN."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         norm = (inputs[:, 1:2] * self.outer.weight[0, 0]).pow(2).sqrt()
@@ -26,7 +23,7 @@ class NormNet(OddNet):
 
 
 def poisoned_samples(count: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets; sample 8 spoils the loss, sample 16 the gradient only."""
+    """Inputs and targets; sample 8 ruins the loss, sample 16 only the gradient."""
     inputs, targets = marked_samples(count)
     targets[8, 1], inputs[16, 1] = math.nan, 0.0
     return inputs, targets
@@ -38,7 +35,7 @@ def expected(
     """One process, SGD with momentum written out, without the poisoned steps.
 
     Args:
-        coasts: lets the momentum move the weights in them.
+        coasts: the momentum moves the weights even in them.
     """
     model, (inputs, targets) = NormNet(seed=0), poisoned_samples(num_samples)
     used = [p for name, p in model.named_parameters() if name != "unused"]
@@ -57,7 +54,7 @@ def expected(
 
 
 def not_finite_files(folder: Path) -> list[str]:
-    """Names of the files in ``folder`` that hold a tensor with NaN or infinity."""
+    """Names of the files in ``folder`` with a tensor that contains NaN or infinity."""
 
     def tensors(value: Any) -> Iterator[Tensor]:
         if isinstance(value, Tensor):
@@ -68,7 +65,7 @@ def not_finite_files(folder: Path) -> list[str]:
 
     bad = []
     for path in sorted(folder.rglob("*")):
-        with contextlib.suppress(Exception):  # not torch's
+        with contextlib.suppress(Exception):  # not a file of torch's
             loaded = torch.load(path, weights_only=False)
             if not all(bool(tensor.isfinite().all()) for tensor in tensors(loaded)):
                 bad.append(path.name)

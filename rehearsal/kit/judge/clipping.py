@@ -97,7 +97,7 @@ def ways_to_clip(
             ("the sum of the ranks'", sum(norms)),
             ("the root of the ranks' summed squares", norm(norms)),
         ):
-            words = f"the mean gradient, clipped by another norm: {words}, {wrong:.3g}"
+            words = f"the mean gradient, clipped by a different norm: {words}, {wrong:.3g}"
             yield "norm-of-norms", words, scaled(mean, min(1.0, most / (wrong or 1.0)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.grading.verdict import Finding, is_echo
+from rehearsal.grading.verdict import Finding, counted, is_echo, named_ranks
 
 
 def mismatched_collectives(
@@ -28,23 +28,27 @@ def mismatched_collectives(
     ]
     if all(report.has_answer for report in reports) or all(own == issued[0] for own in issued):
         return
-    counted = []
+    differing = []
     for group in sorted({entry[0] for own in issued for entry in own}):
         counts = [sum(entry[0] == group for entry in own) for own in issued]
         if len(set(counts)) > 1:
-            counted.append(f"{', '.join(map(str, counts))} collectives in group {group!r}")
+            numbers = ", ".join(map(str, counts))
+            differing.append(f"{numbers} collectives in group {group!r}")
     last = [
-        f"rank {report.rank} is waiting in {entry['name']} of {entry['elements']} element(s)"
+        f"rank {report.rank} is waiting in {entry['name']} of "
+        + counted(entry["elements"], "element")
         for report in reports
         if not report.has_answer
         for entry in report.collectives[-1:]
     ]
-    returned = [str(report.rank) for report in reports if report.has_answer]
-    last += [f"rank {', '.join(returned)} has returned"] if returned else []
+    returned = [report.rank for report in reports if report.has_answer]
+    if returned:
+        has = "has" if len(returned) == 1 else "have"
+        last.append(f"{named_ranks(returned)} {has} returned")
     yield Finding(
         code,
-        f"the run hangs: ranks {', '.join(str(report.rank) for report in reports)} issued "
-        + ("; and ".join(counted) or "equally many collectives, but not the same ones")
+        f"the run hangs: {named_ranks([report.rank for report in reports])} issued "
+        + ("; and ".join(differing) or "equally many collectives, but not the same ones")
         + f". {'; '.join(last)}",
         "a collective completes only when every rank of its group has issued it",
         "at the last line of your code in each rank's stack: which ranks get there, and which "

@@ -98,5 +98,5 @@ def coverage_findings(
     if extra:
         ranks = [rank for rank, samples in enumerate(by_rank) if extra[0] in samples]
         found += f"; sample {extra[0]} was trained on {named_ranks(ranks)}"
-    rule = "an epoch trains each sample exactly once, over all ranks"
+    rule = "an epoch trains each sample exactly once, across all ranks"
     yield Finding("trained-twice" if extra else "never-trained", found, rule, look)

@@ -22,9 +22,10 @@ CODES = {
     "starts-over": "a restart trains from the initial weights although there is a checkpoint",
     "never-trained": "a sample is left out",
     "trained-twice": "a sample is trained more than once per epoch",
-    "not-the-same-run": "a restarted run ends with other weights than an uninterrupted one",
+    "not-the-same-run": "a restarted run ends with different weights than an uninterrupted one",
 }
 EACH_EPOCH_ONCE = "each epoch is trained once, from its first step to its last"
+EPOCH_BOUNDS = "at where an epoch begins and ends"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,18 +42,19 @@ class Plan:
         return self.epochs * self.steps_per_epoch
 
 
-def judge_whole(plan: Plan, look: str) -> Judge:
+def judge_whole(plan: Plan) -> Judge:
     """The judge of an uninterrupted run."""
 
     def judge(reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
         taken = most_steps(reports)
-        where = f"{counted(len(reports), 'rank')}, without a restart: "
+        where = f"on {counted(len(reports), 'rank')}, without a restart, "
         if taken != plan.steps:
-            found = f"{where}{taken} optimizer steps; {plan.epochs} epochs of "
-            found += f"{plan.steps_per_epoch} steps are {plan.steps}"
-            yield Finding("not-all-steps", found, EACH_EPOCH_ONCE, look)
+            found = f"{where}the run took {counted(taken, 'optimizer step')}; {plan.epochs} "
+            found += f"epochs of {plan.steps_per_epoch} steps are {plan.steps}"
+            yield Finding("not-all-steps", found, EACH_EPOCH_ONCE, EPOCH_BOUNDS)
             return
-        yield from lineage_findings(plan, samples_by_step(reports), where, look)
+        yield from lineage_findings(plan, samples_by_step(reports), where, EPOCH_BOUNDS)
+        look = "at the weights with which each rank begins"
         yield from ranks_differ(weights_of_ranks(reports), look, most=0.0, where=where)
 
     return judge
@@ -61,10 +63,8 @@ def judge_whole(plan: Plan, look: str) -> Judge:
 def judge_killed(reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
     """A finding if the kill of this job never came: the run did not get that far."""
     if not any(killed(report) for report in reports):
-        found = (
-            f"a run that was about to be killed had already ended, after {most_steps(reports)} "
-        )
-        found += "optimizer steps"
+        found = f"after {counted(most_steps(reports), 'optimizer step')}, the run had already "
+        found += "ended when it was to be killed"
         yield Finding("not-all-steps", found, EACH_EPOCH_ONCE, "at what ends the loops")
 
 
@@ -83,14 +83,13 @@ def judge_restart(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterator[Finding]:
         start, taken = sum(attempts.values()), most_steps(reports)
-        where = (
-            f"{counted(len(reports), 'rank')}, restarted from the checkpoint of step {start}: "
-        )
+        when = f"after the save of step {start}" if start else "before the first save"
+        where = f"on {counted(len(reports), 'rank')}, restarted {when}, "
         began = first_weights(reports)
         fresh = first_weights(earlier[next(iter(attempts))])[: len(began)]
         if start and taken == plan.steps and began == fresh:
-            found = f"{where}the restart took all {taken} optimizer steps, beginning with the "
-            found += "initial weights"
+            found = f"{where}the run took all {taken} optimizer steps again, from the initial "
+            found += "weights on"
             rule = "a restart resumes from the newest intact checkpoint"
             yield Finding("starts-over", found, rule, look)
             return
@@ -109,7 +108,7 @@ def judge_restart(
                     weights,
                     tolerance,
                     "a restart restores everything that later steps depend on, on every rank",
-                    look,
+                    "at everything that is saved, and at which ranks restore it",
                 )
             )
             yield from findings
@@ -142,5 +141,5 @@ def lineage_findings(
     if missing or extra:
         too_often = [] if missing else extra
         found = where + how_often(too_often, missing, plan.num_samples, plan.epochs)
-        rule = "each epoch trains each sample exactly once, over all ranks and all restarts"
+        rule = "each epoch trains each sample exactly once, across all ranks and restarts"
         yield Finding("never-trained" if missing else "trained-twice", found, rule, look)
