@@ -32,8 +32,8 @@ CODES = {
     "not-the-newest": "does not return the numerically newest intact checkpoint",
     "took-damaged": "returns a damaged checkpoint",
     "no-fallback": "a damaged checkpoint stops the restart although an older one is intact",
-    "damage-not-told": "skips a damaged checkpoint silently",
-    "began-again": "does not raise although every checkpoint is damaged",
+    "damage-not-reported": "skips a damaged checkpoint silently",
+    "started-over": "does not raise although every checkpoint is damaged",
     "changed-files": "choosing a checkpoint changes files",
     "state-left-out": "something a resume needs is missing from the state",
     "not-restored": "a part does not continue from its saved state",
@@ -351,7 +351,7 @@ def choose_judge(
             )
         elif value[2] != [newest] or value[1] != OLD:
             yield Finding(
-                "damage-not-told",
+                "damage-not-reported",
                 f"{newest} had {what}, and {older} was returned with the manifest of step "
                 f"{value[1]}; reported as damaged: {some(value[2]) or 'nothing'}",
                 "report what you skip, or nobody will check that disk",
@@ -359,7 +359,7 @@ def choose_judge(
             )
     if "raised" not in answer["all bad"]:
         yield Finding(
-            "began-again",
+            "started-over",
             f"with both checkpoints damaged, latest_checkpoint_path {said(answer['all bad'])}",
             "if there are checkpoints and none is intact, a person decides, not the restart",
             "at what happens after the last candidate",

@@ -35,7 +35,7 @@ TABLE = FindingTable(
             "a loader fetches ahead of training, so iterating doesn't wait for commits",
             "at what the loop checks before each step",
         ),
-        "order-by-chance": (
+        "order-not-reproducible": (
             "two samplers with equal arguments deal different samples",
             "every rank computes the same order from dataset size, seed and epoch",
             "at which random generator the shuffle uses",
@@ -346,7 +346,7 @@ def judge_deals(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     answer, orders = reports[0].answer, reports[0].answer["orders"]
     if orders != reports[1].answer["orders"] or orders[0] != orders[-1]:
         found = "two samplers with equal arguments yield different orders"
-        yield TABLE("order-by-chance", found)
+        yield TABLE("order-not-reproducible", found)
     if not answer["is_state_kept"]:
         found = "after iterating, torch's or Python's global random state has changed"
         yield TABLE("moves-global-random-state", found)

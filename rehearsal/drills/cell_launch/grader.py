@@ -25,14 +25,14 @@ CODES = {
     "never-trained": "a sample is left out",
     "ranks-differ": "the ranks end with different weights, or after different steps",
     "wrong-summary": "what run returns does not match what it did",
-    "died-of-sigterm": "SIGTERM kills the process instead of ending the loop",
+    "killed-by-sigterm": "SIGTERM kills the process instead of ending the loop",
     "sigterm-ignored": "the run continues for more than two steps after SIGTERM",
     "stopped-alone": "the ranks do not all stop after the same step",
     "stopped-without-saving": "the next start does not resume from the step of the stop",
-    "began-again": "a start begins at step 1 although there is a checkpoint",
+    "started-over": "a start begins at step 1 although there is a checkpoint",
     "lost-work": "a kill costs more steps than checkpoint_every_steps explains",
-    "another-order": "after a restart, steps have different samples",
-    "another-outcome": "stopped, killed and resumed does not equal uninterrupted",
+    "different-order": "after a restart, steps have different samples",
+    "different-outcome": "stopped, killed and resumed does not equal uninterrupted",
     "touched-finished-run": "starting a finished run trains or writes",
     "raised-alone": "an error on one rank does not raise on all of them",
     "error-swallowed": "an error on one rank does not raise at all",
@@ -188,7 +188,7 @@ def sigterm_judge(
     counts = [len(report.of("optimizer_step")) for report in reports]
     if any(report.exitcode == -signal.SIGTERM for report in reports):
         yield Finding(
-            "died-of-sigterm",
+            "killed-by-sigterm",
             f"SIGTERM in step {STOP_AT} killed the process of rank 1",
             rule,
             "at what SIGTERM does by default",
@@ -237,7 +237,7 @@ def start_findings(
     if at is None and (steps or all(report.has_answer for report in reports)):
         first = steps[0] if steps else []
         yield Finding(
-            "another-order",
+            "different-order",
             f"{saved} steps were done; the next start first trained samples {some(first, 8)}, "
             f"then {max(0, len(steps) - 1)} more step(s). The uninterrupted run has no such "
             "sequence of steps",
@@ -246,7 +246,7 @@ def start_findings(
         )
     elif at == 0:
         yield Finding(
-            "began-again",
+            "started-over",
             f"{saved} steps were done, and the next start began with step 1",
             "a start resumes from the newest intact checkpoint",
             "at what a start looks for, and at what it passes on",
@@ -286,7 +286,7 @@ def resumed_judge(
     if truth != got:
         at = start_of(together(reports), plan)
         yield Finding(
-            "another-outcome",
+            "different-outcome",
             f"resumed after step {at}, the run ended after step {TOTAL} with weights that "
             "differ from the uninterrupted run's",
             "killed and resumed equals uninterrupted, bit for bit",

@@ -30,7 +30,7 @@ CODES = {
     "event-incomplete": "a field of an event is missing or has the wrong value",
     "sink-left-out": "not every sink gets every event exactly once",
     "lost-lines": "events logged before a kill are not in the file",
-    "spoilt-line": "a truncated line corrupts the first event after a restart",
+    "corrupted-line": "a truncated line corrupts the first event after a restart",
     "overwritten": "a new start overwrites earlier lines",
 }
 PHASES = "data_wait h2d forward backward grad_sync optimizer checkpoint other".split()
@@ -346,7 +346,7 @@ def events_judge(
         yield lost("steps 7 to 13 were logged, then came a SIGKILL", files[1])
     elif None in killed or after != [7, 8, 9, 10, 11, 12, None, 14, 15]:
         yield Finding(
-            "spoilt-line",
+            "corrupted-line",
             f"the file had the steps {some(killed, 9)}. The line of step 13 was truncated and "
             "two starts logged steps 14 and 15; now the lines have the steps "
             f"{some(after, 12)} (None: not an event)",

@@ -37,7 +37,7 @@ CODES = {
     "scale": "the gradient is the right sum, divided by the wrong number",
     "only-the-last-micro-batch": "gradients of earlier micro-batches are lost",
     "clipping": "clipped by the wrong norm, at the wrong moment, or not at all",
-    "another-gradient": "the step follows a gradient that none of the other codes explains",
+    "wrong-gradient": "the step follows a gradient that none of the other codes explains",
     "autocast": "the forward pass does not compute in the configured type",
     "loss": "the loss in unread is not this rank's sum, or is summed in bf16",
     "record": "the norm, flag or count in unread, or the returned flag, is wrong",
@@ -283,7 +283,7 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
             return
     assert right is not None
     yield Finding(
-        "another-gradient",
+        "wrong-gradient",
         f"{where} did not follow the mean gradient: it is off in {names[right[1]]}, by "
         f"{right[0]:.2g} of the largest element",
         "a step follows the gradients of its own samples: all of them, and nothing else",
