@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import pytest
@@ -429,16 +429,34 @@ class TestSync:
         assert len(read_records(trainer, 4)) == 4
 
 
-def losses_under(wrapper: str, *, optimizer_first: bool = False) -> tuple[list[float], bool]:
-    """Train on 2 ranks; the losses of ten steps, and whether the weights moved."""
-    import torch.distributed as dist
-    from torch.distributed.fsdp import fully_shard
-    from torch.nn.parallel import DistributedDataParallel
-    from trainer_core.distributed import maybe_init_dist
+class Trained(NamedTuple):
+    losses: list[float]  # of ten steps
+    norms: list[float]  # of their gradients
+    has_moved: bool
+    reduce_scatters: int
+
+
+def train_under(wrapper: str, *, optimizer_first: bool = False) -> tuple[Any, ...]:
+    """What each rank runs: ten steps of two micro-batches."""
+    from trainer_core.distributed import cleanup_dist, maybe_init_dist
 
     cfg = TrainConfig(device="cpu", input_dim=12, hidden_dim=16, learning_rate=1e-2)
     info = maybe_init_dist(cfg)
-    cfg = replace(cfg, world_size=info.world_size)
+    # In a function of its own: the wrapper has to be gone before the group is.
+    trained = ten_steps(
+        replace(cfg, world_size=info.world_size), info, wrapper, optimizer_first
+    )
+    cleanup_dist()
+    return trained
+
+
+def ten_steps(
+    cfg: TrainConfig, info: Any, wrapper: str, optimizer_first: bool
+) -> tuple[Any, ...]:
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
     torch.manual_seed(0)
     model: Any = build_model(cfg, 12, 5)
     optimizer = build_optimizer(cfg, model)
@@ -448,37 +466,52 @@ def losses_under(wrapper: str, *, optimizer_first: bool = False) -> tuple[list[f
         fully_shard(model)
     if not optimizer_first:
         optimizer = build_optimizer(cfg, model)
+    # torch 2.13 has renamed it.
+    name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else ""
+    calls = count_calls(dist, name or "reduce_scatter_tensor")
     before = [weight.detach().clone() for weight in model.parameters()]
     trainer = Trainer(cfg, info.device, model, optimizer, None, StepTimers(info.device))
     for step in range(10):
         batch = batch_of(13, seed=step)
         share = MicroBatch(*(tensor[info.rank :: info.world_size] for tensor in batch))
         train_step(trainer, cut(share, 4, len(share.samples) - 4), 13, 1e-2)
-    losses = [record.loss for record in read_records(trainer, 10)]
-    moved = any(
-        not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)
-    )
-    dist.destroy_process_group()
-    return losses, moved
+    records = read_records(trainer, 10)
+    losses, norms = [r.loss for r in records], [r.grad_norm for r in records]
+    pairs = zip(before, model.parameters(), strict=True)
+    has_moved = any(not torch.equal(old, new) for old, new in pairs)
+    return losses, norms, has_moved, len(calls)
+
+
+def count_calls(owner: Any, name: str) -> list[None]:
+    """A list that grows with each call of a function."""
+    original, calls = getattr(owner, name), list[None]()
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        calls.append(None)
+        return original(*arguments, **named)
+
+    setattr(owner, name, counting)
+    return calls
 
 
 @pytest.mark.ranks
 class TestWrappers:
     def test_the_same_step_trains_under_ddp_and_fsdp2(self) -> None:
-        """A step that asks for DDP by its type syncs every micro-batch of the other (D30)."""
-        results = {
-            wrapper: [r.value for r in LocalRanks(partial(losses_under, wrapper), 2).wait(120)]
-            for wrapper in ("DDP", "FSDP2")
-        }
-        assert results["DDP"][0] == results["DDP"][1]
-        assert results["FSDP2"][0] == results["FSDP2"][1]
-        (ddp, ddp_moved), (fsdp, fsdp_moved) = results["DDP"][0], results["FSDP2"][0]
-        assert ddp_moved
-        assert fsdp_moved
-        assert ddp == pytest.approx(fsdp, rel=1e-5)
-        assert ddp[-1] != ddp[0]
+        """A step that asks for DDP by its type syncs each micro-batch under FSDP2 (D30)."""
+        trained = {}
+        for wrapper in ("DDP", "FSDP2"):
+            results = LocalRanks(partial(train_under, wrapper), 2).wait(120)
+            first, second = [Trained(*result.value) for result in results]
+            assert first == second
+            assert first.has_moved
+            trained[wrapper] = first
+        assert trained["FSDP2"].reduce_scatters == 10
+        assert trained["DDP"].losses == pytest.approx(trained["FSDP2"].losses, rel=1e-5)
+        assert trained["DDP"].norms == pytest.approx(trained["FSDP2"].norms, rel=1e-5)
+        assert trained["DDP"].losses[0] != trained["DDP"].losses[-1]
 
     def test_an_optimizer_made_before_fully_shard_updates_nothing(self) -> None:
         """It points at parameters that are no longer the model's, and nothing says so."""
-        job = partial(losses_under, "FSDP2", optimizer_first=True)
-        assert [result.value[1] for result in LocalRanks(job, 2).wait(120)] == [False, False]
+        job = partial(train_under, "FSDP2", optimizer_first=True)
+        results = LocalRanks(job, 2).wait(120)
+        assert [Trained(*result.value).has_moved for result in results] == [False, False]
