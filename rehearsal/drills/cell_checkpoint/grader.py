@@ -67,7 +67,8 @@ def outcome(act: Callable[[], Any]) -> dict[str, Any]:
     try:
         return {"value": act()}
     except Exception as error:
-        return {"raised": f"{type(error).__name__}: {error}"[:200]}
+        text = f"{type(error).__name__}: {error}"
+        return {"raised": text if len(text) <= 200 else f"{text[:200]}..."}
 
 
 def temporary_of(checkpoints: Path, step: int) -> Path:
@@ -188,8 +189,8 @@ def publish_judge(
     if answer["first"].get("value", [None])[0] != "step-00000005":
         yield Finding(
             "not-published",
-            f"after publish, latest_checkpoint_path {said(answer['first'])} instead of "
-            "step-00000005",
+            "publish returned, and step-00000005 is not the newest intact checkpoint: "
+            f"latest_checkpoint_path {said(answer['first'])}",
             "a checkpoint that was just published verifies",
             "at what you write to the manifest, and at what verifies it",
         )
@@ -305,7 +306,9 @@ def choose_body(context: RankContext, learner: SimpleNamespace) -> Any:
         flip(all_bad / f"step-{step:08d}" / "state.pt")
     bad = contents(all_bad)
     answer["all bad"] = choice(learner, all_bad)
-    answer["changed"] = contents(whole) != before or contents(all_bad) != bad
+    kept, now = before + bad, contents(whole) + contents(all_bad)
+    changed = {tuple(file) for file in kept} ^ {tuple(file) for file in now}
+    answer["changed"] = sorted({os.path.relpath(path, root) for path, _ in changed})
     return answer
 
 
@@ -367,7 +370,7 @@ def choose_judge(
     if answer["changed"]:
         yield Finding(
             "changed-files",
-            "latest_checkpoint_path changed files",
+            f"latest_checkpoint_path changed {some(answer['changed'], 3)}",
             "choosing only reads, since every rank may do it",
             "at what you rename or delete",
         )

@@ -100,7 +100,7 @@ TABLE = FindingTable(
         ),
         "wrapper-outlives-group": (
             "the DDP wrapper is still alive when the group is destroyed",
-            "a wrapper that outlives its group keeps gloo's threads, and they abort the process",
+            "a wrapper that outlives its group keeps gloo's threads, which abort the process",
             "at what still refers to a wrapper that nobody uses any more",
         ),
         "group-left-behind": (
