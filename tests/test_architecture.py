@@ -175,6 +175,7 @@ class TestImportDirection:
             names = {n for n in imports_of(path) if n.startswith("trainer_core.")}
             assert not [n for n in names if n.rpartition(".")[2].startswith("_")], path
 
+    @pytest.mark.ranks
     def test_launch_in_a_fresh_interpreter_loads_torch_and_numpy_only(self) -> None:
         """A machine with torch and numpy and nothing else must be able to train."""
         code = (

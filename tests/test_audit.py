@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rehearsal.engine.programs import run as run_program
 from rehearsal.evidence.audit import AuditReport, audit_run, read_jsonl
 from trainer_core.order import EpochOrder
 
@@ -555,14 +553,11 @@ def run_main(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
+@pytest.mark.ranks
 def test_the_script_works_from_any_folder(tmp_path: Path) -> None:
     """The README's command, run the way a person runs it."""
     write_run(killed_run(), tmp_path / "run")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(SCRIPT), "run"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_program(str(SCRIPT), "run", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     *table, verdict = done.stdout.splitlines()
     assert verdict == "proved: each sample due by step 21 of 21 was trained exactly once"

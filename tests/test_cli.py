@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from rehearsal.engine.programs import run as run_program
 import rehearsal
 from rehearsal import drills
 from rehearsal.grading import drills_page, selftest
@@ -155,12 +153,10 @@ class TestCommands:
             assert text in capsys.readouterr().out, arguments
         assert progress().entries() == []
 
+    @pytest.mark.ranks
     def test_it_runs_as_a_module(self) -> None:
-        """-m takes another way in than a call of main."""
-        run = subprocess.run(
-            [sys.executable, "-m", "rehearsal", "hint", "nothing"],
-            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        )  # fmt: skip
+        """-m takes a different way in than a call of main."""
+        run = run_program("-m", "rehearsal", "hint", "nothing")
         assert run.returncode == 2
         assert run.stderr.startswith("rehearsal: 'nothing': no such drill.")
 

@@ -7,8 +7,6 @@ import math
 import os
 import runpy
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,7 +21,8 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from rehearsal.faults.breaks import kill
-from rehearsal.faults.jobs import finish, small, start
+from rehearsal.faults.jobs import finish, small, start, wait_for_step
+from rehearsal.faults.torchrun import Torchrun
 from rehearsal.evidence.audit import audit_run, read_jsonl
 from rehearsal.evidence.goodput import KINDS, Account, account_run
 from rehearsal.evidence.goodput_picture import goodput_picture
@@ -379,25 +378,10 @@ def test_less_than_5_percent_of_a_killed_run_is_unknown(tmp_path: Path) -> None:
 def test_a_run_under_torchrun_is_accounted_for_from_the_first_process(tmp_path: Path) -> None:
     """There, importing torch is most of the startup, and nothing is logged during it."""
     run = tmp_path / "run"
-    # On the CPU: a machine with one GPU has a device for only one of the two ranks.
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in LONGER.items()]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += ["--max-restarts=1", str(ROOT / "scripts/launch.py"), "--run-dir", str(run)]
-    command += ["--device=cpu"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    job = subprocess.Popen(
-        [*command, *flags], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    assert job.stderr is not None
-    ledger, log = run / "ledger/rank-1.jsonl", run / "logs/rank-1.jsonl"
-    deadline = time.monotonic() + 120
-    while not ledger.exists() or sum(1 for _ in read_jsonl(ledger)) < 70:
-        is_training = time.monotonic() < deadline and job.poll() is None
-        assert is_training, job.stderr.read()[-2000:]
-        time.sleep(0.05)
-    os.kill(next(x["pid"] for x in read_jsonl(log) if "pid" in x), signal.SIGKILL)
-    _, errors = job.communicate(timeout=200)
-    assert job.returncode == 0, errors[-2000:]
+    with Torchrun(small(run, **LONGER), 2, restarts=1) as job:
+        wait_for_step(run, 70, rank=1)
+        os.kill(job.ranks()[1], signal.SIGKILL)
+        assert job.wait(200) == 0, job.stderr[-2000:]
     account = check_real(run)
     first = next(x for x in read_jsonl(run / "logs/rank-0.jsonl") if "pid" in x)
     assert account.begin == first["process_started"]

@@ -153,6 +153,7 @@ class TestJudges:
                 tops = {imported.partition(".")[0] for imported in imports_of(name)}
                 assert not tops & {"torch", "numpy", "trainer_core"}, f"{module} reaches {name}"
 
+    @pytest.mark.ranks
     def test_importing_them_leaves_torch_out(self) -> None:
         """What the text of an import does not show: an import by name, or by a package."""
         names = [f"rehearsal.{name}" for room in WITHOUT_TORCH for name in in_room(room)]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rehearsal.engine.programs import Program
 from rehearsal import forget
 from rehearsal.grading.drill import Drill, drill_ids, former_ids, load
 from rehearsal.session.progress import (
@@ -133,6 +132,7 @@ class TestHistory:
         assert home().is_relative_to(tmp_path)
         assert home().name == "distributed-trainer-rehearsal"
 
+    @pytest.mark.ranks
     def test_two_kernels_at_once_lose_nothing(self, tmp_path: Path) -> None:
         """Two notebooks side by side are the ordinary case."""
         code = (
@@ -142,14 +142,12 @@ class TestHistory:
             "for _ in range(40): mine.add(sys.argv[2], 'start')\n"
             "print('memory' if mine._memory else 'file')"
         )
-        kernels = [
-            subprocess.Popen(
-                [sys.executable, "-c", code, str(tmp_path), name],
-                env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
-            )
-            for name in ("a", "b")
-        ]  # fmt: skip
-        assert [kernel.communicate()[0] for kernel in kernels] == ["file\n", "file\n"]
+        with (
+            Program("-c", code, str(tmp_path), "a") as first,
+            Program("-c", code, str(tmp_path), "b") as second,
+        ):
+            assert [kernel.wait(60) for kernel in (first, second)] == [0, 0]
+            assert [kernel.stdout for kernel in (first, second)] == ["file\n", "file\n"]
         drills = [entry.drill for entry in Progress(tmp_path).entries()]
         assert (drills.count("a"), drills.count("b")) == (40, 40)
 

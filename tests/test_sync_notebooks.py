@@ -11,7 +11,6 @@ import difflib
 import importlib.util
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +18,8 @@ from typing import Any
 
 import nbformat
 import pytest
+
+from rehearsal.engine.programs import run as run_program
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "sync_notebooks.py"
 
@@ -951,19 +952,12 @@ class TestTypingTimes:
 
 
 class TestCommandLine:
+    @pytest.mark.ranks
     def test_the_script_finds_the_project_it_lies_in(self, project: Path) -> None:
         """It is started from wherever a person or a hook happens to be."""
         (project / "scripts").mkdir()
         script = shutil.copy(SCRIPT, project / "scripts")
-        command = [sys.executable, str(script), "build"]
-        run = subprocess.run(
-            command,
-            cwd=project / "notebooks",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        run = run_program(str(script), "build", folder=project / "notebooks")
         assert (run.returncode, run.stderr) == (0, "")
         assert f"wrote {HIDDEN}" in run.stdout
         assert (project / HIDDEN).is_file()

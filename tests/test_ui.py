@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rehearsal.engine.programs import run as run_program
 import rehearsal
 from rehearsal.session import coach, frontend, pacing
 from rehearsal.grading.drill import load
@@ -62,6 +63,7 @@ def names_from(text: str) -> dict[str, object]:
 
 
 class TestImport:
+    @pytest.mark.ranks
     def test_it_loads_neither_torch_nor_ipython_nor_widgets_nor_pictures(self) -> None:
         """A hint would come two seconds later; CI and a terminal have no front end."""
         code = (
@@ -89,6 +91,7 @@ class TestImport:
             getattr(rehearsal, call)("lift_to_distribute")
         assert progress().entries() == []
 
+    @pytest.mark.ranks
     def test_a_notebook_shows_one_line_for_an_unknown_drill(self) -> None:
         """Twenty lines of traceback hide the name that was meant."""
         code = (
@@ -96,10 +99,8 @@ class TestImport:
             "shell = InteractiveShell.instance()\n"
             "shell.run_cell('import rehearsal; rehearsal.hint(\"lift\")')"
         )
-        run = subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        run = run_program("-c", code)
+        assert run.returncode == 0, run.stderr
         (line,) = run.stdout.splitlines()
         assert line.startswith("'lift': no such drill. The nearest is")
 
