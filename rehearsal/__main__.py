@@ -9,52 +9,54 @@ from pathlib import Path
 
 from rehearsal import drills, forget
 from rehearsal.grading.drill import UnknownDrill, load
-from rehearsal.grading import drills_page, selftest
+from rehearsal.grading import drills_page, new_drill, selftest
 from rehearsal.session import coach
-from rehearsal.session.frontend import spelled_for_a_shell
+from rehearsal.session.terminal import spelled_for_a_shell
 
 OF_A_DRILL = {
-    "brief": (coach.brief, "what is asked"),
-    "start": (coach.start, "the same, and the clock begins"),
-    "hint": (coach.hint, "the next of three"),
-    "narration": (coach.narration, "what to say while typing it"),
-    "diff": (coach.diff, "what changed between the last two attempts"),
+    "brief": (coach.brief, "show the task"),
+    "start": (coach.start, "show the task and start the clock"),
+    "hint": (coach.hint, "show the next of three hints"),
+    "narration": (coach.narration, "show what to say while you type"),
+    "diff": (coach.diff, "show what changed between your last two attempts"),
 }
 PLAIN = {
-    "status": (coach.status, "what has passed, what is due, what to do next"),
-    "debrief": (coach.debrief, "the last timed run: pace and findings"),
-    "forget": (forget, "delete the history of your rehearsals"),
+    "status": (coach.status, "show what has passed, what is due for review, what to do next"),
+    "debrief": (coach.debrief, "show your time against the budget, and what went wrong"),
+    "forget": (forget, "delete your history"),
 }
 
 
 class Unreadable(Exception):
-    """A file or folder that the person who called can put there."""
+    """A file or folder is missing or cannot be read, which the person who called can fix."""
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
         prog="python -m rehearsal",
-        description="Rehearse: list, start DRILL, blank DRILL > attempt.py, edit, "
-        "check DRILL attempt.py.",
-        epilog="Exit codes: 0 passed, or done; 1 not passed; 2 what you can mend.",
+        description="Rehearse in an editor: list, start DRILL, blank DRILL > attempt.py, edit "
+        "the file, check DRILL attempt.py.",
+        epilog="Exit codes: 0 passed or done; 1 not passed; 2 usage or input error.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("list", help="all drills")
-    checking = commands.add_parser("check", help="run a file on real ranks, and judge it")
+    commands.add_parser("list", help="list all drills")
+    checking = commands.add_parser("check", help="run a file on real ranks and judge it")
     checking.add_argument("drill")
     checking.add_argument("file", type=Path)
     for name, (_, text) in OF_A_DRILL.items():
         commands.add_parser(name, help=text).add_argument("drill")
-    commands.add_parser("blank", help="print what to start from").add_argument("drill")
-    opening = commands.add_parser("solution", help="opens after a pass")
+    commands.add_parser("blank", help="print the starter code").add_argument("drill")
+    opening = commands.add_parser("solution", help="show a solution, once you have passed")
     opening.add_argument("drill")
-    opening.add_argument("--give-up", action="store_true", help="open it without a pass")
+    opening.add_argument("--give-up", action="store_true", help="show it without a pass")
     for name, (_, text) in PLAIN.items():
         commands.add_parser(name, help=text)
-    testing = commands.add_parser("selftest", help="grade the graders")
-    testing.add_argument("drill", nargs="*", help="all, if none is named")
+    testing = commands.add_parser("selftest", help="test the graders on their own texts")
+    testing.add_argument("drill", nargs="*", help="default: all drills")
     commands.add_parser("docs", help="write docs/drills.md")
+    creating = commands.add_parser("new", help="write the folder of a new drill that works")
+    creating.add_argument("drill", help="its id, such as shard_the_sampler")
     return top
 
 
@@ -68,31 +70,31 @@ def show_list() -> None:
 
 
 def check(drill: str, file: Path) -> int:
-    """Judge a file; 0 if it passed.
+    """Judge a file; returns 0 if it passed.
 
     Raises:
-        Unreadable: if it is no file of text.
+        Unreadable: if it is not a text file.
     """
-    load(drill)  # an unknown drill is said before a missing file
+    load(drill)  # report an unknown drill before a missing file
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Unreadable(
-            f"{file} cannot be read ({error}). A check takes a file of Python text; "
-            f"begin one with: python -m rehearsal blank {drill} > attempt.py"
+            f"{file} cannot be read ({error}). A check needs a file of Python source. To start "
+            f"one: python -m rehearsal blank {drill} > attempt.py"
         ) from None
     return 0 if coach.check_text(drill, text, str(file)).status == "passed" else 1
 
 
 def run_selftest(names: Sequence[str]) -> int:
-    """Judge all texts of the named drills, or of all; print what is not as it must be."""
+    """Judge all texts of the named drills, or of all; print each wrong judgment."""
     bad = 0
     for drill in [load(name) for name in names] or drills():
         rows = list(selftest.run(drill))
         wrong = [row for row in rows if not row.ok]
         bad += len(wrong)
         seconds = sorted(row.verdict.seconds for row in rows if row.kind == "solution")
-        score = f"{len(rows) - len(wrong)} of {len(rows)} as they must be"
+        score = f"{len(rows) - len(wrong)} of {len(rows)} texts judged correctly"
         print(f"{drill.id}: {score}; a solution takes {seconds[len(seconds) // 2]:.2f} s")
         for row in wrong:
             print(f"  {row.kind} {row.name}: expected {row.expected}, got {row.got}")
@@ -100,8 +102,16 @@ def run_selftest(names: Sequence[str]) -> int:
     return 1 if bad else 0
 
 
-def obey(options: argparse.Namespace) -> int:
-    """Do what was asked for; returns the exit code."""
+def show_new(folder: Path) -> None:
+    """What to do with a new drill."""
+    where = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    print(f"Wrote {where}: {', '.join(sorted(path.name for path in folder.iterdir()))}.")
+    print(f"It works already: python -m rehearsal selftest {folder.name}")
+    print("Now make it yours. docs/extending.md says what each file is for.")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run one command; returns the exit code."""
     if options.command == "check":
         return check(options.drill, options.file)
     if options.command == "selftest":
@@ -109,11 +119,13 @@ def obey(options: argparse.Namespace) -> int:
     if options.command == "docs":
         if not drills_page.PATH.parent.is_dir():
             raise Unreadable(
-                f"{drills_page.PATH.parent} does not exist: the page belongs to a copy of the "
-                "project. Run this in a clone, installed by make setup."
+                f"{drills_page.PATH.parent} does not exist, so there is no page to write. Run "
+                "this in a clone of the project, installed with make setup."
             )
         return 0 if drills_page.write(drills(), print) else 1
-    if options.command in OF_A_DRILL:
+    if options.command == "new":
+        show_new(new_drill.create(options.drill))
+    elif options.command in OF_A_DRILL:
         OF_A_DRILL[options.command][0](options.drill)
     elif options.command in PLAIN:
         PLAIN[options.command][0]()
@@ -127,11 +139,11 @@ def obey(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code; what a person can mend is one message and 2."""
+    """Returns the exit code. A mistake that the caller can fix is one message and 2."""
     try:
         with spelled_for_a_shell():
-            return obey(parser().parse_args(arguments))
-    except (UnknownDrill, Unreadable) as error:
+            return run(parser().parse_args(arguments))
+    except (UnknownDrill, Unreadable, new_drill.BadName) as error:
         print(f"rehearsal: {error}", file=sys.stderr)
         return 2
 

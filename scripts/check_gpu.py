@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rehearsal.engine.processes import processes_in
 from rehearsal.evidence.audit import audit_run, read_jsonl
 from rehearsal.faults import breaks
 
@@ -170,13 +171,8 @@ PLAN = (
 
 def end_session(process: subprocess.Popen[bytes]) -> None:
     """Kill whatever is left of a start: a stopped rank does not end with its launcher."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            words = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended meanwhile
-            continue
-        if int(words[3]) == process.pid:
-            os.kill(int(path.parent.name), signal.SIGKILL)
+    for pid in processes_in({process.pid}):
+        os.kill(pid, signal.SIGKILL)
     process.kill()
     process.wait()
 

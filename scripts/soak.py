@@ -140,7 +140,7 @@ def processes_of(mark: str) -> list[str]:
             if f"SOAK={mark}".encode() in (path / "environ").read_bytes():
                 parent = stat_of(int(path.name)).parent
                 found.append(f"{command_line(str(parent))} > {command_line(path.name)}")
-        except OSError:  # it has ended, or is somebody else's
+        except OSError:  # it has exited, or belongs to another user
             continue
     return found
 

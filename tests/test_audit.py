@@ -345,8 +345,8 @@ def test_lost_work_cannot_fill_a_gap_in_the_next_attempt() -> None:
     run.ledger[:] = [x for x in run.ledger if (x["step"], x["attempt"]) != (12, 1)]
     report = audit(run)
     assert (report.status, report.holes) == ("refuted", 1)
-    found = "step 12 rank 0 attempt 0: lost work, yet the step before it is from attempt 1"
-    assert found in report.findings[0]
+    found = "this line is lost work, yet the step before is from attempt 1"
+    assert f"step 12 rank 0 attempt 0: {found}" in report.findings[0]
 
 
 def test_an_attempt_that_starts_past_its_checkpoint_leaves_a_gap() -> None:

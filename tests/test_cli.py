@@ -55,7 +55,7 @@ class TestCheck:
         main(["status"])
         said = capsys.readouterr().out
         assert f"Then: python -m rehearsal check {ID} FILE." in said
-        assert f"python -m rehearsal solution {ID} --give-up opens" in said
+        assert f"python -m rehearsal solution {ID} --give-up. The drill" in said
         assert "Next: python -m rehearsal start" in said
         assert '("' not in said
         rehearsal.brief(ID)
@@ -136,18 +136,18 @@ class TestCommands:
     def test_each_of_the_others_shows_its_own(self, capsys: Capture) -> None:
         """The commands are wired by a table; one wrong row shows another's text."""
         for arguments, text in [
-            (["brief", ID], "12 minutes."),
-            (["start", ID], "The clock runs: 12:00."),
-            (["hint", ID], "hint 1 of 3"),
-            (["hint", ID], "hint 2 of 3"),
+            (["brief", ID], "12 minutes"),
+            (["start", ID], "The clock is running: 12:00."),
+            (["hint", ID], "Hint 1 of 3"),
+            (["hint", ID], "Hint 2 of 3"),
             (["narration", ID], DRILL.narration.follow_up),
             (["diff", ID], "a diff needs two"),
             (["blank", ID], DRILL.blank),
-            (["solution", ID], "has not passed yet"),
+            (["solution", ID], "You have not passed"),
             (["solution", ID, "--give-up"], DRILL.solution),
             (["status"], f"of {len(drills())} passed"),
             (["debrief"], "Nothing to debrief"),
-            (["forget"], "is deleted"),
+            (["forget"], "Deleted "),
         ]:
             assert main(arguments) == 0, arguments
             assert text in capsys.readouterr().out, arguments
@@ -178,7 +178,7 @@ class TestSelftest:
         monkeypatch.setattr(selftest, "run", run)
         assert main(["selftest", ID]) == 1
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0] == f"{ID}: 1 of 2 as they must be; a solution takes 0.50 s"
+        assert lines[0] == f"{ID}: 1 of 2 texts judged correctly; a solution takes 0.50 s"
         assert lines[1] == "  near miss sly: expected some-code, got passed"
 
 
@@ -239,7 +239,7 @@ class TestDocs:
         assert drills_page.write([DRILL], said.append, page)
         assert drills_page.write([DRILL], said.append, page)
         assert judged == [ID]
-        assert said == [f"{ID}: 1 of 1 as they must be"]
+        assert said == [f"{ID}: 1 of 1 texts judged correctly"]
         page.write_text(page.read_text().replace(drills_page.digest_of(DRILL), "0" * 12))
         assert drills_page.write([DRILL], said.append, page)
         assert judged == [ID, ID]
@@ -271,4 +271,4 @@ class TestDocs:
         """An installed package has no docs folder."""
         monkeypatch.setattr(drills_page, "PATH", tmp_path / "docs" / "drills.md")
         assert main(["docs"]) == 2
-        assert "belongs to a copy of the project" in capsys.readouterr().err
+        assert "there is no page to write" in capsys.readouterr().err

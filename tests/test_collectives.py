@@ -226,9 +226,7 @@ class TestNonFinite:
     def test_a_run_with_a_skipped_nan_resumes(self, tmp_path: Path) -> None:
         """A resume check that cannot read a NaN loss turns a skipped step into a crash loop."""
         cfg = small(tmp_path, on_nonfinite="skip")
-        start(
-            cfg, 1, partial(both, partial(poison_step, 0, 5), partial(kill, 0, 8))
-        )
+        start(cfg, 1, partial(both, partial(poison_step, 0, 5), partial(kill, 0, 8)))
         assert finish(cfg, 1)["step"] == 52
 
     @pytest.mark.parametrize("amp", ["bf16", "fp16"])

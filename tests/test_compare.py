@@ -77,7 +77,7 @@ def test_a_different_seed_shows_in_the_samples_of_the_first_step(
     comparison = compare_runs(runs / "straight", tmp_path / "seed")
     assert comparison.status == "different"
     assert "identity seed: 17 | 18" in comparison.plan
-    text = "first difference at step 1: 16 and 16 samples, of which only one run has: "
+    text = "first difference at step 1: 16 and 16 samples; in one run only: "
     assert comparison.verdict.startswith(text)
 
 
@@ -189,7 +189,7 @@ def test_a_sample_in_the_ledger_that_differs_is_named(runs: Path, copy: Path) ->
 
     rewrite(copy / "ledger/rank-1.jsonl", swap)
     comparison = compare_runs(runs / "straight", copy)
-    assert firsts(comparison) == [(9, "16 and 16 samples, of which only one run has")]
+    assert firsts(comparison) == [(9, "16 and 16 samples; in one run only")]
     assert comparison.differences[0].second == "5000"
 
 

@@ -522,7 +522,7 @@ class TestTokens:
         write_tokens(tmp_path / "x.bin", 100_000)
         source = build_dataset(tokens_of(tmp_path / "x.bin"))
         pickled = pickle.dumps(TrainingView(source, seed=1, input_noise=0.0))
-        assert len(pickled) < 1000
+        assert len(pickled) < 2000  # the content has 200,000 bytes
         copy = pickle.loads(pickled).source
         assert copy.fingerprint == source.fingerprint
         assert torch.equal(copy.batch([3, 7])[0], source.batch([3, 7])[0])

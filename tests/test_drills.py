@@ -10,7 +10,7 @@ from rehearsal import drills
 from rehearsal.grading import selftest
 from rehearsal.grading.drill import Drill
 from rehearsal.grading.verdict import ENGINE_FINDINGS, FORMER_CODES
-from rehearsal.session.frontend import names_bound
+from rehearsal.session.cells import names_bound
 
 DRILLS = drills()
 each_drill = pytest.mark.parametrize("drill", DRILLS, ids=lambda drill: drill.id)

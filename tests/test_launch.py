@@ -31,6 +31,7 @@ from trainer_core.settings import UserError
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "launch.py"
 FLAGS = "--dataset-size 203 --input-dim 8 --hidden-dim 16 --micro-batch-size 4 --max-epochs 1"
+FLAGS += " --device cpu"  # a machine with one GPU has a device for only one of two ranks
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,12 @@
-"""The README shows what the project prints, and its commands are the ones that run.
+"""The README shows what the project really prints, and its commands run as printed.
 
-UPDATE_README=1 writes the output, the picture and the table into the README instead.
+UPDATE_README=1 writes the outputs, the picture and the table into the README instead.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import re
@@ -12,35 +14,39 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from code_size import lines_of_code
+from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 UPDATE = os.environ.get("UPDATE_README") == "1"
 MODULES = "config data model distributed train checkpoint metrics launch".split()
+FIRST_DRILL = "samples_repeat_from_the_second_epoch"
 
 needs_setup = pytest.mark.skipif(
     not (ROOT / ".venv" / ".complete").exists(),
-    reason="make setup has not run here, so the README's commands were not run",
+    reason="not checked: the README's commands, because make setup has not run here",
 )
 
 
 def commands() -> list[str]:
-    """The commands of all bash blocks, without their comments."""
+    """The commands in all bash blocks, without comments."""
     blocks = re.findall(r"```bash\n(.*?)```", README.read_text(), re.DOTALL)
     lines = [line.partition("#")[0].strip() for block in blocks for line in block.splitlines()]
     return [line for line in lines if line]
 
 
 def block(name: str) -> re.Match[str]:
-    """What stands between the two markers of that name."""
+    """The text between the two markers of that name."""
     pattern = rf"(?<=tests/test_readme.py -->\n)(?:(?!-->).)*?(?=<!-- end of {name} -->)"
     match = re.search(pattern, README.read_text(), re.DOTALL)
     assert match is not None, f"README.md has no block named {name}"
@@ -54,7 +60,7 @@ def replace(name: str, content: str) -> None:
 
 
 def blurred(output: str) -> str:
-    """Output without what differs between two runs: numbers, hashes, folders."""
+    """Output without what differs from run to run: numbers, hashes, folders."""
     return re.sub(r"\S*/\S*|\b[0-9a-f]{16}\b|\d+(\.\d+)?", "~", output)
 
 
@@ -67,39 +73,81 @@ def shell(command: str, timeout_s: float = 300, exit_code: int = 0) -> str:
     return done.stdout
 
 
+@pytest.fixture
+def own_attempt() -> Iterator[Path]:
+    """The attempt.py that the README's commands write, deleted afterward."""
+    attempt = ROOT / "attempt.py"
+    if attempt.exists():
+        pytest.skip("not checked: attempt.py exists, and may be yours")
+    yield attempt
+    attempt.unlink(missing_ok=True)
+
+
+def texts_in(path: Path) -> Iterator[str]:
+    """All text in a file; in Python, each string literal with ~ for what it formats."""
+    if path.suffix != ".py":
+        yield path.read_text()
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(x.value if isinstance(x, ast.Constant) else "~" for x in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
 class TestTable:
-    def test_the_map_names_each_module_with_its_question_and_lines(self) -> None:
-        """A map with old numbers is worse than none."""
-        rows = ["\n| read in this order | it answers | lines of code |\n|---|---|---|\n"]
+    def test_the_table_has_each_modules_question_and_lines_of_code(self) -> None:
+        """A table with stale numbers is worse than none."""
+        head = "| read in this order | question it answers | lines of code | practice |"
+        rows = [f"\n{head}\n|---|---|---|---|\n"]
         for name in MODULES:
             path = ROOT / "trainer_core" / f"{name}.py"
             docstring = path.read_text().split('"""')[1]
             question = re.search(r'answers: "(.*?)"', docstring, re.DOTALL)
             assert question is not None
             text = " ".join(question[1].split())
+            (notebook,) = (ROOT / "notebooks" / "drills").glob(f"*_cell_{name}.ipynb")
             rows.append(
-                f"| [{name}](trainer_core/{name}.py) | {text} | {lines_of_code(path)} |\n"
+                f"| [{name}](trainer_core/{name}.py) | {text} | {lines_of_code(path)} "
+                f"| [drill](notebooks/drills/{notebook.name}) |\n"
             )
         table = "".join(rows) + "\n"
         if UPDATE:
             replace("modules", table)
         assert block("modules")[0] == table
 
-    def test_every_local_link_leads_somewhere(self) -> None:
+    def test_every_local_link_works(self) -> None:
         """A dead link on the first screen costs the reader's trust."""
         for target in re.findall(r"\]\(([^)#:]+)\)", README.read_text()):
             assert (ROOT / target).exists(), target
 
+    def test_the_messages_under_when_something_fails_exist(self) -> None:
+        """Nobody finds the remedy for a message that is worded differently."""
+        section = README.read_text().partition("## When something fails")[2]
+        messages = re.findall(r"^\| `(.+?)` \|", section, re.MULTILINE)
+        assert len(messages) >= 5
+        files = [ROOT / "Makefile", *(ROOT / "trainer_core").rglob("*.py")]
+        texts = [text for file in files for text in texts_in(file)]
+        for message in messages:
+            pattern = re.sub(r"\d+", "~", re.sub(r"Python 3\.\d+", "PYTHON", message))
+            words = re.escape(pattern).replace("PYTHON", r"Python 3\.\d+")
+            words = words.replace(re.escape("..."), ".*")
+            assert any(re.search(words, text, re.DOTALL) for text in texts), message
+
 
 class TestCommands:
     def test_each_command_is_run_by_a_test(self) -> None:
-        """A command that nobody runs is wrong sooner or later."""
+        """A command that nobody runs goes stale sooner or later."""
         tested = [
-            "make setup", "make train", "make lab",
+            "make setup",
+            f".venv/bin/python -m rehearsal blank {FIRST_DRILL} > attempt.py",
+            f".venv/bin/python -m rehearsal check {FIRST_DRILL} attempt.py",
+            "make train",
             ".venv/bin/python scripts/launch.py --run-dir runs/first --data digits",
             ".venv/bin/torchrun --standalone --nproc-per-node 2 --max-restarts 3 "
-            "scripts/launch.py --run-dir runs/second --data digits",
+            "scripts/launch.py --run-dir runs/second --data digits --device cpu",
             ".venv/bin/python scripts/audit_run.py runs/second --plot runs/second.png",
+            "make lab",
             ".venv/bin/python -m rehearsal list",
             ".venv/bin/python -m rehearsal start lift_to_distributed",
             ".venv/bin/python -m rehearsal blank lift_to_distributed > attempt.py",
@@ -109,11 +157,27 @@ class TestCommands:
 
     @needs_setup
     @pytest.mark.ranks
+    def test_the_first_check_prints_what_the_readme_shows(
+        self, own_attempt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first thing a reader sees must be what the program really says."""
+        monkeypatch.setenv("REHEARSAL_HOME", str(tmp_path))
+        blank, check = commands()[1:3]
+        shell(blank)
+        output = shell(check, exit_code=1)
+        if UPDATE:
+            replace("verdict", f"```\n$ {blank}\n$ {check}\n{output}```\n")
+        shown = block("verdict")[0].strip("`\n").splitlines()
+        assert shown[:2] == [f"$ {blank}", f"$ {check}"]
+        assert blurred("\n".join(shown[2:])) == blurred(output.strip("\n"))
+
+    @needs_setup
+    @pytest.mark.ranks
     def test_make_train_prints_what_the_readme_shows(self) -> None:
-        """Output that was pasted by hand shows a program that no longer exists."""
+        """Output pasted by hand shows a program that no longer exists."""
         output = shell("make --silent train")
         if UPDATE:
-            # Shown as a clone in any folder prints it.
+            # Without this machine's paths.
             replace("demo", "```\n$ make train\n" + output.replace(f"{ROOT}/", "") + "```\n")
             (picture,) = re.findall(r"\S*/sample_map\.png", output)
             shutil.copy(picture, ROOT / "docs" / "sample_map.png")
@@ -123,11 +187,11 @@ class TestCommands:
     @needs_setup
     @pytest.mark.ranks
     def test_the_training_commands_run_as_printed(self) -> None:
-        """Whoever copies a command expects it to work."""
+        """If you copy a command, you expect it to work."""
         if any((ROOT / "runs" / name).exists() for name in ("first", "second")):
-            pytest.skip("runs/first or runs/second is somebody's; these commands were not run")
+            pytest.skip("not checked: runs/first or runs/second exists, and may be yours")
         try:
-            for command in commands()[3:6]:
+            for command in commands()[4:7]:
                 output = shell(command)
             assert "proved" in output
             assert (ROOT / "runs" / "second.png").stat().st_size > 10_000
@@ -138,23 +202,21 @@ class TestCommands:
 
     @needs_setup
     @pytest.mark.ranks
-    def test_the_rehearsal_commands_run_as_printed(self) -> None:
-        """The check is of the blank, and says so: nothing was typed."""
-        attempt = ROOT / "attempt.py"
-        if attempt.exists():
-            pytest.skip("attempt.py is somebody's; these commands were not run")
-        try:
-            *before, check = commands()[6:]
-            listed, brief, _ = [shell(command) for command in before]
-            assert "lift_to_distributed" in listed
-            assert "The clock runs" in brief
-            assert "NOT ATTEMPTED" in shell(check, exit_code=1)
-        finally:
-            attempt.unlink(missing_ok=True)
+    def test_the_rehearsal_commands_run_as_printed(
+        self, own_attempt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Checking an untouched blank says that there is nothing to check yet."""
+        monkeypatch.setenv("REHEARSAL_HOME", str(tmp_path))
+        *before, check = commands()[8:]
+        listed, brief, _ = [shell(command) for command in before]
+        assert "lift_to_distributed" in listed
+        assert "clock" in brief
+        assert own_attempt.exists()
+        assert "NOT ATTEMPTED" in shell(check, exit_code=1)
 
     @needs_setup
     def test_make_lab_serves_the_start_notebook(self, tmp_path: Path) -> None:
-        """The first thing a newcomer types must not need a second thing."""
+        """The first thing a newcomer types must work on its own."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -175,7 +237,7 @@ class TestCommands:
 
 
 def answer(url: str, timeout_s: float = 120) -> dict[str, Any]:
-    """The JSON at ``url``, as soon as somebody serves it."""
+    """The JSON at ``url``, as soon as it is served."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -186,3 +248,54 @@ def answer(url: str, timeout_s: float = 120) -> dict[str, Any]:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
+
+
+# Exits in a world of two; alone, it runs until its agent restarts it with a peer.
+WAITS_FOR_A_PEER = """
+import os, pathlib, time
+pathlib.Path("started-" + os.environ["WORLD_SIZE"]).touch()
+time.sleep(0 if os.environ["WORLD_SIZE"] == "2" else 300)
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_a_joining_node_ends_every_agent_unless_the_shared_store_is_off(
+    switch: str, tmp_path: Path
+) -> None:
+    """Without the README's advice, a job that should grow ends instead (torch 2.13)."""
+    source = inspect.getsource(c10d_rendezvous_backend)
+    assert '"read_timeout", 60' in source, "the README says 60 s"
+    (tmp_path / "rank.py").write_text(WAITS_FOR_A_PEER)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"localhost:{free.getsockname()[1]}"
+
+    def start_agent(address: str) -> subprocess.Popen[str]:
+        command = [
+            sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1",
+            "--max-restarts=3", "--monitor-interval=0.1", "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={endpoint}", f"--local-addr={address}",
+            # The last one is what takes 60 s by default.
+            "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,read_timeout=3", "rank.py",
+        ]  # fmt: skip
+        environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": switch}
+        return subprocess.Popen(
+            command, cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE
+        )
+
+    # The first address sorts before the second, so the first agent stays the node of rank 0.
+    agents = [start_agent("127.0.0.1")]
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "started-1").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        agents.append(start_agent("localhost"))
+        errors = [agent.communicate(timeout=90)[1] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.terminate()
+            agent.wait(30)
+    assert [agent.returncode for agent in agents] == ([0, 0] if switch == "1" else [1, 1])
+    if switch == "0":
+        assert re.search(r"wait timeout after 3000ms, keys: \S*MASTER_ADDR", errors[1])

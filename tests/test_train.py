@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
+import cloudpickle
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch
+from trainer_core.local_launcher import LocalRanks
 from trainer_core.metrics import StepTimers
 from trainer_core.model import build_model, build_optimizer, build_scaler, weights_sha256
 from trainer_core.settings import UserError
 from trainer_core.train import Trainer, read_records, train_step
+
+# Ranks cannot import a test module; its functions travel by value.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CPU = torch.device("cpu")
 needs_cuda = pytest.mark.skipif(
@@ -419,3 +427,91 @@ class TestSync:
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert len(read_records(trainer, 4)) == 4
+
+
+class Trained(NamedTuple):
+    losses: list[float]  # of ten steps
+    norms: list[float]  # of their gradients
+    has_moved: bool
+    reduce_scatters: int
+
+
+def train_under(wrapper: str, *, optimizer_first: bool = False) -> tuple[Any, ...]:
+    """What each rank runs: ten steps of two micro-batches."""
+    from trainer_core.distributed import cleanup_dist, maybe_init_dist
+
+    cfg = TrainConfig(device="cpu", input_dim=12, hidden_dim=16, learning_rate=1e-2)
+    info = maybe_init_dist(cfg)
+    # In a function of its own: the wrapper has to be gone before the group is.
+    trained = ten_steps(
+        replace(cfg, world_size=info.world_size), info, wrapper, optimizer_first
+    )
+    cleanup_dist()
+    return trained
+
+
+def ten_steps(
+    cfg: TrainConfig, info: Any, wrapper: str, optimizer_first: bool
+) -> tuple[Any, ...]:
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    model: Any = build_model(cfg, 12, 5)
+    optimizer = build_optimizer(cfg, model)
+    if wrapper == "DDP":
+        model = DistributedDataParallel(model)
+    else:
+        fully_shard(model)
+    if not optimizer_first:
+        optimizer = build_optimizer(cfg, model)
+    # torch 2.13 has renamed it.
+    name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else ""
+    calls = count_calls(dist, name or "reduce_scatter_tensor")
+    before = [weight.detach().clone() for weight in model.parameters()]
+    trainer = Trainer(cfg, info.device, model, optimizer, None, StepTimers(info.device))
+    for step in range(10):
+        batch = batch_of(13, seed=step)
+        share = MicroBatch(*(tensor[info.rank :: info.world_size] for tensor in batch))
+        train_step(trainer, cut(share, 4, len(share.samples) - 4), 13, 1e-2)
+    records = read_records(trainer, 10)
+    losses, norms = [r.loss for r in records], [r.grad_norm for r in records]
+    pairs = zip(before, model.parameters(), strict=True)
+    has_moved = any(not torch.equal(old, new) for old, new in pairs)
+    return losses, norms, has_moved, len(calls)
+
+
+def count_calls(owner: Any, name: str) -> list[None]:
+    """A list that grows with each call of a function."""
+    original, calls = getattr(owner, name), list[None]()
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        calls.append(None)
+        return original(*arguments, **named)
+
+    setattr(owner, name, counting)
+    return calls
+
+
+@pytest.mark.ranks
+class TestWrappers:
+    def test_the_same_step_trains_under_ddp_and_fsdp2(self) -> None:
+        """A step that asks for DDP by its type syncs each micro-batch under FSDP2 (D30)."""
+        trained = {}
+        for wrapper in ("DDP", "FSDP2"):
+            results = LocalRanks(partial(train_under, wrapper), 2).wait(120)
+            first, second = [Trained(*result.value) for result in results]
+            assert first == second
+            assert first.has_moved
+            trained[wrapper] = first
+        assert trained["FSDP2"].reduce_scatters == 10
+        assert trained["DDP"].losses == pytest.approx(trained["FSDP2"].losses, rel=1e-5)
+        assert trained["DDP"].norms == pytest.approx(trained["FSDP2"].norms, rel=1e-5)
+        assert trained["DDP"].losses[0] != trained["DDP"].losses[-1]
+
+    def test_an_optimizer_made_before_fully_shard_updates_nothing(self) -> None:
+        """It points at parameters that are no longer the model's, and nothing says so."""
+        job = partial(train_under, "FSDP2", optimizer_first=True)
+        results = LocalRanks(job, 2).wait(120)
+        assert [Trained(*result.value).has_moved for result in results] == [False, False]

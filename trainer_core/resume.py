@@ -153,6 +153,6 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
             raise UserError(
                 f"{agreed.cfg.run_dir}: this rank sees {mine}, rank {rank} sees {theirs}. With "
                 "different checkpoints or data, ranks train different weights. Put --run-dir "
-                "and the data on a disk all nodes share, and use the same flags on all ranks."
+                "and the data on a disk that all nodes share, and give all the same flags."
             )
     return agreed

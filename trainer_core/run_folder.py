@@ -161,5 +161,5 @@ def confirm_run_dir(start: Start) -> None:
     if read_run_record(start.cfg.run_dir).get("start_id") != start.record["start_id"]:
         raise UserError(
             f"{start.cfg.run_dir}: rank 0 wrote a config.json that isn't visible here, so the "
-            "run's files would end up on two disks. Put --run-dir on a disk all nodes share."
+            "run's files would be on two disks. Put --run-dir on a disk that all nodes share."
         )

@@ -21,7 +21,7 @@
 # talk through gloo, torch's backend for CPUs. That shows correctness and ordering: who
 # trained what, who waits for whom, what a kill leaves behind. It says nothing about speed,
 # of a GPU or of a network. Gloo also reports a dead peer right away, while NCCL, the backend
-# for GPUs, usually waits for a timeout. Multi-node, object storage and the scheduler are
+# for GPUs, usually waits for a timeout. Multi-node setup, object storage and the scheduler are
 # interfaces with local stand-ins.
 
 # %% [markdown]
@@ -105,8 +105,8 @@ if "google.colab" in sys.modules:
 # to bottom and run every cell. On later evenings, type it one cell at a time, first in the
 # [hidden](01_walkthrough_hidden.ipynb) version and then in the
 # [blank](01_walkthrough_blank.ipynb) one. Don't try to type it all in one sitting: if you
-# explain while you type, it takes about {{typing}}. The walkthrough lists the time for each
-# cell.
+# explain while you type, the cells add up to {{typing}}. The walkthrough lists the time for
+# each cell.
 #
 # **If you have a GPU node.** The same trainer runs under torchrun, and uses NCCL on CUDA.
 # Install a torch build that matches the node's CUDA, then run `make gpu`, which checks what

@@ -1,6 +1,6 @@
-"""What the ranks of one job wrote down, as plain data.
+"""What the ranks of one job recorded, as plain data.
 
-A grader reads this and nothing else: no live process, no tensor, not the learner's code.
+A judge reads this and nothing else: no live process, no tensor, none of the learner's code.
 """
 
 from __future__ import annotations
@@ -11,21 +11,24 @@ from typing import Any, Literal
 
 
 class Blank(Exception):
-    """Needed names that are as the blank has them."""
+    """Needed names that still raise NotImplementedError, as in the blank."""
 
 
 class Mismatch(Exception):
-    """Needed names that are missing or take other arguments: pairs of name and fault."""
+    """Needed names that are missing or take different arguments: pairs of name and reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
     """A signal that a rank sends itself when it records its ``count``-th event of a kind.
 
+        Fault(rank=1, at="optimizer_step", count=3)           # dies after its third step
+        Fault(rank=None, at="file", count=2, signal="TERM")   # every rank, at its second
+
     Args:
-        rank: which one; None for all.
-        at: ``optimizer_step`` (after it), ``file`` (before an open, rename, ... in the folder),
-            ``torn`` (in the middle of a torch.save), or a kind that the scenario records.
+        rank: None for every rank.
+        at: a kind of event (``events.py`` lists them, and a body may record its own), or
+            ``torn``: in the middle of a torch.save, with half of the file written.
     """
 
     rank: int | None
@@ -55,12 +58,12 @@ class RankReport:
 
     rank: int
     exitcode: int | None  # negative for a signal; None if it was still running at the deadline
-    answer: Any = None  # what the scenario's body returned, as JSON has it
+    answer: Any = None  # what the scenario's body returned, as JSON
     failure: Failure | None = None
-    blank: Sequence[str] = ()  # names that are still as the blank has them
-    mismatch: Sequence[tuple[str, str]] = ()  # needed names: and what is wrong with them
+    blank: Sequence[str] = ()  # names that still raise NotImplementedError
+    mismatch: Sequence[tuple[str, str]] = ()  # needed names, and what is wrong with each
     has_answer: bool = False
-    stacks: str = ""  # where each of its threads stood at the deadline
+    stacks: str = ""  # where its main thread was stuck at the deadline
     output: str = ""
     events: Sequence[dict[str, Any]] = field(default=())
 
@@ -70,9 +73,9 @@ class RankReport:
 
     @property
     def collectives(self) -> list[dict[str, Any]]:
-        """The collectives that it issued: name ("all_reduce"), elements, bytes, group.
+        """The collectives it issued, DDP's included, as torch's flight recorder saw them.
 
-        As torch's flight recorder saw them, those of DDP included.
+        Each has a name ("all_reduce"), elements, bytes and the group.
         """
         return self.of("collective")
 

@@ -255,7 +255,9 @@ def judge_attempts(
     for before, step in pairwise(sorted(lineage)):
         newer, older = lineage[before][0], lineage[step][0]
         if older.attempt < newer.attempt:
-            text = f"lost work, yet the step before it is from attempt {newer.attempt}"
+            text = (
+                f"this line is lost work, yet the step before is from attempt {newer.attempt}"
+            )
             found.add("holes", f"{older}: {text}; look in ledger/ for the missing line")
     return trusted
 

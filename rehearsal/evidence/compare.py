@@ -211,7 +211,7 @@ def compare_step(found: Differences, step: int, first: Steps, second: Steps) -> 
     a, b = ids(ours), ids(theirs)
     if not np.array_equal(a, b):
         only = [name_few(np.setdiff1d(x, y).tolist()) for x, y in ((a, b), (b, a))]
-        sizes = f"{len(a)} and {len(b)} samples, of which only one run has"
+        sizes = f"{len(a)} and {len(b)} samples; in one run only"
         found.add("samples", step, sizes, *only)
     elif world_size_of(ours) == world_size_of(theirs):
         for x, y in zip(ours, theirs, strict=False):

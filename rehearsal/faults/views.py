@@ -206,7 +206,7 @@ def late_decision(bench: Bench) -> Try:
         wait_until(here.exists, "a start came to its lock")
         killed(cfg, 1, 14)
         go.touch()
-        problem = refused(late, "or did just now")
+        problem = refused(late, "or was a moment ago")
     fault = "another job between decision and lock"
     return finish(bench, fault, "1 rank", folder, problem, cfg=cfg, world_size=1)
 
@@ -341,7 +341,7 @@ def refused_setting(
     there = contents(folder / "run")
     changes: dict[str, Any] = {name: now}
     with Job(replace(cfg, **changes), 2, output=folder) as job:
-        problem = refused(job, "belongs to another run")
+        problem = refused(job, "belongs to a different run")
     flag, values = flag_name(name), (before, now)
     if name in ("micro_batch_size", "grad_accum_steps"):
         size = cfg.micro_batch_size * cfg.grad_accum_steps * 2

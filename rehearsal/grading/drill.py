@@ -1,4 +1,4 @@
-"""What a drill consists of, as it lies in its folder.
+"""What a drill consists of: the files in its folder.
 
     drills/<id>/
         drill.toml        title, minutes, brief, needed names, hints, narration, near misses
@@ -7,8 +7,8 @@
         other_*.py        correct solutions of another design: the grader must pass them too
         grader.py         SCENARIOS and CODES
 
-A grader says what to run and judges what was written down. A scenario's ``body`` runs in each
-rank, with the learner's names; its ``judge`` runs here, on plain data only.
+A scenario's ``body`` runs in each rank, with the learner's names. Its ``judge`` runs in the
+caller's process, on plain data only: what the ranks recorded.
 """
 
 from __future__ import annotations
@@ -40,12 +40,26 @@ Body = Callable[["RankContext", SimpleNamespace], Any]
 class Scenario:
     """One job of a check.
 
+        def body(context, learner):
+            context.init_group()
+            return learner.mean_over_ranks(context.rank + 1.0)
+
+        def judge(reports, earlier):
+            for report in reports:
+                if report.answer != 2.0:
+                    found = f"rank {report.rank} returned {report.answer}, not 2.0"
+                    yield Finding("not-the-mean", found, "a mean divides by N", "at the sum")
+
+        SCENARIOS = [Scenario(name="three ranks", body=body, judge=judge, world_size=3)]
+
     Args:
-        body: runs in each rank; what it returns is the rank's answer, as plain data.
-        judge: given the job's reports, by rank, and those of the scenarios before, by name.
-        fault: a signal on the way. A rank that it ends is no crash.
-        judges_failures: the judge wants to see a crash or a hang itself; if it finds nothing in
-            it, the check still ends with that outcome.
+        body: called in each rank with its ``RankContext`` and the learner's names. What it
+            returns is the rank's answer, as plain data.
+        judge: called with the job's reports, by rank, and those of earlier scenarios, by name.
+            Yields what is wrong; nothing if the scenario passes.
+        fault: a signal during the job. A rank killed by it did not crash.
+        judges_failures: the judge also sees jobs that crashed or hung. If it finds nothing, the
+            check still ends with that outcome.
     """
 
     name: str
@@ -58,12 +72,12 @@ class Scenario:
 
 
 class NearMiss(NamedTuple):
-    """Wrong and plausible: a small edit of a correct text, and the code that must refuse it."""
+    """A plausible wrong answer: an edit of a correct text, and the code that must refuse it."""
 
     name: str
     code: str
     why: str
-    text: str  # the whole attempt, edited
+    text: str  # the complete attempt, edited
 
 
 class Narration(NamedTuple):
@@ -77,7 +91,7 @@ class Narration(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drill:
-    """Everything about one drill but its grader's code."""
+    """Everything about one drill except its grader's code."""
 
     id: str
     title: str
@@ -93,22 +107,22 @@ class Drill:
 
     @property
     def blank(self) -> str:
-        """The text that the learner starts from."""
+        """The starter code."""
         return (self.folder / "blank.py").read_text()
 
     @property
     def solution(self) -> str:
-        """The text that opens after a pass."""
+        """The solution that is shown after a pass."""
         return (self.folder / "solution.py").read_text()
 
     def solutions(self) -> dict[str, str]:
-        """All correct texts, by name."""
+        """Every correct text, by name."""
         paths = [self.folder / "solution.py", *sorted(self.folder.glob("other_*.py"))]
         return {path.stem: path.read_text() for path in paths}
 
     @property
     def grader(self) -> Any:
-        """Its module: SCENARIOS and CODES."""
+        """The grader's module, with SCENARIOS and CODES."""
         return module_at(self.folder / "grader.py")
 
     @property
@@ -119,12 +133,12 @@ class Drill:
 
     @property
     def codes(self) -> Mapping[str, str]:
-        """The codes of its own findings, and what each means."""
+        """The codes of the grader's findings, and what each means."""
         codes: Mapping[str, str] = self.grader.CODES
         return codes
 
     def near_misses(self) -> list[NearMiss]:
-        """All of them; an edit that no longer fits its text is an error."""
+        """All near misses. Raises ValueError if an edit no longer fits its text."""
         table = tomllib.loads((self.folder / "drill.toml").read_text())
         return [self._near_miss(entry) for entry in table.get("near_miss", ())]
 
@@ -135,8 +149,8 @@ class Drill:
             count = text.count(edit["find"])
             if count != 1:
                 raise ValueError(
-                    f"{self.id}: near miss {entry['name']}: its text to find occurs {count} "
-                    f"times in {entry.get('of', 'solution.py')}. An edit fits exactly once."
+                    f"{self.id}: near miss {entry['name']}: the text in `find` occurs {count} "
+                    f"times in {entry.get('of', 'solution.py')}. It must occur exactly once."
                 )
             text = text.replace(edit["find"], edit["replace"])
         return NearMiss(entry["name"], entry["code"], entry["why"], text)
@@ -144,10 +158,10 @@ class Drill:
 
 @cache
 def load(drill_id: str) -> Drill:
-    """The drill with this id, or whose id it was before it was renamed.
+    """The drill with this id; a renamed drill keeps its former id as an alias.
 
     Raises:
-        KeyError: if there is none; the message offers the nearest.
+        UnknownDrill: if there is none; the message offers the nearest id.
     """
     drill_id = current_id(drill_id)
     path = DRILLS / drill_id / "drill.toml"
@@ -175,7 +189,7 @@ def load(drill_id: str) -> Drill:
 
 @cache
 def module_at(path: Path) -> ModuleType:
-    """A grader, by its file; ``from .x import y`` finds what lies beside it.
+    """Import a grader by its path; in it, ``from .x import y`` finds the module beside it.
 
     Not as ``rehearsal.drills.<id>.grader``: importing that would hide the function
     ``rehearsal.drills``.
@@ -199,7 +213,7 @@ class UnknownDrill(KeyError):
         return str(self.args[0])  # KeyError would show it in quotes
 
     def _render_traceback_(self) -> list[str]:
-        return [str(self)]  # what IPython shows: a typing error needs no traceback
+        return [str(self)]  # what IPython shows: a typo needs no traceback
 
 
 @cache
@@ -213,7 +227,7 @@ def drill_ids() -> list[str]:
 
 @cache
 def former_ids() -> dict[str, str]:
-    """Ids that drills had before they were renamed, each with today's id."""
+    """Former ids of renamed drills, each with today's id."""
     found: dict[str, str] = {}
     for path in DRILLS.glob("*/drill.toml"):
         for former in tomllib.loads(path.read_text()).get("former_ids", ()):
@@ -222,5 +236,5 @@ def former_ids() -> dict[str, str]:
 
 
 def current_id(drill_id: str) -> str:
-    """Today's id of a drill; an id that nobody has had is returned as it is."""
+    """Today's id for a former id; any other id is returned unchanged."""
     return former_ids().get(drill_id, drill_id)

@@ -1,4 +1,4 @@
-"""The graders, graded: every near miss refused with its own code, every solution passed.
+"""Tests of the graders: every near miss refused with its own code, every solution passed.
 
 Run by ``python -m rehearsal selftest`` and by the tests.
 """
@@ -12,7 +12,7 @@ from rehearsal.grading.drill import Drill
 from rehearsal.grading.check import attempt_of_source, grade_attempt
 from rehearsal.grading.verdict import Verdict
 
-# What a text may do instead of the work, whatever the drill.
+# What a text may do instead of solving the drill, whichever drill it is.
 PEEK = """
 import pathlib, rehearsal
 exec((pathlib.Path(rehearsal.__file__).parent / "drills" / "{id}" / "solution.py").read_text())
@@ -27,7 +27,7 @@ SLEEPS = "import time\n\n\ndef {name}(*args, **kwargs):\n    time.sleep(3600)\n\
 
 
 class Row(NamedTuple):
-    """One text and what its check came to."""
+    """One text and how it was judged."""
 
     drill: str
     kind: str  # blank, solution, near miss, cheat
@@ -38,32 +38,32 @@ class Row(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether the grader did what it must."""
+        """Whether the grader judged it correctly."""
         return self.got == self.expected
 
 
 def outcome(verdict: Verdict) -> str:
-    """The first finding's code, or the status where there is none."""
+    """The first finding's code; the status if there is no finding."""
     return verdict.findings[0].code if verdict.findings else verdict.status
 
 
 def patched(text: str) -> str:
-    """The text with torch's comparisons patched first; __future__ imports must stay before."""
+    """The text after code that patches torch's comparisons; __future__ imports stay first."""
     head, future, rest = text.rpartition("from __future__ import annotations\n")
     return head + future + PATCHES + rest
 
 
 def texts(drill: Drill) -> Iterator[tuple[str, str, str, str]]:
-    """Kind, name, expected outcome and text of all that the drill's grader must judge."""
+    """Kind, name, expected outcome and text of everything a drill's grader is tested on."""
     near_misses = drill.near_misses()
-    if drill.kind != "bug":  # its blank is the bug, and a near miss
+    if drill.kind != "bug":  # whose blank is the bug, and a near miss
         yield "blank", "blank", "not-attempted", drill.blank
     for name, text in drill.solutions().items():
         yield "solution", name, "passed", text
     for miss in near_misses:
         yield "near miss", miss.name, miss.code, miss.text
     yield "cheat", "reads_the_solution", "read-the-solution", PEEK.format(id=drill.id)
-    if drill.kind == "whiteboard":  # its names are data, and nothing is called
+    if drill.kind == "whiteboard":  # there is no work to skip
         return
     miss = near_misses[0]
     yield "cheat", f"patches_torch_and_{miss.name}", miss.code, patched(miss.text)
@@ -74,7 +74,7 @@ def texts(drill: Drill) -> Iterator[tuple[str, str, str, str]]:
 
 
 def run(drill: Drill, *, quick: bool = False) -> Iterator[Row]:
-    """Judge each of them; if ``quick``, the blank and the first near miss only."""
+    """Judge each text; if ``quick``, only the blank and the first near miss."""
     wanted = {"blank", drill.near_misses()[0].name}
     for kind, name, expected, text in texts(drill):
         if quick and name not in wanted:

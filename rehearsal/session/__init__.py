@@ -1,1 +1,1 @@
-"""What a person sees and calls: clock, history, notebook and terminal."""
+"""What a person calls and sees while rehearsing, in a notebook and at a terminal."""

@@ -1,34 +1,31 @@
 """What a person calls in a notebook cell: start, check, hint, solution, status, debrief.
 
-Each shows its answer, as rich output where a notebook listens and as text elsewhere; the
-command line calls the same functions. The history is kept in ``progress.py``.
+Each shows its answer, drawn in a notebook and as text elsewhere; the command line calls the
+same functions.
 """
 
 from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 
-from rehearsal.session import pacing
-from rehearsal.grading.drill import Drill, drill_ids, load
-from rehearsal.session.frontend import (
-    Clock,
-    has_front_end,
-    is_command,
-    learners_namespace,
-    minutes_of,
-    pace,
-    show,
-    show_verdict,
-    texts_of,
-)
 from rehearsal.grading.check import grade, grade_source, warm_up
-from rehearsal.session.progress import Entry, Round, progress
-from rehearsal.session.schedule import Standing, next_of, standings
+from rehearsal.grading.drill import Drill, drill_ids, load
 from rehearsal.grading.verdict import Verdict
+from rehearsal.session import debrief as debriefing
+from rehearsal.session.brief import brief_of
+from rehearsal.session.cells import learners_namespace, texts_of
+from rehearsal.session.clock import pace
+from rehearsal.session.display import has_front_end, show, show_markdown, show_verdict
+from rehearsal.session.history import Entry, Round
+from rehearsal.session.progress import progress
+from rehearsal.session.schedule import standings
+from rehearsal.session.status import status_of
+from rehearsal.session.terminal import is_command
+from rehearsal.session.widgets import TickingClock
 
-_clock: Clock | None = None  # one at a time: a person does one drill at a time
+_clock: TickingClock | None = None  # one at a time: a person does one drill at a time
 
 
 def _drills() -> list[Drill]:
@@ -36,51 +33,39 @@ def _drills() -> list[Drill]:
 
 
 def _round(drill: str) -> Round | None:
-    """The newest sitting with a drill."""
+    """The newest round of a drill."""
     return next(reversed(progress().rounds(drill)), None)
 
 
-def brief_of(drill: Drill) -> str:
-    """Title, minutes, brief and needed names, as Markdown."""
-    needs = [f"{name}{signature}" for name, signature in drill.needs.items()]
-    return (
-        f"### {drill.title}\n\n{drill.minutes:g} minutes.\n\n{drill.brief}\n\n"
-        + "The check calls:\n\n```python\n"
-        + "\n".join(needs)
-        + f'\n```\n\nThen: `check("{drill.id}")`. When stuck: `hint("{drill.id}")`.'
-    )
-
-
 def brief(drill: str) -> None:
-    """Show what is asked, without starting the clock.
+    """Show the task without starting the clock.
 
     Raises:
-        UnknownDrill: with the nearest id; so do all functions here that take a drill.
+        UnknownDrill: if there is no such drill; the message offers the nearest id. All
+            functions here that take a drill do this.
     """
-    text = brief_of(load(drill))
-    plain = text.removeprefix("### ").replace("```python\n", "").replace("```\n\n", "\n")
-    show(plain, markdown=text)
+    show_markdown(brief_of(load(drill)))
 
 
 def start(drill: str) -> None:
-    """Show the brief and start the clock."""
+    """Show the task and start the clock."""
     global _clock
     the_drill = load(drill)
     progress().add(the_drill.id, "start")
     if _clock is not None:
         _clock.stop()
     brief(drill)
-    _clock = Clock(the_drill)
+    _clock = TickingClock(the_drill)
     _clock.show()
     if not is_command():
-        warm_up()  # while the brief is read
+        warm_up()  # while the person reads
 
 
 def check(drill: str, namespace: Mapping[str, object] | None = None) -> Verdict:
-    """Run what was typed on real ranks, show the verdict and return it.
+    """Run what you typed on real ranks, show the verdict and return it.
 
     Args:
-        namespace: the learner's names; None for those of the notebook, or of the caller.
+        namespace: your names; by default those of the notebook, or of the calling module.
     """
     the_drill = load(drill)
     names = learners_namespace() if namespace is None else namespace
@@ -89,7 +74,7 @@ def check(drill: str, namespace: Mapping[str, object] | None = None) -> Verdict:
 
 
 def check_text(drill: str, text: str, file: str) -> Verdict:
-    """The same for a file's text, which is executed in the ranks only."""
+    """The same for the text of a file. Only the ranks execute it."""
     return _settle(load(drill), text, grade_source(drill, text, file=file, echo=_echo))
 
 
@@ -98,7 +83,7 @@ def _echo(line: str) -> None:
 
 
 def _settle(drill: Drill, text: str, verdict: Verdict) -> Verdict:
-    """Keep the attempt, show the verdict, stop the clock after a pass."""
+    """Store the attempt and show the verdict; stop the clock after a pass."""
     if verdict.status != "not_attempted":
         progress().add_attempt(verdict, text)
     show_verdict(verdict)
@@ -108,49 +93,47 @@ def _settle(drill: Drill, text: str, verdict: Verdict) -> Verdict:
             _clock.stop()
         show(f'then  narration("{drill.id}"), solution("{drill.id}"), status()')
     if one is not None and one.is_timed and verdict.status != "not_attempted":
-        show(f"clock {pace(one.until - one.began, drill.minutes)}")
+        show(f"time  {pace(one.until - one.began, drill.minutes)}")
     return verdict
 
 
 def hint(drill: str) -> None:
-    """Show the next hint of this sitting: a question, a pointer, the idea."""
+    """Show the next of three hints in this round: a question, a pointer, the idea."""
     the_drill, one = load(drill), _round(drill)
-    opened = len(one.of("hint")) if one else 0
-    number, count = min(opened + 1, len(the_drill.hints)), len(the_drill.hints)
-    if opened < count:
+    shown = len(one.of("hint")) if one else 0
+    count = len(the_drill.hints)
+    number = min(shown + 1, count)
+    if shown < count:
         progress().add(the_drill.id, "hint", str(number))
     text = the_drill.hints[number - 1]
-    after = (
-        ""
-        if number < count
-        else f'That was the last; solution("{the_drill.id}", give_up=True).'
-    )
-    show(
-        f"hint {number} of {count}   {text}\n{after}".rstrip(),
-        markdown=f"**Hint {number} of {count}.** {text} {after}",
-    )
+    paragraphs = [f"**Hint {number} of {count}.** {text}"]
+    if number == count:
+        call = f'solution("{the_drill.id}", give_up=True)'
+        paragraphs.append(f"That was the last hint. To see the solution: {call}")
+    show_markdown("\n\n".join(paragraphs))
 
 
 def solution(drill: str, *, give_up: bool = False) -> None:
-    """Show one correct text: after a pass, or when asked to before it.
+    """Show a correct solution: after a pass, or before it if you give up.
 
     Args:
-        give_up: open it without a pass. The drill is due again tomorrow.
+        give_up: show it without a pass. The drill is due again tomorrow.
     """
     the_drill = load(drill)
     has_passed = any(one.passed for one in progress().rounds(drill))
     if not (has_passed or give_up):
         show(
-            f'{drill} has not passed yet. hint("{drill}") shows the next hint; '
-            f'solution("{drill}", give_up=True) opens the solution, and the drill is due again.'
+            f'You have not passed {drill} yet. For the next hint: hint("{drill}"). To see the '
+            f'solution anyway: solution("{drill}", give_up=True). The drill is then due again.'
         )
         return
     progress().add(the_drill.id, "solution", "earned" if has_passed else "gave_up")
-    show(the_drill.solution, markdown=f"```python\n{the_drill.solution}\n```", is_code=True)
+    text = the_drill.solution
+    show_markdown(f"```python\n{text}\n```", text=text, is_code=True)
 
 
 def narration(drill: str) -> None:
-    """Show what to say while typing, the weak and the strong version, the follow-up."""
+    """Show what to say while you type: a weak and a strong version, and the follow-up."""
     card = load(drill).narration
     parts = {
         "Say": card.say,
@@ -158,24 +141,23 @@ def narration(drill: str) -> None:
         "Strong": card.strong,
         "They ask next": card.follow_up,
     }
-    plain = [f"{name}: {text}" for name, text in parts.items()]
-    markdown = [f"**{name}.** {text}" for name, text in parts.items()]
-    show("\n".join(plain), markdown="\n\n".join(markdown))
+    show_markdown("\n\n".join(f"**{name}.** {text}" for name, text in parts.items()))
 
 
 def diff(drill: str) -> None:
-    """Show what changed between the last two attempts."""
+    """Show what changed between your last two attempts."""
     load(drill)
     attempts = [entry for entry in progress().entries(drill) if entry.kind == "attempt"]
     if len(attempts) < 2:
-        show(f"{drill} has {len(attempts)} attempt(s); a diff needs two.")
+        count = "no attempt" if not attempts else "one attempt"
+        show(f"{drill} has {count} so far; a diff needs two.")
         return
     old, new = attempts[-2:]
     lines = difflib.unified_diff(
         old.text.splitlines(), new.text.splitlines(), _name(old), _name(new), lineterm=""
     )
-    text = "\n".join(lines) or "The last two attempts are the same text."
-    show(text, markdown=f"```diff\n{text}\n```", is_code=True)
+    text = "\n".join(lines) or "The last two attempts are identical."
+    show_markdown(f"```diff\n{text}\n```", text=text, is_code=True)
 
 
 def _name(attempt: Entry) -> str:
@@ -184,57 +166,37 @@ def _name(attempt: Entry) -> str:
 
 
 def status() -> None:
-    """Show what has passed, what is due, and what to do next."""
-    now, all_of_them = time.time(), standings(_drills(), progress().rounds())
-    rows = [_status_row(standing, now) for standing in all_of_them]
-    head = ("drill", "minutes", "attempts", "best", "standing")
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    plain = [
-        "   ".join(word.ljust(width) for word, width in zip(row, widths, strict=True))
-        for row in [head, *rows]
-    ]
-    table = [head, ("---",) * len(head), *rows]
-    markdown = ["| " + " | ".join(row) + " |" for row in table]
-    passed = sum(standing.is_passed for standing in all_of_them)
-    after = next_of(all_of_them, now)
-    last = f"{passed} of {len(rows)} passed. " + (
-        f'Next: start("{after.drill.id}")' if after else "Nothing is due today."
-    )
-    show(
-        "\n".join(line.rstrip() for line in [*plain, last]),
-        markdown="\n".join(markdown) + f"\n\n{last}",
-    )
-
-
-def _status_row(standing: Standing, now: float) -> tuple[str, ...]:
-    attempts = sum(len(one.of("attempt")) for one in standing.rounds)
-    best = minutes_of(standing.best_s) if standing.best_s is not None else ""
-    words = standing.words(now)
-    words = f"passed, {words}" if standing.is_passed else words
-    return standing.drill.id, f"{standing.drill.minutes:g}", str(attempts or ""), best, words
+    """Show which drills have passed, which are due, and what to do next."""
+    show_markdown(status_of(standings(_drills(), progress().rounds()), time.time()))
 
 
 def debrief(drill: str | None = None) -> None:
-    """Show pace against the budget, and findings: of the last timed run, or of one drill."""
+    """Show your time against the budget, and what went wrong.
+
+    Args:
+        drill: all timed rounds of this one; by default the last timed run, over all drills.
+    """
     if drill is None:
         known = {each.id: each for each in _drills()}
-        rows = pacing.rows_of_run(progress().rounds(), known)
+        rows = debriefing.rows_of_run(progress().rounds(), known)
     else:
-        rows = pacing.rows_of_drill(progress().rounds(drill), load(drill))
+        rows = debriefing.rows_of_drill(progress().rounds(drill), load(drill))
     if not rows:
         name = drill or _drills()[0].id
-        show(f'Nothing to debrief: start("{name}"), then check("{name}").')
+        show(f'Nothing to debrief yet. First start("{name}"), then check("{name}").')
         return
-    show(pacing.as_text(rows))
-    _show_picture(lambda: pacing.picture(rows))
+    show(debriefing.as_text(rows))
+    _show_picture(rows)
 
 
-def _show_picture(draw: Callable[[], object]) -> None:
-    """Draw it where it can be seen; the text has said the same."""
+def _show_picture(rows: Sequence[debriefing.Row]) -> None:
+    """Draw it if something can show it. The text has said the same."""
     if has_front_end():
         try:
             from IPython.display import display
 
-            display(draw())
+            from rehearsal.session.debrief_picture import picture
+
+            display(picture(rows))
         except ImportError as error:
             show(f"No picture: {error}.")

@@ -1,11 +1,7 @@
-"""What a person has tried, kept between kernels in one SQLite file of theirs.
+"""What a person has tried, kept from one session to the next in a local SQLite file.
 
-Nothing leaves the machine: the file is the only copy, and ``forget()`` deletes it. A history is
-a list of entries; all else (rounds, pace, what is due) is derived from it when asked for.
-
-    entry   a start, an attempt, a hint that was opened, a solution that was opened
-    round   the entries of one drill from a start to the next, or from one pause of
-            half a day to the next where nobody called start
+Nothing leaves the machine: the file is the only copy, and ``forget()`` deletes it. It stores
+entries; everything else (rounds, pace, what is due) is derived from them when asked for.
 """
 
 from __future__ import annotations
@@ -16,112 +12,43 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from rehearsal.grading.drill import current_id
 from rehearsal.grading.verdict import Verdict, current_code
+from rehearsal.session.history import Entry, Kind, Round, rounds_of
 
 FILE = "progress.sqlite3"
 VERSION = 1
-PAUSE_S = 12 * 3600.0  # after it, what comes is another sitting
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
     id INTEGER PRIMARY KEY,
     at REAL NOT NULL,           -- unix seconds
     drill TEXT NOT NULL,
     kind TEXT NOT NULL,         -- start, attempt, hint, solution
-    status TEXT NOT NULL,       -- of an attempt the verdict's; of a solution earned or gave_up
+    status TEXT NOT NULL,       -- an attempt: the verdict's; a solution: earned or gave_up
     findings TEXT NOT NULL,     -- JSON: a list of [code, found, rule, look]
-    seconds REAL NOT NULL,      -- what the check took
-    text TEXT NOT NULL          -- what had been typed
+    seconds REAL NOT NULL,      -- how long the check took
+    text TEXT NOT NULL          -- what was typed
 );
 CREATE INDEX IF NOT EXISTS entries_by_drill ON entries (drill, id);
 """
-# These say that the file itself is no good; anything else (locked, full) may pass.
+# The file itself is damaged. Anything else (locked, disk full) may pass.
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN}
-
-Kind = Literal["start", "attempt", "hint", "solution"]
-
-
-class Entry(NamedTuple):
-    """One line of the history."""
-
-    at: float
-    drill: str
-    kind: Kind
-    status: str = ""
-    findings: Sequence[Sequence[str]] = ()
-    seconds: float = 0.0
-    text: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Round:
-    """One sitting with one drill."""
-
-    entries: Sequence[Entry]
-
-    @property
-    def drill(self) -> str:
-        """The drill's id."""
-        return self.entries[0].drill
-
-    @property
-    def began(self) -> float:
-        """Unix seconds."""
-        return self.entries[0].at
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether it began with a start, so that its pace means something."""
-        return self.entries[0].kind == "start"
-
-    def of(self, kind: Kind) -> list[Entry]:
-        """Its entries of one kind."""
-        return [entry for entry in self.entries if entry.kind == kind]
-
-    @property
-    def passed(self) -> Entry | None:
-        """The first attempt that passed."""
-        return next((entry for entry in self.of("attempt") if entry.status == "passed"), None)
-
-    @property
-    def gave_up(self) -> bool:
-        """Whether the solution was opened before a pass."""
-        return any(entry.status == "gave_up" for entry in self.of("solution"))
-
-    @property
-    def until(self) -> float:
-        """When it ended: at the pass, or else at its last entry."""
-        return (self.passed or self.entries[-1]).at
-
-
-def rounds_of(entries: Iterable[Entry]) -> list[Round]:
-    """Cut a history into rounds, in the order in which they began."""
-    rounds: list[list[Entry]] = []
-    open_round: dict[str, list[Entry]] = {}
-    for entry in entries:
-        current = open_round.get(entry.drill)
-        if current is None or entry.kind == "start" or entry.at > current[-1].at + PAUSE_S:
-            current = open_round[entry.drill] = []
-            rounds.append(current)
-        current.append(entry)
-    return [Round(entries=entries) for entries in rounds]
 
 
 class Progress:
     """The history in one folder.
 
-    Each call opens the file anew: two kernels may share it, and either may forget it.
+    Each call opens the file anew: two notebooks may share it, and either may delete it.
 
     Args:
-        folder: holds the file; made if it is missing.
-        say: told in one line what was done about a file that cannot be used.
+        folder: where the file is; created if it is missing.
+        say: called with one line that says what was done about a file that cannot be used.
     """
 
     def __init__(self, folder: Path, say: Callable[[str], None] = print) -> None:
@@ -130,11 +57,11 @@ class Progress:
         self._lock = threading.RLock()
 
     def add(self, drill: str, kind: Kind, status: str = "") -> None:
-        """Note a start, a hint or a solution."""
+        """Add a start, a hint or a solution."""
         self._insert(Entry(time.time(), drill, kind, status))
 
     def add_attempt(self, verdict: Verdict, text: str) -> None:
-        """Note what a check came to, and the text that it was about."""
+        """Add an attempt: the verdict, and the text that was judged."""
         self._insert(
             Entry(
                 time.time(),
@@ -158,11 +85,11 @@ class Progress:
         return [e for e in found if drill is None or e.drill == current_id(drill)]
 
     def rounds(self, drill: str | None = None) -> list[Round]:
-        """The history's rounds, or one drill's, in the order in which they began."""
+        """All rounds, or one drill's, in the order in which they began."""
         return rounds_of(self.entries(drill))
 
     def forget(self) -> None:
-        """Delete the file and what is kept in memory."""
+        """Delete the file, and whatever is kept in memory."""
         with self._lock:
             if self._memory is not None:
                 self._memory.close()
@@ -176,7 +103,7 @@ class Progress:
         self._run(f"INSERT INTO entries ({', '.join(Entry._fields)}) VALUES ({marks})", values)
 
     def _run(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Run one statement on the file; a rehearsal goes on also where that cannot be done."""
+        """Run one statement on the file. If that fails, the rehearsal continues in memory."""
         with self._lock:
             for is_second_try in (False, True):
                 if self._memory is not None:
@@ -187,7 +114,7 @@ class Progress:
                     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
                     unusable = code in BROKEN | READ_ONLY and not is_second_try
                     if not (unusable and self._set_aside(error)):
-                        self._go_on_in_memory(error)
+                        self._continue_in_memory(error)
             assert self._memory is not None
             with self._memory:
                 return self._memory.execute(statement, values).fetchall()
@@ -205,24 +132,26 @@ class Progress:
             return connection.execute(statement, values).fetchall()
 
     def _set_aside(self, error: Exception) -> bool:
-        """Rename a file that cannot be used; False where that cannot be done either."""
+        """Rename a file that cannot be used; False if that fails too."""
         name = time.strftime(f"%Y%m%d-%H%M%S-{os.getpid()}-{FILE}")
         try:
             self.path.rename(self.path.with_name(name))
-            for suffix in ("-wal", "-shm"):  # they belong to it, and would spoil a fresh one
+            for suffix in ("-wal", "-shm"):  # they belong to it, and would corrupt a new one
                 Path(f"{self.path}{suffix}").unlink(missing_ok=True)
         except OSError:
             return False
-        self.say(f"{self.path} cannot be used ({error}). It is now {name}; a fresh one begins.")
+        self.say(
+            f"{self.path} cannot be used ({error}). It was renamed to {name}; a new one starts."
+        )
         return True
 
-    def _go_on_in_memory(self, error: Exception) -> None:
+    def _continue_in_memory(self, error: Exception) -> None:
         self.say(
-            f"{self.path} cannot be written ({error}). This sitting is kept in memory only; "
-            "set REHEARSAL_HOME to a folder that can be written to keep the next."
+            f"{self.path} cannot be written ({error}). This session's history stays in memory "
+            "only. To keep the next one, set REHEARSAL_HOME to a folder you can write to."
         )
         self._memory = sqlite3.connect(":memory:", check_same_thread=False)
-        # What can still be read of it is shown at least.
+        # At least show whatever can still be read.
         readable = f"{self.path.absolute().as_uri()}?mode=ro&immutable=1"
         with (
             contextlib.suppress(sqlite3.Error),
@@ -235,7 +164,7 @@ class Progress:
 
 @contextlib.contextmanager
 def _connected(path: Path) -> Iterator[sqlite3.Connection]:
-    # The timeout is what another kernel may hold the file; its writes take milliseconds.
+    # Another notebook may hold the file this long; its writes take milliseconds.
     connection = sqlite3.connect(path, timeout=5.0)
     try:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -245,16 +174,16 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    """Make the tables of a new file; harmless where another kernel was faster."""
+    """Create the tables of a new file; harmless if another notebook was faster."""
     connection.executescript(
         f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT"
     )
     path = connection.execute("PRAGMA database_list").fetchone()[2]
-    os.chmod(path, 0o600)  # what somebody typed is theirs
+    os.chmod(path, 0o600)  # what you typed is nobody else's business
 
 
 def home() -> Path:
-    """The folder of the file: REHEARSAL_HOME, or where this system keeps a user's data."""
+    """The file's folder: REHEARSAL_HOME, or where this system keeps user data."""
     if named := os.environ.get("REHEARSAL_HOME"):
         return Path(named).expanduser()
     import platformdirs
@@ -268,12 +197,12 @@ def _progress_in(folder: Path) -> Progress:
 
 
 def progress() -> Progress:
-    """This user's history; the same object as long as the folder is the same."""
+    """This user's history: the same object as long as the folder is the same."""
     return _progress_in(home())
 
 
 def forget() -> None:
-    """Delete everything that is kept about this user's rehearsals."""
+    """Delete your history: every attempt, hint and verdict that was kept."""
     mine = progress()
     mine.forget()
-    print(f"{mine.path} is deleted; nothing else was kept.")
+    print(f"Deleted {mine.path}. Nothing else was kept.")

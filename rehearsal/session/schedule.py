@@ -1,8 +1,9 @@
-"""Which drill is due again, and what to do next; a pure function of the history.
+"""Which drill is due for review, and what to do next: a pure function of the history.
 
-A round that was passed, or given up by opening the solution, is one review of spaced
-repetition, graded by what it took. FSRS makes the intervals of it: two days after an ordinary
-pass, eleven after the next, and never more than thirty, because an interview is weeks away.
+A round that ended with a pass, or by giving up, counts as one review in spaced repetition,
+graded by how much help and time it took. FSRS turns the grades into intervals: two days after
+an ordinary pass, eleven after the next, and never more than thirty, because interviews are
+weeks away, not years.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from rehearsal.grading.drill import Drill
-from rehearsal.session.progress import Round
+from rehearsal.session.history import Round
 
 MAX_INTERVAL_DAYS = 30
 Grade = Literal["again", "hard", "good", "easy"]
 
 
 def grade_of(one: Round, minutes: float) -> Grade | None:
-    """How well a round went; None if it came to no end.
+    """How well a round went; None if it has not ended.
 
-    again: the solution was opened first. hard: over the budget, or with all three hints.
-    easy: in time, at the first attempt, without a hint. good: any other pass.
+    again   the solution was opened before a pass
+    hard    passed over budget, or with all three hints
+    easy    passed in time, at the first attempt, without a hint
+    good    any other pass
     """
     if one.gave_up:
         return "again"
@@ -37,11 +40,11 @@ def grade_of(one: Round, minutes: float) -> Grade | None:
 
 
 def due_at(rounds: Iterable[Round], minutes: float) -> float | None:
-    """When a drill with this history is due, in unix seconds; None before its first end."""
+    """When a drill with these rounds is due, in unix seconds; None before one has ended."""
     from fsrs import Card, Rating, Scheduler
 
-    # Learning steps are minutes long, made for cards; a drill is not repeated the same hour.
-    # Without fuzz the answer is the same each time it is asked for.
+    # No learning steps: they are minutes long, made for flash cards. No fuzz: the same history
+    # must give the same date each time.
     scheduler = Scheduler(
         learning_steps=(),
         relearning_steps=(),
@@ -66,15 +69,15 @@ def due_at(rounds: Iterable[Round], minutes: float) -> float | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """Where a person stands with one drill."""
+    """One drill, and how a person is doing at it."""
 
     drill: Drill
     rounds: Sequence[Round]
-    due: float | None  # unix seconds; None before the first pass
+    due: float | None  # unix seconds; None before a round has ended
 
     @property
     def is_passed(self) -> bool:
-        """Whether it was ever passed."""
+        """Whether it has ever been passed."""
         return any(one.passed for one in self.rounds)
 
     @property
@@ -84,17 +87,17 @@ class Standing:
         return min(timed, default=None)
 
     def words(self, now: float) -> str:
-        """In two or three words."""
+        """Its status in two or three words."""
         if self.due is not None:
             if self.due <= now:
                 return "due now"
             days = -(-(self.due - now) // 86400)
             return f"due in {days:.0f} day{'s' if days > 1 else ''}"
-        return "begun" if self.rounds else "new"
+        return "started" if self.rounds else "new"
 
 
 def standings(drills: Iterable[Drill], rounds: Iterable[Round]) -> list[Standing]:
-    """One for each drill, in their order."""
+    """One for each drill, in the given order."""
     by_drill: dict[str, list[Round]] = {}
     for one in rounds:
         by_drill.setdefault(one.drill, []).append(one)
@@ -109,13 +112,13 @@ def standings(drills: Iterable[Drill], rounds: Iterable[Round]) -> list[Standing
 
 
 def next_of(standings: Sequence[Standing], now: float) -> Standing | None:
-    """What to do next: what is longest due, then what was begun, then the first new one.
+    """What to do next: the drill that is longest due, else one already started, else a new one.
 
-    None if everything is passed and nothing is due.
+    None if nothing is due and none is new or unfinished.
     """
     due = [s for s in standings if s.due is not None and s.due <= now]
-    begun = [s for s in standings if s.due is None and s.rounds]
+    started = [s for s in standings if s.due is None and s.rounds]
     new = [s for s in standings if not s.rounds]
     oldest = sorted(due, key=lambda standing: standing.due or 0.0)
-    newest_begun = sorted(begun, key=lambda standing: -standing.rounds[-1].began)
-    return next(iter([*oldest, *newest_begun, *new]), None)
+    newest_started = sorted(started, key=lambda standing: -standing.rounds[-1].began)
+    return next(iter([*oldest, *newest_started, *new]), None)

@@ -9,19 +9,21 @@ import torch.distributed as dist
 
 from trainer_core.checkpoint import build_checkpoint, latest_checkpoint_path
 from trainer_core.checkpoint import restore_if_present, save_checkpoint
+from trainer_core.checkpoint_writer import CheckpointWriter
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch, ResumeAwareDistributedSampler, TrainingView
 from trainer_core.data import build_dataloader, build_dataset, plan_steps
 from trainer_core.distributed import RankInfo, cleanup_dist, maybe_init_dist, wrap_model
-from trainer_core.journal import Journal, say
+from trainer_core.job import Job, open_job
 from trainer_core.metrics import Sink, StepTimers, phase
 from trainer_core.model import build_model, build_optimizer, build_scaler, learning_rate_at
 from trainer_core.model import weights_sha256
-from trainer_core.checkpoint_writer import CheckpointWriter
 from trainer_core.rng import restore_rng, setup_seed
-from trainer_core.run_folder import agree_on_start, confirm_run_dir, prepare_run_dir
+from trainer_core.resume import agree_on_start
+from trainer_core.run_folder import Start
+from trainer_core.run_log import print_status
 from trainer_core.settings import UserError
-from trainer_core.collectives import errors_on_all_ranks, any_rank, raise_on_all_ranks
+from trainer_core.collectives import any_rank, errors_on_all_ranks, raise_on_all_ranks
 from trainer_core.signals import stop_on_sigterm
 from trainer_core.train import Trainer, read_records, train_step
 

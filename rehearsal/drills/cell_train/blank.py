@@ -17,7 +17,7 @@ AUTOCAST_DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(slots=True)
 class Trainer:
-    """What a step works on: the parts, and what it leaves behind on the device."""
+    """What a step works with, and the results that the host has not read yet."""
 
     cfg: TrainConfig
     device: torch.device
@@ -25,8 +25,8 @@ class Trainer:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler | None
     timers: StepTimers
-    # of each step: its samples S, and on the device this rank's summed loss, the gradient norm,
-    # 1 if the update was withheld
+    # Per step: S, and on the device this rank's summed loss, the gradient norm before clipping,
+    # and 1.0 if the update was skipped.
     unread: list[tuple[int, Tensor, Tensor, Tensor]] = field(default_factory=list)
 
 

@@ -141,9 +141,8 @@ def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     grad_norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     if hasattr(grad_norm, "full_tensor"):
-        grad_norm = (
-            grad_norm.full_tensor()
-        )  # FSDP2: a collective that adds up the shards' norms
+        # Under FSDP2: the norm over all shards, as a plain tensor.
+        grad_norm = grad_norm.full_tensor()
     # Written as a comparison: it is false for NaN too.
     skipped = torch.logical_not(grad_norm < float("inf")).float()
     max_norm = trainer.cfg.max_grad_norm

@@ -114,8 +114,8 @@ def step_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]
     ):
         if away(followed, vector)[0] < 1e-3:
             if code:
-                found = f"{where}followed {words}; its norm is {norm(vector):.3g}, and "
-                found += f"max_norm={MAX_NORM:g}"
+                found = f"{where}followed {words}; the norm of the result is "
+                found += f"{norm(vector):.3g}, and max_norm={MAX_NORM:g}"
                 yield Finding(code, found, rule, look)
             return
     found = f"{where}followed a gradient of norm {norm(followed):.3g} that is not the mean of "

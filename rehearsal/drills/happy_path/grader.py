@@ -1,4 +1,4 @@
-"""Every sample once an epoch, honest metrics, the same run again, on from the last epoch."""
+"""Each sample once per epoch, correct metrics, a repeatable run, resume after a kill."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ from rehearsal.engine.reports import Fault
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "accepts-nonsense": "the config takes a size of zero",
-    "data-changes": "the dataset is another one at the next call, or has another length",
-    "unknown-samples": "what the model is given is not in the dataset",
-    "other-steps": "an epoch has another number of optimizer steps than batches",
-    "trained-twice": "a sample is trained more than once per epoch, also over a kill",
-    "never-trained": "a sample is left out of an epoch, also over a kill",
-    "same-order": "all epochs have one order",
-    "stale-gradient": "a step follows another gradient than that of its samples",
-    "no-metrics": "run does not return a list of one dict per epoch trained",
-    "mean-of-means": "the epoch's loss counts a sample of the small batch more",
+    "accepts-nonsense": "the config accepts a size of zero",
+    "data-changes": "a second call of make_dataset returns different data, or the wrong length",
+    "unknown-samples": "the model is given inputs that are not in the dataset",
+    "other-steps": "an epoch does not have one optimizer step per batch",
+    "trained-twice": "a sample is trained more than once per epoch, with or without a kill",
+    "never-trained": "a sample is left out of an epoch, with or without a kill",
+    "same-order": "two epochs use the same order",
+    "stale-gradient": "a step does not follow the gradient of its own samples",
+    "no-metrics": "run does not return a list with one dict per epoch trained",
+    "mean-of-means": "the epoch's loss is a mean of batch means: a small batch counts too much",
     "other-loss": "the epoch's loss is not the mean over its samples",
     "does-not-learn": "the loss does not fall",
-    "not-repeatable": "the same config gives another run",
-    "seed-ignored": "another seed gives the same run",
-    "cannot-resume": "the next run after a kill ends with an exception",
-    "started-over": "the next run begins with the first epoch",
-    "lost-work": "the next run goes on before the last complete epoch",
-    "from-the-future": "the next run has weights that its folder never saw",
-    "weights-not-restored": "the next run goes on with other weights",
-    "other-samples": "the next run deals the epoch in other batches",
-    "lr-jumps": "the next run has another learning rate",
-    "other-noise": "the next run draws other random numbers in the model",
-    "other-update": "the next run's steps end elsewhere for want of the optimizer's state",
-    "stopped-short": "the next run ends early",
-    "trains-on": "the next run trains more than the config says, or trains a finished run",
+    "not-repeatable": "two runs of one config end with different weights",
+    "seed-ignored": "two seeds give the same run",
+    "cannot-resume": "the run after a kill raises an exception",
+    "started-over": "the run after a kill begins with the first epoch",
+    "lost-work": "the run after a kill resumes before the last complete epoch",
+    "from-the-future": "the run after a kill has weights that were never saved in its folder",
+    "weights-not-restored": "the run after a kill begins with the wrong weights",
+    "other-samples": "the run after a kill has different batches",
+    "lr-jumps": "the run after a kill has a different learning rate",
+    "other-noise": "the run after a kill draws different random numbers in the model",
+    "other-update": "the run after a kill lacks the optimizer's state, so its updates differ",
+    "stopped-short": "the run after a kill ends early",
+    "trains-on": "a run trains more epochs than planned, or trains when it is finished",
 }
 # Batches of 8, 8 and 1 sample.
 NUM_SAMPLES, BATCH_SIZE, EPOCHS, STEPS_PER_EPOCH = 17, 8, 4, 3
 
 
 def run_once(context: RankContext, learner: SimpleNamespace, folder: str, seed: int = 5) -> Any:
-    """One call of ``run``, in a process whose random state nobody has set; its metrics."""
+    """One call of ``run``, starting from an arbitrary random state; returns its metrics."""
     import torch
 
     config = learner.TrainConfig(
@@ -69,7 +69,7 @@ def run_once(context: RankContext, learner: SimpleNamespace, folder: str, seed: 
 
 
 def whole_run(context: RankContext, learner: SimpleNamespace) -> Any:
-    """What the config refuses, the data twice, and three runs."""
+    """Configs that must be refused, the data twice, and three runs."""
     import random
 
     import torch
@@ -105,7 +105,7 @@ def killed_run(context: RankContext, learner: SimpleNamespace) -> Any:
 
 
 def next_run(context: RankContext, learner: SimpleNamespace) -> Any:
-    """The same run twice more: to its end, and when it is finished."""
+    """The killed run, called again until it is done, and once more after that."""
     return [run_once(context, learner, "k"), run_once(context, learner, "k")]
 
 
@@ -116,53 +116,48 @@ Earlier = Mapping[str, Sequence[RankReport]]
 
 
 def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
-    """The findings of three whole runs; the first is told."""
+    """The config, the data, and three runs without a kill."""
     answer = reports[0].answer
     runs = [start_in(reports[0], folder) for folder in "abc"]
     first, again, other = [run.steps if run else [] for run in runs]
     if answer["accepted"]:
-        found = f"TrainConfig takes {answer['accepted'][0]}=0"
-        rule = (
-            "an epoch without samples or steps would end at once and report success: ValueError"
-        )
-        yield Finding("accepts-nonsense", found, rule, "at where the config is made")
+        found = f"TrainConfig accepts {answer['accepted'][0]}=0 and should raise ValueError"
+        rule = "a run with nothing to train would end at once and report success"
+        yield Finding("accepts-nonsense", found, rule, "at the constructor's checks")
     one, two = answer["data"]
     if one != two or len(one) != NUM_SAMPLES:
-        found = (
-            f"two calls with num_samples={NUM_SAMPLES} give {len(one)} and {len(two)} samples"
-        )
-        found += (
-            ""
-            if one == two
-            else f"; {sum(a != b for a, b in zip(one, two, strict=False))} differ"
-        )
-        rule = "the data are a function of the config, whatever was drawn before"
-        yield Finding("data-changes", found, rule, "at what the dataset draws from")
+        found = f"two calls of make_dataset with num_samples={NUM_SAMPLES} return {len(one)} "
+        found += f"and {len(two)} samples"
+        if one != two:
+            differ = sum(a != b for a, b in zip(one, two, strict=False))
+            found += f", of which {differ} differ"
+        rule = "the data depends on the config only, whatever was drawn before"
+        yield Finding("data-changes", found, rule, "at which random generator the data uses")
         return
     yield from cover(first)
     orders = [[step.samples for step in epoch] for epoch in epochs_of(first)]
     if len(orders) > 1 and orders[0] == orders[1]:
-        found = f"epochs 0 and 1 both begin with samples {some(orders[0][0])}"
-        rule = "each epoch deals the samples into other batches"
+        found = "epochs 0 and 1 have the same batches; both begin with samples "
+        found += some(orders[0][0])
+        rule = "each epoch shuffles the samples into a different order"
         yield Finding("same-order", found, rule, "at what an epoch's order is made from")
     events = reports[0].of("before_step")[: len(first)]
     stale = [n for n, event in enumerate(events, 1) if not event["cosine"] > 0.999]
     if stale:
         cosine = events[stale[0] - 1]["cosine"]
-        found = (
-            f"in step {stale[0]}, the gradient has a cosine of {cosine:.2f} with that of the "
-        )
-        found += "cross entropy of the step's samples"
-        rule = "a step follows the gradient of its own batch, and of nothing before it"
+        found = f"in step {stale[0]} the optimizer used a gradient that has a cosine of "
+        found += f"{cosine:.2f}, not 1, to the cross-entropy gradient of the step's samples"
+        rule = "a step follows the gradient of its own batch and of nothing before it"
         yield Finding("stale-gradient", found, rule, "at the lines around the backward pass")
     yield from honest(reports[0], answer["metrics"])
     if [step.after for step in first] != [step.after for step in again]:
-        found = "two runs with one config, in two folders, leave other weights"
+        found = "two runs of the same config, in two folders, end with different weights"
         rule = "a run is a function of its config"
-        yield Finding("not-repeatable", found, rule, "at all that draws random numbers")
+        yield Finding("not-repeatable", found, rule, "at everything that draws random numbers")
     if [step.after for step in first] == [step.after for step in other]:
-        found = "seed=5 and seed=6 give the same run"
-        yield Finding("seed-ignored", found, "a run is a function of its config", "at seeding")
+        found = "seed=5 and seed=6 give exactly the same run"
+        rule = "a different seed gives a different run"
+        yield Finding("seed-ignored", found, rule, "at where the seed is used")
 
 
 def epochs_of(steps: Sequence[Any]) -> list[Sequence[Any]]:
@@ -173,74 +168,72 @@ def epochs_of(steps: Sequence[Any]) -> list[Sequence[Any]]:
 def cover(steps: Sequence[Any]) -> Iterator[Finding]:
     """Each sample once per epoch."""
     rule, look = (
-        "one epoch trains each sample exactly once",
-        "at how an epoch is cut into batches",
+        "an epoch trains each sample exactly once",
+        "at how an epoch is split into batches",
     )
     total = Counter(sample for step in steps for sample in step.samples)
     twice, never = miscounted(total.elements(), NUM_SAMPLES, EPOCHS)
     if -1 in total or not total:
-        found = f"{total[-1] or 'all'} inputs of the model are not in make_dataset(config)"
-        rule = "the model is given the dataset's inputs, as a batch"
-        yield Finding("unknown-samples", found, rule, "at what is done to a batch")
+        found = f"{total[-1] or 'all'} of the model's inputs are not in make_dataset(config)"
+        rule = "the model is given the dataset's own inputs, as a batch"
+        yield Finding("unknown-samples", found, rule, "at what happens to a batch on the way")
     elif twice or never:
-        found = f"in {EPOCHS} epochs of {NUM_SAMPLES} samples, {some(twice or never)} "
-        found += f"{'more' if twice else 'less'} than {EPOCHS} times"
+        found = f"in {EPOCHS} epochs of {NUM_SAMPLES} samples, these samples were trained "
+        found += f"{'more' if twice else 'fewer'} than {EPOCHS} times: {some(twice or never)}"
         yield Finding("trained-twice" if twice else "never-trained", found, rule, look)
     elif len(steps) != EPOCHS * STEPS_PER_EPOCH:
-        found = (
-            f"{len(steps)} optimizer steps; {EPOCHS} epochs have {STEPS_PER_EPOCH} batches each"
-        )
-        yield Finding("other-steps", found, "a step trains one batch", "at the optimizer step")
+        found = f"the run took {len(steps)} optimizer steps, but has {EPOCHS} epochs of "
+        found += f"{STEPS_PER_EPOCH} batches"
+        rule = "each batch gets one optimizer step"
+        yield Finding("other-steps", found, rule, "at where the optimizer steps")
     else:
         for number, epoch in enumerate(epochs_of(steps)):
             counts = Counter(sample for step in epoch for sample in step.samples)
             if len(counts) != NUM_SAMPLES:
-                found = f"epoch {number} trains sample {counts.most_common(1)[0][0]} twice"
+                found = f"epoch {number} trains sample {counts.most_common(1)[0][0]} "
+                found += f"{counts.most_common(1)[0][1]} times"
                 yield Finding("trained-twice", found, rule, look)
                 return
 
 
 def honest(report: RankReport, metrics: Any) -> Iterator[Finding]:
-    """The losses that were told, beside those of the samples as they were trained."""
+    """The reported losses, against those of the samples when they were trained."""
     losses, batches = list[float](), list[list[float]]()
     for event in report.events:
         if event["kind"] == "end":
             break
         batches += [event["losses"]] if event["kind"] == "forward" else []
     try:
-        told = [(int(entry["epoch"]), float(entry["loss"])) for entry in metrics]
+        reported = [(int(entry["epoch"]), float(entry["loss"])) for entry in metrics]
     except (TypeError, KeyError, ValueError):
-        told = []
-    if [epoch for epoch, _ in told] != list(range(EPOCHS)):
+        reported = []
+    if [epoch for epoch, _ in reported] != list(range(EPOCHS)):
         found = f"run returned {str(metrics)[:120]}"
-        rule = f"{EPOCHS} epochs are told as {EPOCHS} dicts with epoch, from 0, and loss"
+        rule = f"{EPOCHS} epochs return {EPOCHS} dicts, each with epoch (from 0) and loss"
         yield Finding("no-metrics", found, rule, "at what run returns")
         return
-    look = "at what is added up over the batches, and what that is divided by"
+    look = "at what you add up over the batches, and at what you divide it by"
     for number, epoch in enumerate(epochs_of(batches)):
         flat = [loss for batch in epoch for loss in batch]
         losses.append(sum(flat) / len(flat))
         means = sum(sum(batch) / len(batch) for batch in epoch) / len(epoch)
-        if abs(told[number][1] - losses[-1]) < 1e-4 * max(1, losses[-1]):
+        if abs(reported[number][1] - losses[-1]) < 1e-4 * max(1, losses[-1]):
             continue
-        is_mean = abs(told[number][1] - means) < 1e-4 * max(1, means)
-        found = (
-            f"epoch {number}: told {told[number][1]:.4f}, its samples' mean {losses[-1]:.4f}"
-        )
-        found += "; the mean of its batches' means is what was told" if is_mean else ""
-        rule = (
-            "an epoch's loss is the mean over its samples, each as it was when it was trained"
-        )
+        is_mean = abs(reported[number][1] - means) < 1e-4 * max(1, means)
+        found = f"run reported a loss of {reported[number][1]:.4f} for epoch {number}; the "
+        found += f"mean over its samples is {losses[-1]:.4f}"
+        found += ", and the mean of its batch means is what was reported" if is_mean else ""
+        rule = "an epoch's loss is the mean over its samples, each taken when it was trained"
         yield Finding("mean-of-means" if is_mean else "other-loss", found, rule, look)
         return
     if not losses[-1] < losses[0]:
         found = f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f} in {EPOCHS} epochs"
-        rule = "toy data have something to learn, and a training loop learns it"
-        yield Finding("does-not-learn", found, rule, "at the classes, and at the step")
+        rule = "the labels can be learned from the inputs, and training lowers the loss"
+        yield Finding("does-not-learn", found, rule, "at the labels, and at the optimizer")
 
 
 def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
-    """On from the last complete epoch, to the weights of the whole run; then nothing more."""
+    """It resumes from the last complete epoch, ends like an uninterrupted run, and stops."""
     starts = [start_in(report, "a") for report in earlier["a whole run"]]
     run = UninterruptedRun([start.steps for start in starts if start], STEPS_PER_EPOCH)
     done = len(earlier["killed in its second epoch"][0].of("optimizer_step"))
@@ -251,14 +244,14 @@ def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         rest = [e for e in report.events[ended[0] :] if e["kind"] == "optimizer_step"]
         report = replace(report, events=report.events[: ended[0] + 1])
     if ended and not report.of("optimizer_step"):
-        found = f"{kill}, the next run took no step; the whole run has {run.total}"
-        rule = "the starts of a run together take the steps of the plan"
-        yield Finding("stopped-short", found, rule, "at what a run does that finds a save")
+        found = f"{kill}, the next run took no step; the plan has {run.total} steps"
+        rule = "all starts of a run together take the planned steps"
+        yield Finding("stopped-short", found, rule, "at what a run does when it finds a save")
     yield from resume_findings(run, [report], "k", kill, STEPS_PER_EPOCH, done)
     if rest or (report.has_answer and report.answer[1]):
-        found = f"run, called again when all {EPOCHS} epochs were done, took {len(rest)} steps "
-        found += f"and told {len(report.answer[1]) if report.has_answer else 0} epochs"
-        rule = "a finished run has nothing left to train"
+        found = f"called again after all {EPOCHS} epochs, run took {len(rest)} steps and "
+        found += f"returned {len(report.answer[1]) if report.has_answer else 0} epochs"
+        rule = "a finished run has nothing left to train and returns []"
         yield Finding("trains-on", found, rule, "at what the last save says")
 
 

@@ -20,10 +20,10 @@ from rehearsal.kit.observe.random_state import random_state_digest
 
 @contextmanager
 def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[None]:
-    """Write down each step of whatever classifier is trained: samples, losses and weights.
+    """Record each step of whatever classifier is trained: samples, losses and weights.
 
-    A sample is known by its row in ``dataset``; -1 is none of them. ``cosine`` tells how far
-    a step's gradient is that of its samples' cross entropy, whatever it is scaled by.
+    A sample is recognized by its row in ``dataset``; -1 is none of them. ``cosine`` compares a
+    step's gradient with that of its samples' cross-entropy, whatever the scale.
     """
     rows = [torch.as_tensor(dataset[i][0]).float().flatten() for i in range(len(dataset))]
     ids = {row.numpy().tobytes(): i for i, row in enumerate(rows)}
@@ -56,7 +56,7 @@ def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[N
         facts = {"samples": samples, "losses": losses.detach(), "rng": noise}
 
         def used(_: torch.Tensor) -> None:
-            # Only now is it a training pass: something is backpropagated through it.
+            # Only now is it a training pass: something backpropagates through it.
             context.record("forward", **facts)
             for parameter, grad in zip(own, grads, strict=True):
                 if grad is not None:

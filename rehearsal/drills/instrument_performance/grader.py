@@ -1,4 +1,4 @@
-"""Delays in each phase, on one rank or the other: each where it was, and nothing unseen."""
+"""Delays in each phase, on one rank or the other: is each one in its phase, none missed?"""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "other-steps": "the loop takes another number of optimizer steps, or saves at other steps",
+    "other-steps": "the loop takes the wrong number of steps, or saves at the wrong ones",
     "ranks-differ": "the ranks end with different weights",
-    "adds-collectives": "measuring makes the ranks wait for each other",
+    "adds-collectives": "the instrumentation makes the ranks wait for each other",
     "no-lines": "a rank's file does not have one line per step",
-    "lines-late": "lines are not in the file while the run goes on",
+    "lines-late": "lines are not in the file while the run is still training",
     "misses-data-wait": "time spent waiting for a batch is not in its phase",
     "misses-forward": "time spent in the forward pass is not in its phase",
     "misses-backward": "time spent in the backward pass is not in its phase",
@@ -28,16 +28,16 @@ CODES = {
     "misses-checkpoint": "time spent saving is not in its phase",
     "misses-grad-sync": "time spent waiting for a slower rank is not in its phase",
     "phases-off-wall": "a line's phases do not add up to its wall time",
-    "wall-unseen": "the lines' wall times do not add up to the run's",
-    "unexplained": "too much of the time has no phase",
+    "wall-unseen": "the lines' wall times do not add up to the call's",
+    "unexplained": "more than 30% of the time is in other",
     "no-summary": "train does not return p50 and p95 of each phase and of the wall time",
-    "not-the-p50": "the median is not that of the call's lines",
-    "not-the-p95": "the 95th percentile is not that of the call's lines",
+    "not-the-p50": "a p50 is not the median over the call's lines",
+    "not-the-p95": "a p95 is not the 95th percentile over the call's lines",
     "no-max": "train does not return the max of each phase and of the wall time",
-    "not-the-max": "the max is not that of the call's slowest step",
+    "not-the-max": "a max is not that of the call's slowest step",
 }
 PHASES = ["data_wait", "forward", "backward", "grad_sync", "optimizer", "checkpoint", "other"]
-# Of each call: steps, save_every, and seconds by (phase, rank, step).
+# For each call: steps, save_every, and delays in seconds by (phase, rank, step).
 LATE = 0.02
 CALLS: list[tuple[int, int, dict[tuple[str, int, int], float]]] = [
     (
@@ -59,7 +59,7 @@ CALLS: list[tuple[int, int, dict[tuple[str, int, int], float]]] = [
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Two calls; of each, what took how long as seen from inside, and what the learner told."""
+    """Two calls; for each, how long every part took, and what the learner reported."""
     context.init_group()
     calls = []
     for number, (num_steps, save_every, delays) in enumerate(CALLS):
@@ -81,21 +81,23 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
         calls = [report.answer[number] for report in reports]
         for rank, call in enumerate(calls):
             if len(call["steps"]) != num_steps or call["saves"] != saves:
-                found = f"rank {rank} took {len(call['steps'])} of {num_steps} steps and saved "
-                found += f"after steps {call['saves']}; due after {saves}"
-                rule = "a loop that is measured does what it did before"
+                found = (
+                    f"rank {rank} took {len(call['steps'])} of {num_steps} steps and called "
+                )
+                found += f"save after steps {call['saves']} instead of {saves}"
+                rule = "measuring a loop doesn't change what it does"
                 yield Finding("other-steps", found, rule, "at the loop")
                 return
         yield from ranks_differ(
             [call["weights"] for call in calls],
             "at the gradients before the step",
-            rule="a loop that is measured does what it did before",
+            rule="measuring a loop doesn't change what it does",
         )
     barriers = [c["name"] for r in reports for c in r.collectives if "barrier" in c["name"]]
     if barriers:
-        found = f"{len(barriers)} barriers; the loop had none"
-        rule = "what measures a step must not make the ranks wait for each other"
-        yield Finding("adds-collectives", found, rule, "at what is called around the phases")
+        found = f"the ranks issued {len(barriers)} barriers; train_blind has none"
+        rule = "measuring a step must not make the ranks wait for each other"
+        yield Finding("adds-collectives", found, rule, "at what you call around the phases")
     for number in range(len(CALLS)):
         calls = [report.answer[number] for report in reports]
         for rank, call in enumerate(calls):
@@ -111,134 +113,145 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
 def written(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding]:
     """One line per step in the rank's own file."""
     lines, steps = call["lines"], len(call["steps"])
-    rule = "each rank tells each step, with all its phases in seconds"
+    rule = "each rank writes one line per step, with all its phases in seconds"
     try:
-        told = [(line["rank"], line["step"]) for line in lines]
+        reported = [(line["rank"], line["step"]) for line in lines]
         for line in lines:
             float(line["wall_s"]) + sum(float(line["phases_s"][name]) for name in PHASES)
     except (TypeError, KeyError, ValueError) as error:
-        found = f"a line of rank-{rank}.jsonl: {type(error).__name__} {error}: {lines[0]}"
-        yield Finding("no-lines", found, rule, "at what is written per step")
+        found = f"reading rank-{rank}.jsonl raised {type(error).__name__} {error}; its first "
+        found += f"line is {lines[0]}"
+        yield Finding("no-lines", found, rule, "at what you write per step")
         return
-    if told != [(rank, step) for step in range(1, steps + 1)]:
-        found = (
-            f"rank-{rank}.jsonl has {len(lines)} lines in call {number + 1} for {steps} steps"
-        )
-        found += f"; the first tells rank and step {told[0]}" if told else ""
+    if reported != [(rank, step) for step in range(1, steps + 1)]:
+        found = f"after {steps} steps of call {number + 1}, rank-{rank}.jsonl has {len(lines)} "
+        found += "lines"
+        if reported:
+            found += f"; the first is of rank {reported[0][0]} and step {reported[0][1]}"
         yield Finding("no-lines", found, rule, "at which ranks write, where, and when")
 
 
 def late_lines(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding]:
-    """While the run goes on, its lines can be read."""
+    """The lines can be read while the run is still training."""
     before = len(call["steps"]) - 1
     if call["seen_lines"] < before - 2:
-        found = f"rank {rank}, call {number + 1}: before its last step the file had "
-        found += f"{call['seen_lines']} of {before} lines"
-        rule = "a line is in the file before the next step: whoever is killed has told"
-        yield Finding("lines-late", found, rule, "at what stands between write and the file")
+        found = f"rank {rank}, call {number + 1}: {before} steps were done, and the file had "
+        found += f"{call['seen_lines']} lines"
+        rule = (
+            "a line is in the file before the next step, so a killed rank has already reported"
+        )
+        yield Finding(
+            "lines-late", found, rule, "at what buffers a line on its way to the file"
+        )
 
 
 def placed(calls: Sequence[Mapping[str, Any]], number: int) -> Iterator[Finding]:
-    """Each delay is in the line of its rank and step, in its phase."""
-    # Clocks that are read outside a part cannot tell less than those inside, on any machine.
+    """Each delay is in its phase, in the line of its rank and step."""
+    # On any machine, a clock read outside a part shows at least as much as one inside.
     for name, rank, step in sorted(CALLS[number][2], key=lambda d: (PHASES.index(d[0]), d)):
         inside = calls[rank]["steps"][step - 1]
-        told = calls[rank]["lines"][step - 1]["phases_s"]
-        if told[name] < inside.get(name, 0.0) - 0.001:
-            surplus = {n: told[n] - inside.get(n, 0.0) for n in PHASES if n != name}
+        line = calls[rank]["lines"][step - 1]["phases_s"]
+        if line[name] < inside.get(name, 0.0) - 0.001:
+            surplus = {n: line[n] - inside.get(n, 0.0) for n in PHASES if n != name}
             most = max(surplus, key=lambda n: surplus[n])
             yield Finding(
                 "misses-" + name.replace("_", "-"),
-                f"step {step} on rank {rank} spent {inside[name] * 1000:.1f} ms in {name}; its "
-                f"line tells {told[name] * 1000:.1f} ms, and {told[most] * 1000:.1f} in {most}",
-                "a phase is all the time that passes in it, on the rank where it passes",
-                "at what begins and ends the phase, and by which clock",
+                f"step {step} on rank {rank} spent {inside[name] * 1000:.1f} ms in {name}. Its "
+                f"line has {line[name] * 1000:.1f} ms there, and {line[most] * 1000:.1f} ms in "
+                f"{most}",
+                "a phase is all the wall-clock time spent in it, on the rank that spends it",
+                "at where the phase starts and ends, and at which clock you read",
             )
             return
 
 
 def waited(calls: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """While rank 1 is late, rank 0 waits, in the collective."""
+    """While rank 1 is late, rank 0 waits in the collective."""
     late = []
     for step in range(len(calls[0]["steps"])):
         ours, theirs = calls[0]["steps"][step], calls[1]["steps"][step]
         if theirs.get("forward", 0.0) > LATE:
-            told = calls[0]["lines"][step]["phases_s"]["grad_sync"]
-            late.append((theirs["forward_end"] - ours["backward_end"], told, step + 1))
-    late = sorted((wait, told, step) for wait, told, step in late if wait > LATE / 2)
-    if late and all(told < wait / 2 for wait, told, _ in late):
-        wait, told, step = late[-1]
+            sync = calls[0]["lines"][step]["phases_s"]["grad_sync"]
+            late.append((theirs["forward_end"] - ours["backward_end"], sync, step + 1))
+    late = sorted((wait, sync, step) for wait, sync, step in late if wait > LATE / 2)
+    if late and all(sync < wait / 2 for wait, sync, _ in late):
+        wait, sync, step = late[-1]
         yield Finding(
             "misses-grad-sync",
-            f"in step {step} rank 1 was late, and rank 0 waited {wait * 1000:.0f} ms for "
-            f"it; rank 0's line tells {told * 1000:.1f} ms in grad_sync",
-            "a step is as slow as its slowest rank; the others wait, in the collective",
-            "at where a rank stands while it waits for the others",
+            f"in step {step} rank 1 was late and rank 0 waited {wait * 1000:.0f} ms for it; "
+            f"rank 0's line has {sync * 1000:.1f} ms in grad_sync",
+            "a step is as slow as its slowest rank; the other ranks wait in the collective",
+            "at which call a rank is in while it waits for the others",
         )
 
 
 def added_up(call: Mapping[str, Any], rank: int) -> Iterator[Finding]:
-    """Phases to walls, walls to the run."""
-    look = "at the moments between the end of one phase, or step, and the beginning of the next"
+    """Phases add up to the wall time, wall times to the call."""
+    look = "at the time between the end of one phase or step and the start of the next"
     for line in call["lines"]:
         total, wall = sum(line["phases_s"][name] for name in PHASES), line["wall_s"]
         if abs(total - wall) > 0.01 * wall + 0.0002 or min(line["phases_s"].values()) < -0.0002:
             found = f"step {line['step']} on rank {rank}: the phases add up to "
-            found += f"{total * 1000:.2f} ms, the wall time told is {wall * 1000:.2f} ms"
-            rule = "phases share out the wall time of a step: no second twice, none unseen"
+            found += f"{total * 1000:.2f} ms, but wall_s is {wall * 1000:.2f} ms"
+            rule = (
+                "the phases split a step's wall time: each millisecond is counted exactly once"
+            )
             yield Finding("phases-off-wall", found, rule, look)
             return
     walls, run = sum(line["wall_s"] for line in call["lines"]), call["run_s"]
     if not 0.8 * run < walls < 1.02 * run:
-        found = f"rank {rank}: the steps' wall times add up to {walls * 1000:.0f} ms; the call "
-        found += f"took {run * 1000:.0f} ms"
-        yield Finding(
-            "wall-unseen", found, "a step's wall time ends where the next begins", look
-        )
+        found = f"rank {rank}: the steps' wall times add up to {walls * 1000:.0f} ms, but the "
+        found += f"call took {run * 1000:.0f} ms"
+        rule = "a step's wall time ends where the next step's begins"
+        yield Finding("wall-unseen", found, rule, look)
         return
     other = sum(line["phases_s"]["other"] for line in call["lines"])
     if other > 0.3 * walls:
-        found = f"rank {rank}: {other / walls:.0%} of the time is in other"
-        yield Finding("unexplained", found, "time without a name cannot be improved", look)
+        found = f"rank {rank}: {other / walls:.0%} of the call's time is in other"
+        rule = "at most 30% of the time is in other: you can't improve time without a name"
+        yield Finding("unexplained", found, rule, look)
 
 
 def summarized(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding]:
     """The percentiles and the max, against the lines of the same call."""
     rows = {name: sorted(line["phases_s"][name] for line in call["lines"]) for name in PHASES}
     rows["wall"] = sorted(line["wall_s"] for line in call["lines"])
-    look = "at which steps go into it, and at how it is taken"
+    look = "at which steps it covers, and at how you compute it"
     for name, row in rows.items():
         for key, share in (("p50", 0.5), ("p95", 0.95)):
             try:
-                told = float(call["summary"][name][f"{key}_s"])
+                reported = float(call["summary"][name][f"{key}_s"])
             except (TypeError, KeyError, ValueError):
                 found = (
-                    f"rank {rank}, call {number + 1}: no {key}_s of {name} in what is returned"
+                    f"rank {rank}, call {number + 1}: what train returned has no {key}_s of "
                 )
-                rule = "p50 is a usual step, p95 a bad one; both, of each phase and of the wall"
+                found += name
+                rule = "train returns the p50 and p95 of each phase and of the wall time"
                 yield Finding("no-summary", found, rule, "at what train returns")
                 return
             place = int(share * (len(row) - 1))
             low, high = row[place], row[min(place + 1, len(row) - 1)]
-            # With few steps, definitions of a percentile differ by more than their neighbours.
+            # With few steps, definitions of a percentile differ by more than a neighbor.
             high += 0.0 if len(row) > 20 else 2 * (high - low)
-            if not low - 1e-4 <= told <= high + 1e-4:
-                found = f"rank {rank}, call {number + 1}: {key} of {name} is told as "
-                found += f"{told * 1000:.2f} ms; its {len(row)} lines have it at "
+            if not low - 1e-4 <= reported <= high + 1e-4:
+                found = f"rank {rank}, call {number + 1}: the {key} of {name} is reported as "
+                found += f"{reported * 1000:.2f} ms; over the call's {len(row)} lines it is "
                 found += f"{low * 1000:.2f} to {high * 1000:.2f} ms"
                 rule = f"{share:.0%} of a call's steps take no longer than its {key}"
                 yield Finding(f"not-the-{key}", found, rule, look)
                 return
         where = f"rank {rank}, call {number + 1}: "
-        told_max = call["summary"][name].get("max_s")
-        if not isinstance(told_max, int | float):
-            found = f"{where}{name} has no max_s in what train returned"
+        most = call["summary"][name].get("max_s")
+        if not isinstance(most, int | float):
+            found = f"{where}what train returned has no max_s of {name}"
             rule = "p50 and p95 miss a rare stall: only the max shows one slow save in 41 steps"
             yield Finding("no-max", found, rule, "at what train returns")
             return
-        if not abs(told_max - row[-1]) <= 1e-4:
-            found = f"{where}max_s of {name} is {told_max * 1000:.2f} ms; the slowest of this "
-            found += f"call's {len(row)} steps took {row[-1] * 1000:.2f} ms"
+        if not abs(most - row[-1]) <= 1e-4:
+            found = (
+                f"{where}the max of {name} is reported as {most * 1000:.2f} ms; the slowest "
+            )
+            found += f"of the call's {len(row)} steps took {row[-1] * 1000:.2f} ms"
             rule = "max_s is the time of the slowest step of this call"
             yield Finding("not-the-max", found, rule, look)
             return

@@ -1,6 +1,6 @@
-"""A loop's parts that are slow on purpose, and tell how long each took as seen from inside.
+"""Parts of a training loop that are slow on purpose and record how long each one took.
 
-Runs in the ranks. One machine's processes share a clock: perf_counter counts from its boot.
+Runs in the ranks. Processes of one machine share a clock: perf_counter counts from boot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SlowLoop:
 
     Args:
         delays: seconds, by (phase, rank, step); steps count from 1.
-        log: the file in which the learner should write.
+        log: the file the learner should write to.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class SlowLoop:
         self.taken, self.seen_lines, self.run_s = 0, 0, 0.0
 
     def run(self, train: Callable[..., Any], **settings: Any) -> Any:
-        """Call ``train`` with the parts; give what it returns."""
+        """Call ``train`` with the parts and return what it returns."""
         begin = 0.0
 
         def before(*_: Any) -> None:
@@ -67,11 +67,11 @@ class SlowLoop:
                 hook.remove()
 
     def delay(self, phase: str) -> None:
-        """Sleep if it is planned for this phase, rank and step."""
+        """Sleep if a delay is planned for this phase, rank and step."""
         time.sleep(self.delays.get((phase, self.rank, len(self.steps)), 0.0))
 
     def add(self, phase: str, begin: float) -> None:
-        """Count the time since ``begin`` for this step."""
+        """Add the time since ``begin`` to this step."""
         now, step = time.perf_counter(), self.steps[-1]
         step[phase] = step.get(phase, 0.0) + now - begin
         step[f"{phase}_end"] = now
@@ -92,11 +92,11 @@ class SlowLoop:
             yield batch
 
     def grad_is_there(self, _: Tensor) -> None:
-        """A moment of the backward pass; the last one of a step stays."""
+        """A moment in the backward pass; a step keeps the last one."""
         self.steps[-1]["backward_end"] = time.perf_counter()
 
     def save(self, step: int) -> None:
-        """What stands for a checkpoint."""
+        """A stand-in for a checkpoint."""
         begin = time.perf_counter()
         self.saves.append(step)
         self.delay("checkpoint")
@@ -119,7 +119,7 @@ class SlowLoop:
 
 
 class SlowNet(OddNet):
-    """OddNet, whose passes take as long as the loop has planned."""
+    """OddNet, with passes as slow as the loop has planned."""
 
     def __init__(self, loop: SlowLoop) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every sample once, one set of weights, and the weights that one process would reach."""
+"""Each sample once, equal weights on all ranks, and the weights one process would reach."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CODES = {
     "trained-twice": "a sample is trained more than once per epoch",
     "never-trained": "a sample is left out",
     "ranks-differ": "the ranks end with different weights",
-    "not-the-global-mean": "the ranks agree, but not on what one process would have reached",
+    "not-the-global-mean": "the ranks agree, but not on the weights one process would reach",
 }
-# Three full steps of 7, and a last one of a single sample: two of three ranks get none.
+# Three full steps of 7, then one of a single sample: two of three ranks get none.
 NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, LR = 22, 7, 2, 0.02
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Train on unlike weights per rank, and tell the weights afterwards."""
+    """Train from different weights on each rank; return the weights afterwards."""
     context.init_group()
     inputs, targets = marked_samples(NUM_SAMPLES)
     model = OddNet(seed=context.rank)
@@ -58,7 +58,7 @@ def judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterable[Finding]:
     """The findings of one job."""
-    look = "at the samples that a rank takes of a step"
+    look = "at which samples of a step a rank takes"
     yield from coverage_findings(reports, NUM_SAMPLES, EPOCHS, look)
     look = "at the weights before the first step, and at the gradient before each"
     differ = list(ranks_differ(weights_of_ranks(reports), look))
@@ -66,12 +66,12 @@ def judge(
     if not differ:
         yield from weights_differ(
             "not-the-global-mean",
-            f"{len(reports)} rank(s) end with other weights than one process: they differ",
+            f"{len(reports)} rank(s) and one process end with different weights: they differ",
             reports[0].answer["weights"],
             reports[0].answer["expected"],
             1e-4,
-            "a step follows the mean gradient over all its samples, however they are dealt",
-            "at what the loss is divided by, in a full step and in the last of an epoch",
+            "a step follows the mean gradient over all its samples, however they are split",
+            "at what the loss is divided by, in a full step and in an epoch's last step",
         )
 
 

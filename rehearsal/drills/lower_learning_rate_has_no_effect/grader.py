@@ -117,7 +117,7 @@ def step_findings(
     for report in reports:
         for event in report.of("before_step")[number : number + 1]:
             for name, settings in event["settings"].items():
-                about = f"{where}rank {report.rank} used for {name} "
+                about = f"{where}rank {report.rank}'s {name} had "
                 yield from setting_findings(calls, step, name, settings, about)
     reference = reports[0].of("reference")[0]
     ends = [e["weights"] for r in reports for e in r.of("stepped")[number : number + 1]]

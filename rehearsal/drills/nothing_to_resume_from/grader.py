@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,9 +60,9 @@ def judge_start(
     before = [steps_in_stream(job[0], len(job), STREAM.share) for job in chain]
     done = max((step for of_job in before for step in of_job), default=0)
     files = [file for job in chain[-1:] for file in job[0].of("file") if file["path"]]
-    last = "; ".join(f"{file['op']} {file['path']}" for file in files[-3:])
-    where = f"a job was killed when {counted(done, 'step')} had been saved, before the last of "
-    where += f"these file operations: {last}. The next job "
+    last = "; ".join(f"{file['op']} {Path(file['path']).name}" for file in files[-3:])
+    where = f"a job was killed with {counted(done, 'step')} completed, right before the last "
+    where += f"of these file operations: {last}. The next job "
     for report in reports:
         if chain and report.failure and not is_echo(report) and not steps[report.rank]:
             failure = f"{report.failure.kind}: {report.failure.message[:80]}"
@@ -74,12 +75,12 @@ def judge_start(
     starts = [own[0] if own else STREAM.steps for own in steps]
     text, look = f"{where}began at step", "at what the folder holds between two operations"
     if starts[0] < done:
-        rule = "once there is a complete checkpoint, there always is one"
+        rule = "every step is saved, and a kill loses no completed save"
         yield Finding("lost-progress", f"{text} {starts[0]}", rule, look)
     elif all(steps) and len(set(starts)) > 1:
         found = f"{text}s {some(starts)} on its ranks"
         rule = "all ranks resume from the same step"
-        yield Finding("ranks-resume-apart", found, rule, look)
+        yield Finding("ranks-resume-apart", found, rule, "at which ranks load the checkpoint")
     elif starts[0] > done + 1:
         rule = "a checkpoint's step is the number of completed steps"
         yield Finding("skips-a-step", f"{text} {starts[0]}", rule, look)

@@ -1,4 +1,4 @@
-"""A checklist: what the plan leaves open, what stands before what it needs, what shows it."""
+"""A checklist: failures left open, components before what they need, metrics that react."""
 
 from __future__ import annotations
 
@@ -12,62 +12,75 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "not-a-plan": "what plan returns is no list of entries with three names each",
-    "unknown-name": "an entry uses a name that the lists do not have",
-    "listed-twice": "a component stands in the plan twice",
-    "missing-component": "a failure stays open: no component against it",
-    "not-part-of-the-lift": "a component answers no failure that the lift has",
-    "out-of-order": "a component stands before one that it needs",
-    "other-failure": "the failure that is named happens with the component, too",
-    "other-metric": "the metric that is named stays calm when the component is missing",
+    "not-a-plan": "plan does not return a list of entries with three names each",
+    "unknown-name": "an entry uses a name that is not in the lists",
+    "listed-twice": "a component is listed twice",
+    "missing-component": "a failure is not covered by any component",
+    "not-part-of-the-lift": "a component prevents no failure that the lift has",
+    "out-of-order": "a component is listed before one that it depends on",
+    "other-failure": "the component does not prevent the failure it is listed for",
+    "other-metric": "the metric does not react when the component is missing",
 }
 FIELDS = ("component", "fails_without", "metric")
-# Component: the failure it answers, the metric that shows it, and both in words.
+LISTS = dict(zip(FIELDS, ("COMPONENTS", "FAILURES", "METRICS"), strict=True))
+# Component: the failure it prevents, the metric that shows it, and the failure in words.
 ANSWERS = {
-    "module": ("a_person_starts_it", "manual_steps", "somebody executes cells for every run"),
-    "container": ("other_library_per_node", "image_digests", "nodes with unlike libraries"),
-    "launcher": ("no_rank_identity", "ranks_joined", "processes that do not know their rank"),
+    "module": (
+        "a_person_starts_it",
+        "manual_steps",
+        "a person executes notebook cells to start every run",
+    ),
+    "container": (
+        "other_library_per_node",
+        "image_digests",
+        "nodes run different library versions",
+    ),
+    "launcher": ("no_rank_identity", "ranks_joined", "processes don't know their rank"),
     "data_manifest": (
         "other_data_after_resume",
         "manifest_mismatches",
-        "a position in the data that means other samples after a resume",
+        "after a resume, a position in the data means different samples",
     ),
     "config_service": (
         "weights_of_unknown_origin",
         "untraceable_checkpoints",
-        "a checkpoint of which nobody knows the settings",
+        "nobody knows which settings made a checkpoint",
     ),
     "artifact_store": (
         "lost_with_the_node",
         "last_good_checkpoint_age",
-        "progress that goes with the machine it is on",
+        "progress is lost with the machine it is on",
     ),
-    "metrics": ("unnoticed_stall", "heartbeat_age", "a rank that stands still unnoticed"),
+    "metrics": ("unnoticed_stall", "heartbeat_age", "a rank hangs and nobody notices"),
     "retry_policy": (
         "idle_until_morning",
         "goodput",
-        "a person at night for each lost node, and starts that fail for ever",
+        "a lost node waits for a person, and restarts that can't succeed go on forever",
     ),
-    "cost_policy": ("pays_for_nothing", "cost_per_gain", "machines kept for a finished idea"),
+    "cost_policy": (
+        "pays_for_nothing",
+        "cost_per_gain",
+        "a run that no longer improves keeps its machines",
+    ),
 }
 NEEDS = [
-    ("module", "container", "an image holds code that a command can start"),
-    ("container", "launcher", "what is started on every node is the same on every node"),
+    ("module", "container", "an image contains code that a command can start"),
+    ("container", "launcher", "the launcher starts the same image on every node"),
+    ("launcher", "retry_policy", "a rule can only restart what starts without a person"),
     (
-        "launcher",
+        "artifact_store",
         "retry_policy",
-        "only what a machine can start can be started again by a rule",
+        "without a durable checkpoint, a restart begins at step 1",
     ),
-    ("artifact_store", "retry_policy", "a start again from nowhere begins with step 1"),
-    ("config_service", "retry_policy", "a start again with other settings is another run"),
-    ("data_manifest", "retry_policy", "a start again on other data is another run"),
-    ("metrics", "retry_policy", "a rule decides on evidence"),
-    ("metrics", "cost_policy", "a rule decides on evidence"),
+    ("config_service", "retry_policy", "a restart with different settings is a different run"),
+    ("data_manifest", "retry_policy", "a restart on different data is a different run"),
+    ("metrics", "retry_policy", "a rule needs evidence to decide on"),
+    ("metrics", "cost_policy", "a rule needs evidence to decide on"),
 ]
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """The plan, each entry as its three names; None for an entry that has not three."""
+    """The plan, each entry as its three names; None for an entry without three."""
     return [names_of(entry) for entry in learner.plan()]
 
 
@@ -91,40 +104,43 @@ def names_of(entry: Any) -> list[str] | None:
 def judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """The checklist: all that is open, in the order of what to mend first."""
+    """The checklist: everything that is open, in the order in which to fix it."""
     plan = reports[0].answer
     bad = [number for number, entry in enumerate(plan, 1) if entry is None]
     if bad or not plan:
-        found = f"entry {bad[0]} of {len(plan)} has not three names" if bad else "an empty plan"
-        rule = f"an entry has {', '.join(FIELDS)}"
+        found = "the plan is empty"
+        found = f"entry {bad[0]} of {len(plan)} doesn't have three names" if bad else found
+        rule = f"each entry names its {', '.join(FIELDS)}"
         yield Finding("not-a-plan", found, rule, "at what plan returns")
         return
     order = [component for component, _, _ in plan]
     yield from names(plan)
     for component, (_, _, words) in ANSWERS.items():
         if component not in order:
-            rule = "each of these failures ends a run in production sooner or later"
-            look = "at what in the plan would prevent it"
-            yield Finding("missing-component", f"still open: {words}", rule, look)
+            rule = "in production, each of these failures hits a run sooner or later"
+            look = "at which component would prevent it"
+            yield Finding("missing-component", f"not covered yet: {words}", rule, look)
     for first, then, why in NEEDS:
         if first in order and then in order and order.index(first) > order.index(then):
-            found = f"{then} is number {order.index(then) + 1}, {first} number "
-            found += f"{order.index(first) + 1}"
-            yield Finding("out-of-order", found, why, f"at what {then} needs to work")
+            found = f"{then} is number {order.index(then) + 1} in the plan, before {first}, "
+            found += f"number {order.index(first) + 1}"
+            yield Finding("out-of-order", found, why, f"at what {then} needs in order to work")
     for component, failure, metric in plan:
         wanted = ANSWERS.get(component)
         if wanted and failure != wanted[0]:
-            found = f"{component}: with it in place, {failure} happens as before"
-            rule = "a component is there for a failure that it prevents"
-            yield Finding("other-failure", found, rule, f"at a day without {component}")
+            found = f"with {component} in place, {failure} still happens"
+            rule = "a component earns its place by a failure that it prevents"
+            look = f"at what goes wrong on a day without {component}"
+            yield Finding("other-failure", found, rule, look)
         elif wanted and metric != wanted[1]:
-            found = f"{component}: without it, {metric} may look as it always does"
-            rule = "a component is worth a metric that changes when it is missing"
-            yield Finding("other-metric", found, rule, "at the first number to move, that day")
+            found = f"without {component}, {metric} may look the same as always"
+            rule = "the metric is the first number to move when the component is missing"
+            look = f"at what you would measure on a day without {component}"
+            yield Finding("other-metric", found, rule, look)
 
 
 def names(plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
-    """Names that are not in the lists, stand there twice, or belong to another day."""
+    """Names that are not in the lists, are listed twice, or are distractors."""
     failures, metrics, _ = zip(*ANSWERS.values(), strict=True)
     known = [
         {*ANSWERS, "custom_scheduler", "tensor_parallelism"},
@@ -134,17 +150,23 @@ def names(plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
     for number, entry in enumerate(plan, 1):
         for field, name, names in zip(FIELDS, entry, known, strict=True):
             if name not in names:
-                found = f"entry {number}: {field} is {name[:60]!r}"
-                yield Finding("unknown-name", found, "names are those of the lists", "there")
+                found = f"the {field} of entry {number} is {name[:60]!r}, which is not in "
+                found += f"{LISTS[field]}"
+                rule = "a plan uses the names from the blank's lists"
+                yield Finding("unknown-name", found, rule, f"at {LISTS[field]}")
     order = [component for component, _, _ in plan]
     for component in sorted({c for c in order if order.count(c) > 1}):
-        found = f"{component} stands in the plan {order.count(component)} times"
-        yield Finding("listed-twice", found, "a component is built once", "at the order")
+        found = f"{component} is in the plan {order.count(component)} times"
+        rule = "a component is built once"
+        yield Finding("listed-twice", found, rule, f"at when {component} is first needed")
     for component in order:
         if component in known[0] and component not in ANSWERS:
-            found = f"{component} is number {order.index(component) + 1}"
-            rule = "a lift changes where the trainer runs; more is built for a named bottleneck"
-            yield Finding("not-part-of-the-lift", found, rule, "at which failure asks for it")
+            found = f"the plan includes {component}, as number {order.index(component) + 1}"
+            rule = (
+                "the lift changes where the trainer runs; more takes a bottleneck with a name"
+            )
+            look = f"at which of the failures {component} would prevent"
+            yield Finding("not-part-of-the-lift", found, rule, look)
 
 
 SCENARIOS = [Scenario(name="the plan", body=body, judge=judge, world_size=1, deadline_s=4)]

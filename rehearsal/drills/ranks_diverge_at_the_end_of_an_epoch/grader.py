@@ -91,7 +91,7 @@ def judge(
     taken = steps_taken(reports[0])
     if taken != STEPS:
         text = f"the run took {counted(taken, 'optimizer step')}; with grad_accum_steps="
-        text += f"{GRAD_ACCUM_STEPS}, epochs of {some(EPOCHS)} micro-batches are {STEPS}"
+        text += f"{GRAD_ACCUM_STEPS}, epochs of {some(EPOCHS)} micro-batches are {STEPS} steps"
         rule = "a step is grad_accum_steps micro-batches, or what is left of an epoch"
         yield Finding("wrong-number-of-steps", text, rule, "at when the optimizer steps")
         return
@@ -108,7 +108,7 @@ def judge(
     sent = bytes_reduced(reports[0])
     most = STEPS * first["gradient_bytes"]
     if sent > 1.5 * most:
-        text = f"rank 0 all-reduced {sent} bytes; the gradients of {STEPS} steps are {most}"
+        text = f"rank 0 all-reduced {sent} bytes; {STEPS} steps have {most} bytes of gradients"
         rule = "gradients are all-reduced once per optimizer step, however many micro-batches"
         yield Finding("too-many-bytes", text, rule, "at which backward passes sync")
 

@@ -1,4 +1,4 @@
-"""Killed at five kinds of moment, started again in the same folder: the run nobody killed."""
+"""Killed at five kinds of moment and started again: does it equal the uninterrupted run?"""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from rehearsal.engine.reports import Fault
 from rehearsal.grading.verdict import Finding, Judge
 
 CODES = {
-    "trained-twice": "a sample is trained more than once per epoch, over a kill or without one",
-    "never-trained": "a sample is left out of an epoch, over a kill or without one",
-    "other-steps": "the uninterrupted run has another number of optimizer steps",
+    "trained-twice": "a sample is trained more than once per epoch, with or without a kill",
+    "never-trained": "a sample is left out of an epoch, with or without a kill",
+    "other-steps": "the uninterrupted run takes the wrong number of optimizer steps",
     "ranks-differ": "the ranks of the uninterrupted run end with different weights",
     "does-not-learn": "the uninterrupted run hardly lowers the loss",
     "same-noise": "two ranks draw the same random numbers in the uninterrupted run",
-    "not-this-model": "the steps leave the model that was given as it is",
+    "not-this-model": "the steps do not change the model that was passed in",
     "saves-nothing": "the uninterrupted run leaves no file in its folder",
-    "not-repeatable": "two fresh starts differ",
-    "cannot-resume": "a start after a kill ends with an exception",
-    "started-over": "a start after a kill begins with step one though a save was complete",
-    "lost-work": "a start goes on before the last complete save",
-    "from-the-future": "a start has weights of a step that its folder never saw",
-    "weights-not-restored": "a start goes on with weights that the run never had",
-    "ranks-resume-apart": "the ranks go on from different steps",
-    "other-samples": "a step after a restore trains other samples",
-    "lr-jumps": "a step after a restore has another learning rate",
-    "other-noise": "a step after a restore draws other random numbers",
-    "one-noise-for-all": "a rank goes on with another rank's random state",
-    "other-update": "a step after a restore ends elsewhere for want of the optimizer's state",
+    "not-repeatable": "two fresh starts end with different weights",
+    "cannot-resume": "a start after a kill raises an exception",
+    "started-over": "a start after a kill begins with step 1 although a save was complete",
+    "lost-work": "a start resumes before the last complete save",
+    "from-the-future": "a start has weights that were never saved in its folder",
+    "weights-not-restored": "a start resumes with weights that the run never had",
+    "ranks-resume-apart": "the ranks resume from different steps",
+    "other-samples": "a step after a restore trains different samples",
+    "lr-jumps": "a step after a restore has a different learning rate",
+    "other-noise": "a step after a restore draws different random numbers",
+    "one-noise-for-all": "a rank resumes with another rank's random state",
+    "other-update": "the optimizer's state is missing, so updates after a restore differ",
     "stopped-short": "the run ends before its last step",
-    "trains-on": "the run goes on after its last step",
-    "finished-changes": "a start of a finished run changes a file or loses the weights",
+    "trains-on": "the run takes steps after its last one",
+    "finished-changes": "starting a finished run changes a file",
 }
 # Three steps an epoch, the last of a single sample. Saves are due after 2, 4, 6, 8 and 9.
 NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, STEPS_PER_EPOCH, SAVE_EVERY = 13, 6, 3, 3, 2
@@ -50,7 +50,7 @@ TOTAL = EPOCHS * STEPS_PER_EPOCH
 
 
 def start(context: RankContext, learner: SimpleNamespace, folder: str) -> Any:
-    """Call ``train`` as a script does that has just been started; the loss before and after."""
+    """Call ``train`` as a freshly started script would; returns the loss before and after."""
     import torch
 
     inputs, targets = marked_samples(NUM_SAMPLES)
@@ -89,7 +89,7 @@ def run_in(folder: str) -> Body:
 
 
 def killed_in_save(folder: str, *, tears: bool) -> Body:
-    """A body that goes on from the end of epoch 1, to be killed in its second step's save."""
+    """A body that resumes after epoch 0 and is killed during its second step's save."""
 
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
         context.init_group()
@@ -101,7 +101,7 @@ def killed_in_save(folder: str, *, tears: bool) -> Body:
 
 
 def start_all_again(context: RankContext, learner: SimpleNamespace) -> Any:
-    """What the kills inside a save have left, one after the other; then a finished run."""
+    """Start what each kill during a save left behind, then a finished run."""
     context.init_group()
     for folder in KILLS:
         start(context, learner, folder)
@@ -117,43 +117,47 @@ Earlier = Mapping[str, Sequence[RankReport]]
 
 def run_of(earlier: Earlier) -> UninterruptedRun:
     """The uninterrupted run's steps."""
-    starts = [start_in(report, "whole") for report in earlier["nobody kills it"]]
+    starts = [start_in(report, "whole") for report in earlier["uninterrupted"]]
     return UninterruptedRun([start.steps for start in starts if start], STEPS_PER_EPOCH)
 
 
 def judge_uninterrupted(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
-    """The uninterrupted run is a training run, and saves."""
+    """The uninterrupted run trains, and saves."""
     yield from coverage_findings(reports, NUM_SAMPLES, EPOCHS, "at the samples of each step")
     first, second = [start.steps for r in reports if (start := start_in(r, "whole"))]
     if len(first) != TOTAL or len(second) != TOTAL:
-        found = f"{len(first)} and {len(second)} optimizer steps on the ranks; {TOTAL} planned"
-        rule = "an epoch has as many steps as global batches, on every rank"
+        found = f"the ranks took {len(first)} and {len(second)} optimizer steps; the plan has "
+        found += f"{TOTAL}"
+        rule = "an epoch has one step per global batch, on every rank"
         look = "at what ends an epoch, and at which ranks take each step"
         yield Finding("other-steps", found, rule, look)
         return
     if first[0].before == first[0].after:
-        found = "step 1 of the uninterrupted run leaves the weights of the model as they were"
-        rule = "the model that is given is the one that is trained, step by step"
+        found = "step 1 of the uninterrupted run did not change the weights of the model"
+        rule = "train updates the model it was given, step by step"
         yield Finding("not-this-model", found, rule, "at what the optimizer steps on")
         return
     last, look = [first[-1].after, second[-1].after], "at the weights before step 1"
     yield from ranks_differ(last, look, where="without a kill, ")
     before, after = reports[0].answer
     if not after < 0.8 * before:
-        found = f"{TOTAL} steps bring the loss from {before:.3f} to {after:.3f}"
-        yield Finding("does-not-learn", found, "training lowers the loss", "at the step")
-    alike = [
+        found = f"the loss went from {before:.3f} to {after:.3f} in {TOTAL} steps"
+        rule = "training lowers the loss"
+        yield Finding("does-not-learn", found, rule, "at the optimizer, and at its rate")
+    equal = [
         n
         for n, (a, b) in enumerate(zip(first, second, strict=True), 1)
         if a.rng and a.rng == b.rng
     ]
-    if alike:
-        found = f"in step {alike[0]} of the uninterrupted run both ranks have one random state"
-        rule = "ranks with other samples drop other units"
+    if equal:
+        found = f"in step {equal[0]} of the uninterrupted run, both ranks draw the same random "
+        found += "numbers, so they drop the same units"
+        rule = "each rank draws its own dropout"
         yield Finding("same-noise", found, rule, "at what seeds each rank")
     if not any(start.files for r in reports if (start := start_in(r, "whole"))):
-        found = f"{TOTAL} steps with save_every={SAVE_EVERY}, and no file in the folder"
-        yield Finding("saves-nothing", found, "only files outlive a kill", "at the loop's end")
+        found = f"after {TOTAL} steps with save_every={SAVE_EVERY}, the folder has no file"
+        rule = "only files survive a kill"
+        yield Finding("saves-nothing", found, rule, "at where the loop saves")
 
 
 def judge_fresh_start(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
@@ -164,16 +168,16 @@ def judge_fresh_start(reports: Sequence[RankReport], earlier: Earlier) -> Iterab
             zip(begun.steps if begun else [], whole, strict=False), 1
         ):
             if ours.after and ours.after != theirs.after:
-                found = (
-                    f"two fresh starts leave other weights on rank {rank} after {number} steps"
-                )
-                rule = "the same start gives the same run"
-                yield Finding("not-repeatable", found, rule, "at what is drawn or timed")
+                found = f"two fresh starts have different weights on rank {rank} after step "
+                found += f"{number}"
+                rule = "the same arguments give the same run"
+                look = "at what is drawn from a generator that nothing seeds"
+                yield Finding("not-repeatable", found, rule, look)
                 return
 
 
 def judge_resumed(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
-    """In the middle of an epoch."""
+    """It resumes in the middle of an epoch."""
     before = earlier["killed in the middle of an epoch"]
     done = most_steps(before)
     kill = f"killed after step {done}, in the middle of an epoch"
@@ -181,17 +185,17 @@ def judge_resumed(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[F
 
 
 def last_save(done: int) -> int:
-    """The last step before ``done`` after which a save was due: that one was complete."""
+    """The last step before ``done`` with a save due: that save was complete."""
     return (done - 1) // SAVE_EVERY * SAVE_EVERY
 
 
 def judge_save(folder: str) -> Judge:
-    """On from the end of an epoch, until the kill inside the save."""
+    """It resumes at the end of an epoch and is killed during a save."""
 
     def judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
         run = run_of(earlier)
-        done = run.reached(earlier["goes on, killed after an epoch"], "killed")
-        kill = f"killed after step {done}, its save and the end of its epoch"
+        done = run.reached(earlier["resumed, killed after an epoch"], "killed")
+        kill = f"killed after step {done}, after its save and the end of its epoch"
         saved = done // SAVE_EVERY * SAVE_EVERY
         yield from resume_findings(run, reports, folder, kill, saved, done)
 
@@ -199,7 +203,7 @@ def judge_save(folder: str) -> Judge:
 
 
 def judge_all(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
-    """Each of the starts after a kill inside a save, and the start of a finished run."""
+    """Each start after a kill during a save, and the start of a finished run."""
     run = run_of(earlier)
     for folder, kill in KILLS.items():
         done = run.reached(earlier[kill], folder)
@@ -211,27 +215,26 @@ def judge_all(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Findi
     for report in reports:
         begun = start_in(report, "finished")
         if begun and begun.files:
-            found = (
-                f"started again after step {TOTAL}, rank {report.rank} changed {begun.files[0]}"
-            )
-            rule = "a start of a finished run changes no file"
+            found = f"started again after step {TOTAL}, the last one, rank {report.rank} "
+            found += f"changed {begun.files[0]}"
+            rule = "starting a finished run changes no file"
             yield Finding("finished-changes", found, rule, "at what is saved without a step")
 
 
 KILLS = {
-    "torn": "killed in the middle of a write, in the save",
-    "second": "killed before rank 0's second file operation, in the save",
-    "third": "killed before rank 0's third file operation, in the save",
-    "fourth": "killed before rank 0's fourth file operation, in the save",
-    "other": "killed before rank 1's first file operation, in the save",
+    "torn": "killed in the middle of a write, during the save",
+    "second": "killed before rank 0's second file operation, during the save",
+    "third": "killed before rank 0's third file operation, during the save",
+    "fourth": "killed before rank 0's fourth file operation, during the save",
+    "other": "killed before rank 1's first file operation, during the save",
 }
-# The first is no event: what it names is the signal that the kernel sends in a write.
+# The first is no event: the operating system sends a signal in the middle of a write.
 FAULTS = [Fault(rank=None, at="write", count=1)]
 FAULTS += [Fault(rank=0, at="late_file", count=count) for count in (2, 3, 4)]
 FAULTS += [Fault(rank=1, at="late_file", count=1)]
 SCENARIOS = [
     Scenario(
-        name="nobody kills it", body=run_in("whole"), judge=judge_uninterrupted, deadline_s=5
+        name="uninterrupted", body=run_in("whole"), judge=judge_uninterrupted, deadline_s=5
     ),
     Scenario(
         name="killed in the middle of an epoch",
@@ -241,7 +244,7 @@ SCENARIOS = [
         deadline_s=5,
     ),
     Scenario(
-        name="goes on, killed after an epoch",
+        name="resumed, killed after an epoch",
         body=run_in("killed"),
         judge=judge_resumed,
         fault=Fault(rank=0, at="before_step", count=3),
@@ -260,7 +263,7 @@ SCENARIOS = [
         for (folder, kill), fault in zip(KILLS.items(), FAULTS, strict=True)
     ),
     Scenario(
-        name="goes on from each of them",
+        name="resumed from each of them",
         body=start_all_again,
         judge=judge_all,
         deadline_s=8,

@@ -36,7 +36,7 @@ class DropoutNet(OddNet):
 
 @contextmanager
 def watched(context: RankContext, model: nn.Module, folder: str) -> Iterator[None]:
-    """Write down each step of one start: samples, random state, learning rate, weights."""
+    """Record each step of one start: samples, random state, learning rate, weights."""
 
     def forward(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if torch.is_grad_enabled():

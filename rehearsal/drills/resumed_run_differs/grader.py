@@ -21,6 +21,7 @@ from .noise_findings import other_noise, same_noise
 CODES = {**RESTART_CODES, **NOISE_CODES}
 # 13 samples for each of two ranks, in batches of 3: the last batch of an epoch has one.
 PLAN = Plan(num_samples=26, epochs=2, steps_per_epoch=5)
+POSITION = "at which position is saved, and at which one a restart begins"
 LOOK = "at every draw from the random state between the restore and the first step"
 
 
@@ -58,7 +59,9 @@ def restarted(killed: str, start: int) -> Judge:
     def judge(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterator[Finding]:
-        findings = list(judge_restart(PLAN, "whole", LOOK, {killed: start})(reports, earlier))
+        findings = list(
+            judge_restart(PLAN, "whole", POSITION, {killed: start})(reports, earlier)
+        )
         if not findings or findings[0].code == "not-the-same-run":
             # The noise says more than the weights that follow from it.
             noise = same_noise(reports), other_noise(reports, earlier["whole"], start, LOOK)

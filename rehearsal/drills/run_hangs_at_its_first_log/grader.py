@@ -9,6 +9,7 @@ from typing import Any
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.kit.judge.collectives import mismatched_collectives
+from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.weights import weights_differ
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 from rehearsal.engine.rank import RankContext
@@ -79,9 +80,10 @@ def judge(
     log, answer = reports[0].answer["log"], reports[0].answer
     wanted = [step for step in range(1, len(SHARES) + 1) if step % LOG_EVERY == 0]
     if [step for step, _ in log] != wanted:
-        steps = [step for step, _ in log]
-        text = f"with log_every={LOG_EVERY}, rank 0 logged steps {steps} of {len(SHARES)}"
-        rule = "there is a line for each step, counted from 1, that is a multiple of log_every"
+        steps = some([step for step, _ in log])
+        text = f"with log_every={LOG_EVERY}, rank 0 logged "
+        text += f"steps {steps} of {len(SHARES)}" if steps else "no step"
+        rule = "rank 0 logs each step that is a multiple of log_every, counting from 1"
         yield Finding("wrong-steps", text, rule, "at the condition for adding a line")
         return
     for report in reports[1:]:

@@ -69,15 +69,15 @@ def evaluation_findings(reports: Sequence[RankReport], eval_every: int) -> Itera
     found = [report.answer["evaluated"] for report in reports]
     if found != [due] + [[]] * (len(reports) - 1):
         text = f"with eval_every={eval_every}, the ranks returned evaluations after steps "
-        text += f"{some(found)} of {last}"
+        text += f"{some(found)} of {last}; due on rank 0: {due}"
         rule = "rank 0 reports every evaluation that is due, and no other rank reports one"
         look = "at when an evaluation is added to the list, and on which rank"
         yield Finding("wrong-evaluations", text, rule, look)
     drawn = [event["samples"] for event in reports[0].of("evaluated")]
     for number, samples in enumerate(drawn):
         if samples in drawn[:number]:
-            text = f"rank 0's evaluations {drawn.index(samples)} and {number} used the same "
-            text += f"samples: {some(samples)}"
+            text = f"rank 0's evaluations {drawn.index(samples) + 1} and {number + 1} used the "
+            text += f"same samples: {some(samples)}"
             rule = "each evaluation uses a fresh draw"
             yield Finding("same-draw", text, rule, "at which random generator is used")
             return

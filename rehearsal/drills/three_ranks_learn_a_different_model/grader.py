@@ -86,8 +86,8 @@ def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[F
             at = corpus.first_id(step, micro_step, rank)
             count = corpus.num_tokens(step, micro_step, rank)
             if any(abs(share) > 1e-5 for share in shares[at + count : at + WIDTH]):
-                text = f"in step {step}, padding in rank {rank}'s micro-batch {micro_step} "
-                text += "moved a weight"
+                text = f"in step {step + 1}, padding in rank {rank}'s micro-batch "
+                text += f"{micro_step + 1} moved a weight"
                 rule = "padding has no loss"
                 yield Finding("trains-on-padding", text, rule, "at where the mask is used")
                 return
@@ -101,16 +101,17 @@ def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[F
         (some, weight), (others, second) = weighs[a], weighs[b]
         if abs(weight - second) > 1e-4 / total:
             code = "micro-batches" if a[0] == b[0] else "ranks"
-            found = f"in step {step}, a token of rank {a[0]}'s micro-batch {a[1]} "
+            found = f"in step {step + 1}, a token of rank {a[0]}'s micro-batch {a[1] + 1} "
             found += f"({counted(some, 'token')}) weighs {weight:.4f}, and one of rank "
-            found += f"{b[0]}'s micro-batch {b[1]} ({counted(others, 'token')}) {second:.4f}"
+            found += f"{b[0]}'s micro-batch {b[1] + 1} ({counted(others, 'token')}) "
+            found += f"{second:.4f}"
             look = "at each division, and at what is averaged after it"
             yield Finding(f"{code}-weigh-differently", found, rule, look)
             return
     weight = next(iter(weighs.values()))[1]
     if abs(weight - 1 / total) > 1e-4 / total:
-        found = f"in step {step}, every token weighs {weight:.4f}; with {total} tokens, each "
-        found += f"should weigh {1 / total:.4f} ({counted(corpus.world_size, 'rank')}, "
+        found = f"in step {step + 1}, every token weighs {weight:.4f}; with {total} tokens, "
+        found += f"each should weigh {1 / total:.4f} ({counted(corpus.world_size, 'rank')}, "
         found += f"grad_accum_steps={corpus.grad_accum_steps})"
         rule = "a step follows the mean over its tokens"
         look = "at every factor, including those that DDP adds"

@@ -98,13 +98,16 @@ def weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Findi
     yield from ranks_differ(weights_of_ranks(reports), look, most=0.0, where=f"{where}, ")
     difference, name = largest_difference(first, references[""])
     if not difference <= 1e-5:
-        code = "partial-step" if "restarted" not in where else "not-the-same-run"
+        code, rule = "partial-step", RULE + ": neither weights nor optimizer state change"
+        look = "at what a skipped step still changes"
         if largest_difference(first, references["coasting"])[0] <= 1e-5:
             code = "moved-without-a-gradient"
+        elif "restarted" in where:
+            code, rule = "not-the-same-run", "a restart restores all that later steps depend on"
+            look = "at everything that is saved, and at which ranks restore it"
         found = f"{where}, the weights differ by up to {difference:.2g}, in {name}, from those "
-        found += "of a run that skips these steps"
-        rule = RULE + ": neither weights nor optimizer state change"
-        yield Finding(code, found, rule, "at what a skipped step still changes")
+        found += "of an uninterrupted run that skips the bad steps"
+        yield Finding(code, found, rule, look)
 
 
 def from_step(start: int) -> Judge:

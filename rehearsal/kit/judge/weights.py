@@ -89,7 +89,7 @@ def differs_from_one_run(reports: Sequence[RankReport]) -> Iterator[Finding]:
                 report.answer["weights"],
                 report.answer["expected"],
                 1e-4,
-                "stopping and resuming changes nothing",
+                "stopped and resumed, a run ends with the weights of an uninterrupted one",
                 "at everything that the next step depends on",
             )
         )

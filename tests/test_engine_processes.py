@@ -60,6 +60,7 @@ def test_a_name_with_parentheses_and_spaces_moves_no_field(tmp_path: Path) -> No
         child.wait()
 
 
+@pytest.mark.ranks
 def test_threads_below_a_process_are_those_of_its_descendants_only() -> None:
     """Another kernel's fork bomb, or a busy machine, must not end this learner's check."""
     before = threads_below(os.getpid())

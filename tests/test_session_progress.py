@@ -16,17 +16,8 @@ import pytest
 from rehearsal.engine.programs import Program
 from rehearsal import forget
 from rehearsal.grading.drill import Drill, drill_ids, former_ids, load
-from rehearsal.session.progress import (
-    FILE,
-    PAUSE_S,
-    Entry,
-    Kind,
-    Progress,
-    Round,
-    home,
-    progress,
-    rounds_of,
-)
+from rehearsal.session.history import PAUSE_S, Entry, Kind, Round, rounds_of
+from rehearsal.session.progress import FILE, Progress, home, progress
 from rehearsal.session.schedule import MAX_INTERVAL_DAYS, due_at, grade_of, next_of, standings
 from rehearsal.grading.verdict import ENGINE_FINDINGS, FORMER_CODES, Finding, Verdict
 
@@ -223,7 +214,7 @@ class TestDamage:
             kinds = [(entry.drill, entry.kind) for entry in book.progress.entries()]
         assert kinds == [("before", "start"), ("d", "start"), ("d", "hint")]
         (line,) = book.said
-        assert "kept in memory only" in line
+        assert "stays in memory only" in line
         assert "REHEARSAL_HOME" in line
 
     def test_a_folder_that_cannot_be_made_is_said(self, tmp_path: Path) -> None:
@@ -232,7 +223,7 @@ class TestDamage:
         book = Book(tmp_path / "file" / "below")
         book.progress.add("d", "start")
         assert len(book.progress.entries()) == 1
-        assert "kept in memory only" in book.said[0]
+        assert "stays in memory only" in book.said[0]
 
     def test_a_file_that_another_holds_is_not_set_aside(
         self, book: Book, monkeypatch: pytest.MonkeyPatch
@@ -250,7 +241,7 @@ class TestDamage:
         holder.close()
         assert book.progress.path.exists()
         assert "locked" in book.said[0]
-        assert "kept in memory only" in book.said[0]
+        assert "stays in memory only" in book.said[0]
 
 
 def entry(at: float, kind: Kind, status: str = "", drill: str = "d") -> Entry:
@@ -339,7 +330,7 @@ class TestSchedule:
         assert due_at(gave_up, 10) == pytest.approx(DAY, abs=10)
 
     def test_without_an_end_nothing_is_due(self) -> None:
-        """What was never passed is begun, not due."""
+        """What was never passed is started, not due."""
         assert due_at([a_round(START, WRONG_TRY)], 10) is None
 
 
@@ -356,13 +347,13 @@ class TestNext:
         [
             ([], 0, "a", ["new", "new", "new"]),
             ([("a", "passed")], 0, "b", ["due in 2 days", "new", "new"]),
-            ([("a", "passed"), ("c", "wrong")], 0, "c", ["due in 2 days", "new", "begun"]),
-            ([("c", "wrong"), ("b", "passed")], 40, "b", ["new", "due now", "begun"]),
+            ([("a", "passed"), ("c", "wrong")], 0, "c", ["due in 2 days", "new", "started"]),
+            ([("c", "wrong"), ("b", "passed")], 40, "b", ["new", "due now", "started"]),
             ([("c", "passed"), ("a", "passed")], 40, "c", ["due now", "new", "due now"]),
             ([(n, "passed") for n in "abc"], 1, None, ["due in 1 day"] * 3),
         ],
     )
-    def test_due_comes_before_begun_before_new(
+    def test_due_comes_before_started_before_new(
         self, drills: list[Drill], history: list[tuple[str, str]], days: float,
         expected: str | None, words: list[str],
     ) -> None:  # fmt: skip

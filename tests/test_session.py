@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import linecache
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,9 +17,13 @@ import pytest
 
 from rehearsal.engine.programs import run as run_program
 import rehearsal
-from rehearsal.session import coach, frontend, pacing
+from rehearsal.session import clock, coach, debrief, terminal, widgets
+from rehearsal.session.brief import brief_of
+from rehearsal.session.cells import texts_of
+from rehearsal.session.debrief_picture import picture
 from rehearsal.grading.drill import load
-from rehearsal.session.progress import Entry, Round, progress
+from rehearsal.session.history import Entry, Round
+from rehearsal.session.progress import progress
 from rehearsal.grading.verdict import Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,6 +42,12 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Shown:
 def no_clock_left() -> Iterator[None]:
     yield
     coach._clock = None
+
+
+@pytest.fixture(autouse=True)
+def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``start`` warms the server up; a check starts it anyway, where a test makes one."""
+    monkeypatch.setattr(coach, "warm_up", lambda: None)
 
 
 @pytest.fixture
@@ -113,7 +124,7 @@ class TestStart:
         assert DRILL.title in text
         assert "12 minutes" in text
         assert "train(model, inputs, targets, *, epochs, global_batch_size, lr)" in text
-        assert "The clock runs: 12:00" in text
+        assert "The clock is running: 12:00" in text
         (entry,) = progress().entries()
         assert entry.kind == "start"
 
@@ -125,7 +136,7 @@ class TestStart:
         monkeypatch.setattr(coach, "warm_up", lambda: shown_before.append(shown()))
         rehearsal.start(ID)
         assert [DRILL.title in text for text in shown_before] == [True]
-        with frontend.spelled_for_a_shell():
+        with terminal.spelled_for_a_shell():
             rehearsal.start(ID)
         assert len(shown_before) == 1
 
@@ -135,9 +146,9 @@ class TestStart:
         first = coach._clock
         rehearsal.start(ID)
         assert first is not None
-        assert first._stopped.is_set()
+        assert not first.is_running
         assert coach._clock is not None
-        assert not coach._clock._stopped.is_set()
+        assert coach._clock.is_running
 
 
 class TestClock:
@@ -148,7 +159,7 @@ class TestClock:
     )  # fmt: skip
     def test_it_says_time_and_budget_and_what_is_over(self, seconds: float, text: str) -> None:
         """A clock that ends at the budget hides by how much it was missed."""
-        assert frontend.pace(seconds, 12) == text
+        assert clock.pace(seconds, 12) == text
 
     def test_it_ticks_while_this_thread_works_and_stops_when_told(
         self, monkeypatch: pytest.MonkeyPatch
@@ -157,9 +168,9 @@ class TestClock:
         import IPython.display
 
         displayed: list[Any] = []
-        monkeypatch.setattr(frontend, "has_front_end", lambda: True)
+        monkeypatch.setattr(widgets, "has_front_end", lambda: True)
         monkeypatch.setattr(IPython.display, "display", displayed.append)
-        clock = frontend.Clock(DRILL)
+        clock = widgets.TickingClock(DRILL)
         clock.show()
         (widget,) = displayed
         assert "0:00 of 12:00" in widget.value
@@ -172,6 +183,87 @@ class TestClock:
         assert "stopped" in stands
         time.sleep(1.2)
         assert widget.value == stands
+
+
+BRIEF = """\
+**Situation.** The mean of `2**13` losses
+is off.
+
+**Task.** Write `mean`.
+
+**What must hold**
+
+- Every rank calls `mean(x, **more)`.
+- It returns the same **number** on all ranks,
+  even if one has none.
+
+Example:
+
+```python
+mean([1.0])  # **1.0**
+| not | a table |
+```
+
+| rank | share |
+|---|---|
+| 0 | 3, 2 |
+"""
+
+
+class TestBrief:
+    drill = dataclasses.replace(DRILL, brief=BRIEF, needs={"mean": "(x)"})
+
+    def test_signatures_come_after_the_task_and_before_the_requirements(self) -> None:
+        """Somebody under a clock reads what to write, how it is called, then the rules."""
+        text = brief_of(self.drill)
+        places = [text.index(part) for part in ("Task.", "mean(x)\n```", "What must hold")]
+        assert places == sorted(places)
+        assert text.index("mean(x)\n```") < text.index("- Every rank") < text.index("Then: ")
+        # A brief without that heading has them at its end.
+        short = brief_of(dataclasses.replace(self.drill, brief="Write `mean`."))
+        assert short.index("Write `mean`.") < short.index("mean(x)\n```") < short.index("Then:")
+
+    def test_a_notebook_gets_the_markdown_as_it_was_written(self) -> None:
+        """A list that is joined into its paragraph is not a list."""
+        before, after = BRIEF.strip().split("**What must hold**")
+        assert before in brief_of(self.drill)
+        assert after in brief_of(self.drill)
+
+    def test_a_terminal_shows_bullets_code_and_tables_as_plain_text(self) -> None:
+        """Stars, fences and ragged pipes are noise; a reflowed list is worse."""
+        assert terminal.plain(BRIEF).splitlines() == [
+            "Situation. The mean of `2**13` losses",
+            "is off.",
+            "",
+            "Task. Write `mean`.",
+            "",
+            "What must hold",
+            "",
+            "- Every rank calls `mean(x, **more)`.",
+            "- It returns the same number on all ranks,",
+            "  even if one has none.",
+            "",
+            "Example:",
+            "",
+            "    mean([1.0])  # **1.0**",
+            "    | not | a table |",
+            "",
+            "rank   share",
+            "----   -----",
+            "0      3, 2",
+        ]
+
+    def test_every_brief_reads_well_in_a_terminal(self) -> None:
+        """A very long line wraps in the middle of a word; a fence is noise."""
+        for drill in rehearsal.drills():
+            *lines, _ = terminal.plain(brief_of(drill)).splitlines()  # the last names the id
+            marks = [
+                line for line in lines if re.search(r"```|\*\*", re.sub("`[^`]+`", "", line))
+            ]
+            assert not marks, drill.id
+            # Code may be wider: a signature stays on its line.
+            wide = [line for line in lines if len(line) > 100 and not line.startswith("    ")]
+            assert not wide, drill.id
 
 
 class TestCheck:
@@ -189,7 +281,7 @@ class TestCheck:
         assert "[0] I am here" in out
         assert "[2] I am here" in out
         assert str(verdict) in out
-        assert "clock 0:" in out
+        assert "time  0:" in out
         assert rehearsal.check(ID, names_from(DRILL.solution)).status == "passed"
         first, second = [entry for entry in progress().entries() if entry.kind == "attempt"]
         assert (first.status, second.status) == ("wrong", "passed")
@@ -227,11 +319,11 @@ class TestCheck:
         verdict_is("wrong")
         rehearsal.check(ID, {})
         assert coach._clock is not None
-        assert not coach._clock._stopped.is_set()
+        assert coach._clock.is_running
         verdict_is("passed")
         shown()
         rehearsal.check(ID, {})
-        assert coach._clock._stopped.is_set()
+        assert not coach._clock.is_running
         assert f'narration("{ID}")' in shown()
 
 
@@ -242,17 +334,17 @@ class TestTexts:
         cells = ["def first():\n    return 1\n", "def second():\n    return first()\n"]
         names = {**names_from(cells[0]), **names_from(cells[1])}
         names["In"] = ["", "import os", *cells, "second()"]
-        assert frontend.texts_of(two, names) == "\n\n".join(c.rstrip() for c in cells) + "\n"
+        assert texts_of(two, names) == "\n\n".join(c.rstrip() for c in cells) + "\n"
 
     def test_data_is_found_in_the_cell_that_assigned_it_last(self) -> None:
         """The answer to a whiteboard drill is a list, which knows no file."""
         cells = ["train = [1]", "train = [2]  # better", "%time train", "print(train)"]
         names = {"train": [2], "In": cells}
-        assert frontend.texts_of(DRILL, names) == "train = [2]  # better\n"
+        assert texts_of(DRILL, names) == "train = [2]  # better\n"
 
     def test_data_without_a_cell_is_kept_as_it_is(self) -> None:
         """A script has no cells."""
-        assert frontend.texts_of(DRILL, {"train": [2]}) == "train = [2]\n"
+        assert texts_of(DRILL, {"train": [2]}) == "train = [2]\n"
 
 
 class TestHint:
@@ -261,13 +353,13 @@ class TestHint:
         for number in (1, 2, 3, 3):
             rehearsal.hint(ID)
             text = shown()
-            assert f"hint {number} of 3" in text
+            assert f"Hint {number} of 3" in text
             assert DRILL.hints[number - 1] in text
         assert "give_up=True" in text
         assert len(progress().entries()) == 3, "the last again is no fourth"
         rehearsal.start(ID)
         rehearsal.hint(ID)
-        assert "hint 1 of 3" in shown()
+        assert "Hint 1 of 3" in shown()
 
 
 class TestSolution:
@@ -326,7 +418,7 @@ class TestStatusDiffNarration:
         rehearsal.check(ID, {"train": 3})
         shown()
         rehearsal.diff(ID)
-        assert "same text" in shown()
+        assert "are identical" in shown()
 
     def test_narration_shows_all_four_parts(self, shown: Shown) -> None:
         """The follow-up is what decides."""
@@ -358,25 +450,25 @@ class TestDebrief:
         old = round_of((-90_000, "start", ""), (-89_000, "attempt", "passed"))
         untimed = round_of((450, "attempt", "wrong"))
         nothing = round_of((1550, "start", ""))
-        run = pacing.run_of([old, EASY, untimed, LATE, nothing, BROKEN])
+        run = debrief.run_of([old, EASY, untimed, LATE, nothing, BROKEN])
         assert run == [EASY, LATE, BROKEN]
 
     def test_the_text_has_pace_findings_and_what_repeats(self) -> None:
         """In a terminal there is no picture."""
-        text = pacing.as_text(pacing.rows_of_run([EASY, LATE, BROKEN], DRILLS))
+        text = debrief.as_text(debrief.rows_of_run([EASY, LATE, BROKEN], DRILLS))
         lines = text.splitlines()
         assert lines[0] == "debrief   25:00 of 36:00 for 3 rounds"
         assert "6:40 of 12:00, 1 attempt, 1 hint" in lines[1]
         assert "16:40 of 12:00, 4:40 over, 3 attempts" in lines[2]
         assert "code-wrong (2 times): found" in lines[3]
         assert "hung" in lines[4]
-        assert "most over its budget: b" in text
-        assert "met most often: code-wrong, 2 times" in text
+        assert "furthest over budget: b" in text
+        assert "most common: code-wrong, 2 times" in text
 
     def test_the_picture_draws_what_the_text_says(self) -> None:
         """A bar without a unit, or without its budget, says nothing."""
-        rows = pacing.rows_of_run([EASY, LATE, BROKEN], DRILLS)
-        figure = pacing.picture(rows)
+        rows = debrief.rows_of_run([EASY, LATE, BROKEN], DRILLS)
+        figure = picture(rows)
         (axes,) = figure.axes
         assert axes.get_xlabel() == "minutes since the start"
         assert [label.get_text() for label in axes.get_yticklabels()] == [ID, "b", "c"]
@@ -400,14 +492,14 @@ class TestDebrief:
 
     def test_one_drill_over_its_starts(self) -> None:
         """Is it getting faster? That is the question after a week."""
-        rows = pacing.rows_of_drill([EASY, EASY], DRILL)
+        rows = debrief.rows_of_drill([EASY, EASY], DRILL)
         assert [row.label for row in rows] == [f"{ID}, start 1", f"{ID}, start 2"]
 
     def test_without_a_timed_run_it_says_how_to_get_one(self, shown: Shown) -> None:
         """An empty picture would look like a fault."""
         rehearsal.debrief()
         rehearsal.debrief(ID)
-        assert shown().count("Nothing to debrief: start(") == 2
+        assert shown().count("Nothing to debrief yet. First start(") == 2
 
     def test_from_the_history_in_a_terminal(
         self, verdict_is: Callable[[str], None], shown: Shown

@@ -1,0 +1,55 @@
+"""What ranks record, and a judge can read with ``report.of(kind)``. Plain data.
+
+``docs/extending.md`` shows this table, and the grader that ``python -m rehearsal new`` writes
+lists the kinds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """One kind of event."""
+
+    fields: tuple[str, ...]
+    recorded: str  # when
+
+
+# Of any rank. A grader's own kinds are recorded by its body: context.record("kind", field=...).
+EVENTS: dict[str, Kind] = {
+    "begin": Kind((), "before the learner's code is loaded"),
+    "joining": Kind((), "at the start of context.init_group()"),
+    "joined": Kind((), "at its end, when all ranks have met"),
+    "optimizer_step": Kind((), "after each step of any torch optimizer"),
+    "collective": Kind(
+        ("name", "elements", "bytes", "group"),
+        "for each collective, those of DDP included; at the end of the job or at the deadline",
+    ),
+    "transfer": Kind(("name", "peer", "bytes"), "before each send, isend, recv or irecv"),
+    "file": Kind(
+        ("op", "path", "to"),
+        "before an operation in context.folder: open (to write), torch.save, fsync, rename, "
+        "remove, mkdir, rmdir, truncate, link; `to` with rename and link only",
+    ),
+    "destroyed": Kind(
+        ("live_wrappers",), "before destroy_process_group(): how many DDP wrappers are alive"
+    ),
+    "peek": Kind(("path",), "when the code opens a file of the drills; any check refuses it"),
+    "answer": Kind(
+        ("module", "name"), "when the code calls the answer in trainer_core; likewise refused"
+    ),
+    "forward": Kind(
+        ("samples",), "by watch_samples(context, model): the ids in each batch that is trained"
+    ),
+    "first_forward": Kind(("weights",), "by the restart kit: the weights a run begins with"),
+}
+
+
+def table() -> str:
+    """The events as a Markdown table."""
+    rows = [
+        f"| `{kind}` | {', '.join(f'`{field}`' for field in event.fields)} | {event.recorded} |"
+        for kind, event in EVENTS.items()
+    ]
+    return "\n".join(["| kind | fields | recorded |", "|---|---|---|", *rows])

@@ -1,0 +1,28 @@
+"""A drill's brief as Markdown: title, minutes, the text, and the signatures the check calls."""
+
+from __future__ import annotations
+
+from rehearsal.grading.drill import Drill
+
+# Situation and task come first; then the signatures; then what must hold.
+REQUIREMENTS = "\n**What must hold**"
+
+
+def brief_of(drill: Drill) -> str:
+    """The whole brief, which ends with what to do next."""
+    signatures = "\n".join(f"{name}{signature}" for name, signature in drill.needs.items())
+    block = f"**The check calls**\n\n```python\n{signatures}\n```\n"
+    before, marker, after = drill.brief.partition(REQUIREMENTS)
+    return "\n".join(
+        [
+            f"### {drill.title}",
+            "",
+            f"{drill.minutes:g} minutes",
+            "",
+            before.rstrip(),
+            "",
+            block,
+            *([f"{marker}{after}".strip(), ""] if marker else []),
+            f'Then: `check("{drill.id}")`. When you are stuck: `hint("{drill.id}")`.',
+        ]
+    )

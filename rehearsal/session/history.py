@@ -1,0 +1,81 @@
+"""What a history consists of: entries, which make up rounds. Plain data.
+
+entry   a start, an attempt, a hint or a solution that was shown
+round   the entries of one drill from one start to the next; without a start, up to a pause
+        of half a day
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+PAUSE_S = 12 * 3600.0  # after it, a new round begins
+Kind = Literal["start", "attempt", "hint", "solution"]
+
+
+class Entry(NamedTuple):
+    """One line of the history."""
+
+    at: float
+    drill: str
+    kind: Kind
+    status: str = ""
+    findings: Sequence[Sequence[str]] = ()
+    seconds: float = 0.0
+    text: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """One go at one drill."""
+
+    entries: Sequence[Entry]
+
+    @property
+    def drill(self) -> str:
+        """The drill's id."""
+        return self.entries[0].drill
+
+    @property
+    def began(self) -> float:
+        """When it began, in unix seconds."""
+        return self.entries[0].at
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it began with ``start``, so that its pace means something."""
+        return self.entries[0].kind == "start"
+
+    def of(self, kind: Kind) -> list[Entry]:
+        """Its entries of one kind."""
+        return [entry for entry in self.entries if entry.kind == kind]
+
+    @property
+    def passed(self) -> Entry | None:
+        """The first attempt that passed."""
+        return next((entry for entry in self.of("attempt") if entry.status == "passed"), None)
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether the solution was shown before a pass."""
+        return any(entry.status == "gave_up" for entry in self.of("solution"))
+
+    @property
+    def until(self) -> float:
+        """When it ended, in unix seconds: at the pass, or else at its last entry."""
+        return (self.passed or self.entries[-1]).at
+
+
+def rounds_of(entries: Iterable[Entry]) -> list[Round]:
+    """Group a history into rounds, in the order in which they began."""
+    rounds: list[list[Entry]] = []
+    open_round: dict[str, list[Entry]] = {}
+    for entry in entries:
+        current = open_round.get(entry.drill)
+        if current is None or entry.kind == "start" or entry.at > current[-1].at + PAUSE_S:
+            current = open_round[entry.drill] = []
+            rounds.append(current)
+        current.append(entry)
+    return [Round(entries=entries) for entries in rounds]

@@ -1,0 +1,33 @@
+"""All drills at a glance: which have passed, which are due, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rehearsal.session.clock import minutes_of
+from rehearsal.session.schedule import Standing, next_of
+
+HEAD = ("drill", "minutes", "attempts", "best", "status")
+
+
+def status_of(standings: Sequence[Standing], now: float) -> str:
+    """A table and what to do next, as Markdown.
+
+    Args:
+        now: unix seconds.
+    """
+    rows = [row_of(standing, now) for standing in standings]
+    table = ["| " + " | ".join(row) + " |" for row in [HEAD, ("---",) * len(HEAD), *rows]]
+    passed = sum(standing.is_passed for standing in standings)
+    after = next_of(standings, now)
+    advice = f'Next: start("{after.drill.id}")' if after else "Nothing is due today."
+    return "\n".join([*table, "", f"{passed} of {len(rows)} passed. {advice}"])
+
+
+def row_of(standing: Standing, now: float) -> tuple[str, ...]:
+    """One drill's line."""
+    attempts = sum(len(one.of("attempt")) for one in standing.rounds)
+    best = minutes_of(standing.best_s) if standing.best_s is not None else ""
+    words = standing.words(now)
+    words = f"passed, {words}" if standing.is_passed else words
+    return standing.drill.id, f"{standing.drill.minutes:g}", str(attempts or ""), best, words
