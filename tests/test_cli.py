@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from rehearsal.engine.programs import run as run_program
 import rehearsal
 from rehearsal import drills
 from rehearsal.grading import drills_page, selftest
@@ -160,10 +158,7 @@ class TestCommands:
     @pytest.mark.ranks
     def test_it_runs_as_a_module(self) -> None:
         """-m starts differently from a call of main."""
-        run = subprocess.run(
-            [sys.executable, "-m", "rehearsal", "hint", "nothing"],
-            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        )  # fmt: skip
+        run = run_program("-m", "rehearsal", "hint", "nothing")
         assert run.returncode == 2
         assert run.stderr.startswith("rehearsal: 'nothing': no such drill.")
 

@@ -459,7 +459,7 @@ class TestHostile:
         found = (
             "late" if first.exitcode is None else "failed" if first.failure
             else "answered" if first.has_answer else "silent"
-        )  # fmt: skip
+        )
         assert found == outcome
         assert children_of_the_server() == []
         assert [report.answer for report in run_ranks(add_up, world_size=2)] == [3.0, 3.0]

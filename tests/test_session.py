@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rehearsal.engine.programs import run as run_program
 import rehearsal
 from rehearsal.session import clock, coach, debrief, terminal, widgets
 from rehearsal.session.brief import brief_of
@@ -84,7 +85,7 @@ class TestImport:
         run = subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        )
         assert run.stdout == "[]\n"
 
     def test_every_exported_name_is_there_and_is_no_module(self) -> None:
@@ -109,10 +110,8 @@ class TestImport:
             "shell = InteractiveShell.instance()\n"
             "shell.run_cell('import rehearsal; rehearsal.hint(\"lift\")')"
         )
-        run = subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        run = run_program("-c", code)
+        assert run.returncode == 0, run.stderr
         (line,) = run.stdout.splitlines()
         assert line.startswith("'lift': no such drill. The nearest is")
 
@@ -157,7 +156,7 @@ class TestClock:
         ("seconds", "text"),
         [(0, "0:00 of 12:00"), (192.9, "3:12 of 12:00"), (720, "12:00 of 12:00"),
          (760, "12:40 of 12:00, 0:40 over"), (3725, "1:02:05 of 12:00, 50:05 over")],
-    )  # fmt: skip
+    )
     def test_it_shows_time_and_budget_and_the_excess(self, seconds: float, text: str) -> None:
         """A clock that ends at the budget hides by how much it was missed."""
         assert clock.pace(seconds, 12) == text
@@ -440,7 +439,7 @@ def round_of(*entries: tuple[float, str, str], drill: str = ID) -> Round:
 
 EASY = round_of((0, "start", ""), (100, "hint", "1"), (400, "attempt", "passed"))
 LATE = round_of((500, "start", ""), (600, "attempt", "wrong"), (700, "attempt", "wrong"),
-                (1500, "attempt", "passed"), drill="b")  # fmt: skip
+                (1500, "attempt", "passed"), drill="b")
 BROKEN = round_of((1600, "start", ""), (1700, "attempt", "hung"), drill="c")
 DRILLS = dict.fromkeys((ID, "b", "c"), DRILL)
 

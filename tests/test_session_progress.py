@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rehearsal.engine.programs import Program
 from rehearsal import forget
 from rehearsal.grading.drill import Drill, drill_ids, former_ids, load
 from rehearsal.session.history import PAUSE_S, Entry, Kind, Round, rounds_of
@@ -134,14 +133,12 @@ class TestHistory:
             "for _ in range(40): mine.add(sys.argv[2], 'start')\n"
             "print('memory' if mine._memory else 'file')"
         )
-        kernels = [
-            subprocess.Popen(
-                [sys.executable, "-c", code, str(tmp_path), name],
-                env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
-            )
-            for name in ("a", "b")
-        ]  # fmt: skip
-        assert [kernel.communicate()[0] for kernel in kernels] == ["file\n", "file\n"]
+        with (
+            Program("-c", code, str(tmp_path), "a") as first,
+            Program("-c", code, str(tmp_path), "b") as second,
+        ):
+            assert [kernel.wait(60) for kernel in (first, second)] == [0, 0]
+            assert [kernel.stdout for kernel in (first, second)] == ["file\n", "file\n"]
         drills = [entry.drill for entry in Progress(tmp_path).entries()]
         assert (drills.count("a"), drills.count("b")) == (40, 40)
 
@@ -262,7 +259,7 @@ class TestRounds:
         history = [
             entry(0, "start"), entry(1, "start", drill="e"), entry(2, "hint", "1"),
             entry(3, "attempt", "wrong", "e"), entry(4, "start"), entry(5, "attempt", "passed"),
-        ]  # fmt: skip
+        ]
         rounds = rounds_of(history)
         assert [(one.drill, len(one.entries)) for one in rounds] == [
             ("d", 2),
@@ -359,7 +356,7 @@ class TestNext:
     def test_due_comes_before_started_before_new(
         self, drills: list[Drill], history: list[tuple[str, str]], days: float,
         expected: str | None, words: list[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A drill that is never repeated is forgotten by the day of the interview."""
         entries = [entry(place, "attempt", s, d) for place, (d, s) in enumerate(history)]
         found = standings(drills, rounds_of(entries))
