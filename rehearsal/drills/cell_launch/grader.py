@@ -144,7 +144,9 @@ def summary_findings(
                 "wrong-summary",
                 f"rank {report.rank} was {status} at step {step}, and run returned "
                 + ", ".join(
-                    f"{name}={value!r} instead of {wanted.get(name, 'a finite number')!r}"
+                    f"{name}={value!r} instead of {wanted[name]!r}"
+                    if name in wanted
+                    else f"{name}={value!r} instead of a finite number"
                     for name, value in wrong.items()
                 ),
                 "the launcher relies on the return value of every rank",
