@@ -175,6 +175,7 @@ class TestImportDirection:
             names = {n for n in imports_of(path) if n.startswith("trainer_core.")}
             assert not [n for n in names if n.rpartition(".")[2].startswith("_")], path
 
+    @pytest.mark.ranks
     def test_launch_in_a_fresh_interpreter_loads_torch_and_numpy_only(self) -> None:
         """A machine with torch and numpy and nothing else must be able to train."""
         code = (
@@ -225,7 +226,7 @@ class TestNames:
             "build_dataloader", "train_step", "phase", "summarize_timers", "log_rank_event",
             "build_checkpoint", "save_checkpoint", "restore_if_present",
             "latest_checkpoint_path", "run",
-        ]  # fmt: skip
+        ]
         defined = {name for path in CORE.glob("*.py") for name in top_level_names(path)}
         assert sorted(set(wanted) - defined) == []
 

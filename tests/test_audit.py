@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rehearsal.engine.programs import run as run_program
 from rehearsal.evidence.audit import AuditReport, audit_run, read_jsonl
 from trainer_core.order import EpochOrder
 
@@ -75,7 +73,7 @@ def script_run(n: int, batch: int, epochs: int, attempts: list[Attempt], seed: i
                     "attempt": number, "epoch": epoch, "step": step, "rank": rank,
                     "world_size": attempt.world_size, "samples": samples, "time": now,
                     "step_s": 0.5,
-                })  # fmt: skip
+                })
             if step == attempt.saved:
                 run.logs.append(base | {"event": "checkpoint_saved", "step": step, "time": now})
                 newest = step
@@ -92,7 +90,7 @@ def write_run(run: Run, folder: Path, *, cut: Line | None = None) -> Path:
     identity = {
         "data": "toy", "num_samples": run.num_samples, "dataset_fingerprint": "f",
         "seed": run.seed, "global_batch_size": run.global_batch, "model": {},
-    }  # fmt: skip
+    }
     config = {"format": 1, "identity": identity, "total_steps": run.total_steps}
     (folder / "config.json").write_text(json.dumps(config))
     for part, records in (("ledger", run.ledger), ("logs", run.logs)):
@@ -270,7 +268,7 @@ def test_one_change_to_the_ledger_is_refuted_with_its_own_finding(
         "epoch": line["epoch"], "next_epoch": line["epoch"] + 1, "step": line["step"],
         "rank": line["rank"], "sample": line["samples"][0], "last": line["samples"][-1],
         "foreign": run.num_samples + 5,
-    }  # fmt: skip
+    }
     mutate(run, line)
     report = audit(run)
     assert report.status == "refuted"
@@ -481,7 +479,7 @@ def test_a_ledger_from_another_run_is_refuted() -> None:
         '{"attempt":0,"epoch":0,"step":3,"rank":0,"world_size":2,"samples":[99999999999999999999]}',
         '{"attempt":0,"event":"checkpoint_saved","step":"x","time":"now"}',
     ],
-)  # fmt: skip
+)
 def test_foreign_lines_in_the_run_folder_do_not_change_the_verdict(
     foreign: str, tmp_path: Path
 ) -> None:
@@ -555,14 +553,11 @@ def run_main(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
+@pytest.mark.ranks
 def test_the_script_works_from_any_folder(tmp_path: Path) -> None:
     """The README's command, run the way a person runs it."""
     write_run(killed_run(), tmp_path / "run")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(SCRIPT), "run"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_program(str(SCRIPT), "run", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     *table, verdict = done.stdout.splitlines()
     assert verdict == "proved: each sample due by step 21 of 21 was trained exactly once"

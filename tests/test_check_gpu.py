@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from rehearsal.engine.programs import run as run_program
 from scripts import check_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def run_script(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "scripts/check_gpu.py", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    return run_program("scripts/check_gpu.py", *words, folder=ROOT, timeout_s=250)
 
 
 class TestWithoutAGpu:

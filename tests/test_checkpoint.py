@@ -152,7 +152,7 @@ class TestLayout:
             folder = checkpoints / name
             assert sorted(path.name for path in folder.iterdir()) == [
                 "manifest.json", "rng-rank-0.pt", "state.pt",
-            ]  # fmt: skip
+            ]
             manifest = verify(folder)
             assert manifest["format"] == 1
             assert manifest["step"] == int(name[5:])
@@ -239,10 +239,10 @@ class TestPublish:
         calls = [f"{verb} {names[inode]}" for verb, inode in recorder.calls]
         assert sorted(calls[:3]) == [
             "fsync rng-rank-0.pt", "fsync rng-rank-1.pt", "fsync state.pt",
-        ]  # fmt: skip
+        ]
         assert calls[3:] == [
             "fsync manifest.json", "fsync folder", "rename folder", "fsync parent",
-        ]  # fmt: skip
+        ]
         assert recorder.manifest_existed[:4] == [False, False, False, True]
 
     def test_a_kill_at_any_moment_leaves_no_torn_checkpoint(
@@ -492,7 +492,7 @@ class TestRetention:
         retain(tmp_path, 2)
         assert sorted(path.name for path in tmp_path.iterdir()) == [
             "step-00000003", "step-00000010",
-        ]  # fmt: skip
+        ]
 
     @pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
     def test_nothing_is_deleted_unless_the_newest_holds(
@@ -851,7 +851,7 @@ class TestValidateResume:
         self, name: str, position: int = 4, lr: float | None = 1e-3, scales: bool = False,
         after: tuple[float, ...] = (1.7, 1.8), schedule: StepSchedule = TEN_STEPS,
         **changes: Any,
-    ) -> bool | None:  # fmt: skip
+    ) -> bool | None:
         parts = parts_of(trained=4, amp="fp16" if scales else "no")
         state = checkpoint_of(parts, losses=[2.0, 1.9, 1.8, 1.9]) | changes
         start = start_of(lr, scales)
@@ -864,7 +864,7 @@ class TestValidateResume:
         assert checks == dict.fromkeys(
             ["step_monotone", "sampler_position_continuous", "learning_rate_continuous",
              "optimizer_state_present", "scaler_state_present", "loss_continuous"], True,
-        )  # fmt: skip
+        )
 
     @pytest.mark.parametrize("step", [3, 5])
     def test_a_step_that_jumps_is_seen(self, step: int) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from rehearsal.engine.programs import run as run_program
 import rehearsal
 from rehearsal import drills
 from rehearsal.grading import drills_page, selftest
@@ -50,7 +48,7 @@ class TestCheck:
         statuses = [entry.status for entry in progress().entries()]
         assert statuses == ["wrong", "passed"]
 
-    def test_advice_is_a_command_of_the_terminal(self, tmp_path: Path, capsys: Capture) -> None:
+    def test_advice_is_spelled_as_a_command(self, tmp_path: Path, capsys: Capture) -> None:
         """hint("x") typed into a shell is a syntax error there."""
         main(["brief", ID])
         main(["solution", ID])
@@ -64,14 +62,16 @@ class TestCheck:
         assert f'check("{ID}")' in capsys.readouterr().out
 
     @pytest.mark.ranks
-    def test_a_file_that_is_no_python_is_a_crash_with_its_line(
+    def test_a_file_that_is_not_python_is_a_crash_with_its_line(
         self, tmp_path: Path, capfd: Capture
     ) -> None:
         """It is what was typed; the line is what helps."""
         file = tmp_path / "attempt.py"
         file.write_text("def train(:\n")
         assert main(["check", ID, str(file)]) == 1
-        assert "SyntaxError" in capfd.readouterr().out
+        said = capfd.readouterr().out
+        assert "SyntaxError" in said
+        assert "line 1" in said
 
     @pytest.mark.parametrize("broken", ["missing", "folder", "bytes"])
     def test_a_file_that_cannot_be_read_is_one_line_and_2(
@@ -109,7 +109,7 @@ class TestCommands:
     def test_an_unknown_drill_is_2_with_the_nearest(
         self, capsys: Capture, command: str
     ) -> None:
-        """A traceback for a typing error is rude."""
+        """A traceback for a typo is rude."""
         more = ["nofile.py"] if command == "check" else []
         assert main([command, "lift_to_distribute", *more]) == 2
         said = capsys.readouterr()
@@ -123,7 +123,7 @@ class TestCommands:
     def test_a_wrong_call_is_2_with_the_usage(
         self, capsys: Capture, arguments: list[str]
     ) -> None:
-        """argparse says it; the code is that of all that can be mended."""
+        """argparse reports it; 2 stands for every mistake that the caller can fix."""
         with pytest.raises(SystemExit) as left:
             main(arguments)
         assert left.value.code == 2
@@ -157,20 +157,17 @@ class TestCommands:
 
     @pytest.mark.ranks
     def test_it_runs_as_a_module(self) -> None:
-        """-m takes another way in than a call of main."""
-        run = subprocess.run(
-            [sys.executable, "-m", "rehearsal", "hint", "nothing"],
-            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-        )  # fmt: skip
+        """-m starts differently from a call of main."""
+        run = run_program("-m", "rehearsal", "hint", "nothing")
         assert run.returncode == 2
         assert run.stderr.startswith("rehearsal: 'nothing': no such drill.")
 
 
 class TestSelftest:
-    def test_what_is_not_as_it_must_be_is_shown_and_1(
+    def test_a_wrong_judgment_is_shown_and_exits_with_1(
         self, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A score without the text that spoiled it helps nobody."""
+        """A score is no use without the text that was misjudged."""
 
         def run(drill: object) -> list[selftest.Row]:
             good = Verdict(drill=ID, status="passed", seconds=0.5)
@@ -189,7 +186,7 @@ class TestSelftest:
 
 class TestDocs:
     def test_the_page_is_current(self) -> None:
-        """Codes are looked up there; one that is missing looks like a fault of the coach."""
+        """People look codes up there; a missing one looks like a bug in the coach."""
         scores = drills_page.kept_scores()
         stale = [d.id for d in drills() if d.id not in scores]
         stale += [
@@ -202,8 +199,8 @@ class TestDocs:
         assert all(score.ok == score.of for score in scores.values())
         assert set(scores) == {drill.id for drill in drills()}
 
-    def test_it_counts_solutions_and_near_misses_and_names_every_code(self) -> None:
-        """The numbers are what a reader trusts the graders by."""
+    def test_the_page_counts_texts_and_explains_every_code(self) -> None:
+        """A reader trusts the graders because of these numbers."""
         page = drills_page.render(drills(), {})
         for drill in drills():
             row = f"| {len(drill.solutions())} | {len(drill.near_misses())} | not run |"

@@ -227,6 +227,7 @@ class TestGlobalBatch:
 
 
 class TestDigest:
+    @pytest.mark.ranks
     def test_it_is_equal_in_processes_with_other_hash_seeds(self) -> None:
         """hash() of a str differs per process: every restart would look like another config."""
         code = (

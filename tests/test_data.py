@@ -20,6 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from rehearsal.engine.programs import Program
+from rehearsal.engine.programs import run as run_program
 from trainer_core.config import TrainConfig
 from trainer_core.data import (
     MicroBatch,
@@ -427,7 +429,7 @@ class TestLoaderWorkers:
             [sys.executable, "-c", ABANDON, signals],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
             capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+        )
         assert (run.returncode, run.stderr) == (0, "")
         pids = run.stdout.split()
         assert len(pids) == 2
@@ -438,18 +440,14 @@ class TestLoaderWorkers:
     )
     def test_they_do_not_outlive_a_killed_process(self) -> None:
         """They hold its sockets: the other ranks would wait for a peer that is dead."""
-        run = subprocess.run(
-            [sys.executable, "-c", ABANDON, "killed"],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60,
-        )  # fmt: skip
-        assert run.returncode == -9
-        pids = run.stdout.split()
-        assert len(pids) == 2
-        deadline = time.monotonic() + 10
-        while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-            assert time.monotonic() < deadline, left
-            time.sleep(0.05)
+        with Program("-c", ABANDON, "killed") as job:
+            assert job.wait(60) == -9
+            pids = job.stdout.split()
+            assert len(pids) == 2
+            deadline = time.monotonic() + 10
+            while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+                assert time.monotonic() < deadline, left
+                time.sleep(0.05)
 
     @pytest.mark.skipif(
         sys.platform != "linux", reason="not checked: signals to loader workers"
@@ -463,9 +461,7 @@ class TestLoaderWorkers:
             "multiprocessing.parent_process = lambda: dead\n"
             "exit_with_parent(0)\n"
         )
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-        run = subprocess.run([sys.executable, "-c", script], env=environment, timeout=60)
-        assert run.returncode == 1
+        assert run_program("-c", script).returncode == 1
 
 
 class TestTokens:

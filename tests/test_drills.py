@@ -22,6 +22,14 @@ class TestForm:
         """A person reads it while the clock runs."""
         assert 20 <= len(re.findall(r"\S*\w\S*", drill.brief)) <= 250
 
+    def test_the_brief_has_its_parts_in_order(self, drill: Drill) -> None:
+        """Somebody with a clock running looks for the task where it was last time."""
+        parts = ["**Situation.**", "**Task.**", "**What must hold**", "\n- "]
+        places = [drill.brief.find(part) for part in parts]
+        assert places == sorted(places)
+        assert places[0] == 0
+        assert max(map(len, drill.brief.splitlines())) <= 95, "a cell doesn't scroll sideways"
+
     def test_there_are_three_hints_and_the_first_asks(self, drill: Drill) -> None:
         """A question, a pointer, the idea."""
         assert len(drill.hints) == 3
@@ -50,6 +58,10 @@ class TestForm:
         assert all(len(text.split()) >= 5 for text in drill.narration)
         assert drill.narration.follow_up.rstrip().endswith("?")
         assert drill.deeper.rstrip().endswith("?")
+
+    def test_what_is_spoken_is_short(self, drill: Drill) -> None:
+        """Somebody says it while typing."""
+        assert all(len(text.split()) <= 45 for text in (*drill.narration, drill.deeper))
 
 
 def test_a_renamed_code_leads_to_a_code_of_today() -> None:

@@ -1,4 +1,4 @@
-"""Real ranks, started by the coach: whatever they do, the kernel lives and nothing is left."""
+"""Real ranks: whatever they do, the caller survives and nothing is left running."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def add_up(context: RankContext) -> float:
 class TestJobs:
     @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
     def test_every_rank_answers(self, world_size: int) -> None:
-        """A runner that starts one rank less proves nothing about the last one."""
+        """A runner that starts one rank too few proves nothing about the last one."""
         reports = run_ranks(add_up, world_size=world_size, deadline_s=30)
         expected = world_size * (world_size + 1) / 2
         assert [r.answer for r in reports] == [expected] * world_size
@@ -125,7 +125,7 @@ class TestJobs:
         assert "the rest is not shown" in shown[-1]
         assert report.output.splitlines()[-1] == str(output.OUTPUT_SHOWN - 1)
 
-    def test_collectives_are_seen_those_of_ddp_included(self) -> None:
+    def test_collectives_are_recorded_including_ddps(self) -> None:
         """A grader that sees only Python's calls takes DDP for a program without any."""
 
         def body(context: RankContext) -> None:
@@ -139,10 +139,10 @@ class TestJobs:
             assert reduced == [8 * 4, 5 * 8]
 
     @pytest.mark.parametrize("stalls", [1, 2])
-    def test_ranks_that_stood_in_the_meeting_are_run_once_more(
+    def test_a_job_whose_ranks_are_stuck_meeting_runs_once_more(
         self, tmp_path: Path, stalls: int
     ) -> None:
-        """Gloo's connecting may stall; a learner must not be told that their code hangs."""
+        """Gloo may stall while it connects; that is no verdict on the learner's code."""
         tries, shown = tmp_path / "tries", list[str]()
 
         def body(context: RankContext) -> list[str]:
@@ -169,7 +169,7 @@ class TestJobs:
 
     @pytest.mark.parametrize("hangs", [False, True])
     def test_the_deadline_counts_from_the_meeting(self, hangs: bool) -> None:
-        """Ranks that met late were told as hung while they worked."""
+        """Ranks that met late were reported as hung while they worked."""
         shown: list[str] = []
 
         def hang() -> None:
@@ -201,7 +201,7 @@ class TestJobs:
             assert "in hang" in report.stacks
             assert [c["name"] for c in report.collectives] == ["all_reduce"]
 
-    def test_collectives_are_written_down_once(self) -> None:
+    def test_each_collective_is_recorded_once(self) -> None:
         """At the deadline, and at an end just after it: bytes would count double."""
 
         def body(context: RankContext) -> None:
@@ -235,17 +235,17 @@ class TestJobs:
             ([["joining"], ["joining"]], [None, 1], False),  # one has left the other
         ],
     )
-    def test_standing_at_the_meeting_is_told_from_other_hangs(
+    def test_being_stuck_while_meeting_is_told_apart_from_other_hangs(
         self, events: list[list[str]], exitcodes: list[int | None], stands: bool
     ) -> None:
-        """A second try of the learner's own hang doubles the time until it is told."""
+        """Running the learner's own hang again doubles the wait for the verdict."""
         reports = [
             RankReport(rank=rank, exitcode=code, events=[{"kind": kind} for kind in kinds])
             for rank, (kinds, code) in enumerate(zip(events, exitcodes, strict=True))
         ]
         assert ranks.stuck_while_meeting(reports) is stands
 
-    def test_the_environment_is_torchruns(self) -> None:
+    def test_ranks_get_the_environment_that_torchrun_sets(self) -> None:
         """Code that reads RANK must run here as under torchrun."""
 
         def body(context: RankContext) -> list[str]:
@@ -317,7 +317,7 @@ class TestFaults:
         assert (spared.answer, asked.answer) == ("done", "done")
         assert (len(spared.of("asked")), len(asked.of("asked"))) == (0, 1)
 
-    def test_a_stopped_rank_is_told_at_the_deadline(self) -> None:
+    def test_a_stopped_rank_is_reported_at_the_deadline(self) -> None:
         """A rank that is stopped cannot say so."""
         fault = Fault(rank=0, at="optimizer_step", count=1, signal="STOP")
         began = time.monotonic()
@@ -346,7 +346,7 @@ class TestFaults:
         whole, cut = (tmp_path / f"{step}.pt" for step in (1, 2))
         assert cut.stat().st_size == whole.stat().st_size // 2
 
-    def test_both_ways_to_sync_a_file_are_written_down(self, tmp_path: Path) -> None:
+    def test_both_ways_to_sync_a_file_are_recorded(self, tmp_path: Path) -> None:
         """fdatasync makes a file durable as fsync does; a grader must not ask for the other."""
 
         def body(context: RankContext) -> None:
@@ -358,7 +358,7 @@ class TestFaults:
         (report,) = run_ranks(body, world_size=1, folder=tmp_path)
         assert [e["op"] for e in report.of("file")] == ["open", "fsync", "fsync"]
 
-    def test_a_kill_between_two_file_operations(self, tmp_path: Path) -> None:
+    def test_a_kill_can_strike_between_two_file_operations(self, tmp_path: Path) -> None:
         """Atomic means: also between the write and the rename."""
 
         def body(context: RankContext) -> None:
@@ -374,7 +374,7 @@ class TestFaults:
 
 
 def stay(context: RankContext) -> list[str]:
-    """Leaves a file, and goes on for a second; what it has found in the folder."""
+    """Leave a file and run for a second; returns what was in the folder."""
     context.record("begun")
     found = sorted(path.name for path in context.folder.iterdir())
     (context.folder / "of the first try").touch()
@@ -450,7 +450,7 @@ class TestHostile:
     @pytest.mark.parametrize(
         ("body", "outcome"), HOSTILE, ids=lambda p: getattr(p, "__name__", p)
     )
-    def test_the_kernel_lives_and_nothing_is_left(
+    def test_the_caller_survives_and_nothing_is_left(
         self, body: Callable[[RankContext], Any], outcome: str
     ) -> None:
         """One attempt that hangs must not cost the rehearsal."""
@@ -459,7 +459,7 @@ class TestHostile:
         found = (
             "late" if first.exitcode is None else "failed" if first.failure
             else "answered" if first.has_answer else "silent"
-        )  # fmt: skip
+        )
         assert found == outcome
         assert children_of_the_server() == []
         assert [report.answer for report in run_ranks(add_up, world_size=2)] == [3.0, 3.0]
@@ -471,13 +471,13 @@ class TestHostile:
             assert f"in {body.__name__}" in report.stacks
             assert "/rehearsal/" not in report.stacks
 
-    def test_a_process_that_left_its_group_is_ended_too(self) -> None:
+    def test_a_process_that_left_its_group_is_killed_too(self) -> None:
         """A daemon that survives its rank holds ports and cores."""
         for report in run_ranks(leave_children, world_size=2):
             assert not is_alive(report.answer)
 
-    def test_memory_is_bounded_with_a_reason(self) -> None:
-        """Without a bound the system ends the kernel instead."""
+    def test_running_out_of_memory_is_an_exception(self) -> None:
+        """Without a limit the operating system kills the notebook's process instead."""
         (report,) = run_ranks(allocate, world_size=1)
         assert report.failure is not None
         assert "can't allocate memory" in report.failure.message
@@ -485,17 +485,17 @@ class TestHostile:
 
 class TestServer:
     def test_a_killed_server_is_started_again(self) -> None:
-        """The system ends the largest process first; that may be the server."""
+        """The operating system kills the largest process first; that may be the server."""
         running = server.current()
         assert isinstance(running, server.ForkServer)
         running.process.kill()
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
         assert server.current() is not running
 
-    def test_a_server_that_cannot_be_started_is_told_from_a_killed_one(
+    def test_a_server_that_cannot_start_is_an_error_not_a_verdict(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A killed one is the learner's doing, with a verdict; this is the machine's."""
+        """A killed server is the learner's doing; this one is the machine's."""
         ranks.shut_down()
         monkeypatch.setattr(sys, "executable", "/bin/false")
         with pytest.raises(RuntimeError, match="cannot be started"):
@@ -504,7 +504,7 @@ class TestServer:
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
 
     def test_a_server_killed_during_a_job_costs_one_more_try(self) -> None:
-        """The caller did nothing wrong, and is told."""
+        """The caller did nothing wrong, and learns why it takes longer."""
         shown: list[str] = []
         timer = self.kill_the_server_in(0.5)
         (report,) = run_ranks(stay, world_size=1, echo=shown.append)
@@ -513,7 +513,7 @@ class TestServer:
         assert [event["kind"] for event in report.events] == ["begun"]  # of one try
 
     def test_a_job_with_a_folder_has_no_second_try(self, tmp_path: Path) -> None:
-        """What the first has left there, only the caller can take away."""
+        """Only the caller can remove what the first try left there."""
         timer = self.kill_the_server_in(0.5)
         with pytest.raises(ConnectionError, match="has ended"):
             run_ranks(stay, world_size=1, folder=tmp_path)
@@ -538,8 +538,8 @@ class TestServer:
         assert children_of_the_server() == []
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
 
-    def test_a_killed_kernel_takes_its_ranks_along(self, tmp_path: Path) -> None:
-        """A kernel that dies must not leave an endless loop on both cores."""
+    def test_ranks_die_with_a_killed_caller(self, tmp_path: Path) -> None:
+        """An endless loop must not keep both cores busy for nobody."""
         script = tmp_path / "kernel.py"
         script.write_text(
             textwrap.dedent(

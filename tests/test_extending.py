@@ -105,7 +105,7 @@ class TestRecipes:
         ("heading", "printed"),
         [
             ("A config field", ['"label_smoothing": 0.1', "passed"]),
-            ("A metric", ['"max_grad_norm":']),
+            ("A metric", ['"largest_grad_norm":']),
             (
                 "A drill",
                 ["average_over_ranks: 9 of 9 texts judged correctly", "What must hold"],

@@ -7,8 +7,6 @@ import math
 import os
 import runpy
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,7 +21,8 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from rehearsal.faults.breaks import kill
-from rehearsal.faults.jobs import finish, small, start
+from rehearsal.faults.jobs import finish, small, start, wait_for_step
+from rehearsal.faults.torchrun import Torchrun
 from rehearsal.evidence.audit import audit_run, read_jsonl
 from rehearsal.evidence.goodput import KINDS, Account, account_run
 from rehearsal.evidence.goodput_picture import goodput_picture
@@ -148,7 +147,7 @@ def test_a_folder_without_the_newer_fields_is_still_accounted_for() -> None:
     assert spent(account) == {
         "useful": 16.0, "replayed": 2.75, "start_up": 2.0 + 2.0, "checkpoint": 2.75,
         "logging": 0.5, "unknown": 10.0,
-    }  # fmt: skip
+    }
     assert account.wall_s == 36.0  # the start of the first process is unknown
     assert account.notes == [
         "attempt 0: process start time not known",
@@ -229,7 +228,7 @@ def test_a_hang_right_after_a_save_or_at_startup_is_counted_separately() -> None
     assert spent(account) == {
         "start_up": 6.0 + 2.0, "hang": 14.0 + 10.0, "down": 1.0, "useful": 1.0,
         "checkpoint": 1.0,
-    }  # fmt: skip
+    }
 
 
 def test_an_async_save_stalls_no_longer_than_until_the_next_step() -> None:
@@ -340,7 +339,7 @@ def test_the_kinds_always_add_up_to_the_wall_time(run: Script) -> None:
 LONGER = {
     "dataset_size": 12_000, "hidden_dim": 512, "micro_batch_size": 64, "max_epochs": 3,
     "checkpoint_every_steps": 20, "log_every": 5, "num_workers": 1,
-}  # fmt: skip
+}
 
 
 def check_real(run_dir: Path) -> Account:
@@ -379,25 +378,10 @@ def test_less_than_5_percent_of_a_killed_run_is_unknown(tmp_path: Path) -> None:
 def test_a_run_under_torchrun_is_accounted_for_from_the_first_process(tmp_path: Path) -> None:
     """There, importing torch is most of the startup, and nothing is logged during it."""
     run = tmp_path / "run"
-    # On the CPU: a machine with one GPU has a device for only one of the two ranks.
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in LONGER.items()]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
-    command += ["--max-restarts=1", str(ROOT / "scripts/launch.py"), "--run-dir", str(run)]
-    command += ["--device=cpu"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    job = subprocess.Popen(
-        [*command, *flags], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    assert job.stderr is not None
-    ledger, log = run / "ledger/rank-1.jsonl", run / "logs/rank-1.jsonl"
-    deadline = time.monotonic() + 120
-    while not ledger.exists() or sum(1 for _ in read_jsonl(ledger)) < 70:
-        is_training = time.monotonic() < deadline and job.poll() is None
-        assert is_training, job.stderr.read()[-2000:]
-        time.sleep(0.05)
-    os.kill(next(x["pid"] for x in read_jsonl(log) if "pid" in x), signal.SIGKILL)
-    _, errors = job.communicate(timeout=200)
-    assert job.returncode == 0, errors[-2000:]
+    with Torchrun(small(run, **LONGER), 2, restarts=1) as job:
+        wait_for_step(run, 70, rank=1)
+        os.kill(job.ranks()[1], signal.SIGKILL)
+        assert job.wait(200) == 0, job.stderr[-2000:]
     account = check_real(run)
     first = next(x for x in read_jsonl(run / "logs/rank-0.jsonl") if "pid" in x)
     assert account.begin == first["process_started"]
@@ -420,7 +404,7 @@ def test_the_picture_shows_the_totals_and_the_attempts() -> None:
         "useful steps: 14.5 s, 34.5%", "lost steps: 2.8 s, 6.5%", "down: 5.0 s, 11.9%",
         "waiting for data: 1.5 s, 3.6%", "goodput 43.2%", "attempt 0", "attempt 1",
         "seconds since the first start",
-    ):  # fmt: skip
+    ):
         assert wanted in text
     with pytest.raises(ValueError, match="nothing to draw"):
         goodput_picture(Account(begin=0, wall_s=0, seconds={}, fractions={}, goodput=None))

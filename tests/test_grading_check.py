@@ -1,4 +1,4 @@
-"""What a check answers, whatever it is given."""
+"""A check returns a verdict, whatever it is given."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TestOutcomes:
             assert [f.code for f in from_names.findings] == [f.code for f in from_text.findings]
 
     def test_a_pass_asks_one_deeper_question(self) -> None:
-        """A pass is where the interview goes on."""
+        """In an interview, a pass is followed by a question."""
         verdict = grade_source(DRILL, load(DRILL).solution)
         assert (verdict.status, verdict.after) == ("passed", load(DRILL).deeper)
         assert list(verdict.world_sizes) == [1, 2, 3]
@@ -71,6 +71,7 @@ class TestOutcomes:
         verdict = grade_source(DRILL, "def train(:\n")
         assert verdict.status == "crashed"
         assert "SyntaxError" in verdict.findings[0].found
+        assert "line 1" in verdict.findings[0].found
 
     def test_a_hang_shows_where_every_rank_stands(self) -> None:
         """One rank's stack does not say whom it waits for."""
@@ -94,8 +95,8 @@ class TestOutcomes:
         assert "line 7 in train" in verdict.detail
         assert "the last barrier" in verdict.detail
 
-    def test_a_text_runs_as_a_cell_does(self) -> None:
-        """An annotation that holds only by our __future__ import fails in a notebook."""
+    def test_a_file_runs_the_way_a_cell_does(self) -> None:
+        """An annotation that only works with our __future__ import fails in a notebook."""
         text = "def helper(x: Undefined): ...\n\n" + load(DRILL).solution
         verdict = grade_source(DRILL, text)
         assert "name 'Undefined' is not defined" in verdict.findings[0].found
@@ -125,7 +126,7 @@ class TestOutcomes:
         verdict = grade(DRILL, names_of(text))
         assert "all came" in verdict.findings[0].found, str(verdict)
 
-    def test_a_rank_that_kills_the_server_of_the_ranks(self) -> None:
+    def test_a_rank_that_kills_its_server_gets_a_verdict(self) -> None:
         """A traceback of the coach's sockets says nothing about the learner's os.kill."""
         text = textwrap.dedent(
             """
@@ -148,10 +149,10 @@ class TestOutcomes:
         ids=["server", "meeting"],
     )
     @pytest.mark.parametrize("times", [1, 2])
-    def test_what_ends_a_job_from_outside_costs_a_second_check(
+    def test_a_check_runs_again_once_if_something_else_ended_it(
         self, tmp_path: Path, trouble: str, said: str, times: int
     ) -> None:
-        """Once is nobody's fault; twice is told. Each check has a folder of its own."""
+        """Once is bad luck; twice is a finding. Each try has its own folder."""
         prelude = f"""
             import os, time
             from pathlib import Path
@@ -176,8 +177,8 @@ class TestOutcomes:
             code = "server-killed" if said == SERVER_ENDED else "hung"
             assert [finding.code for finding in verdict.findings] == [code]
 
-    def test_a_name_of_the_text_that_is_half_done_is_not_attempted(self) -> None:
-        """NotImplementedError says: still to be typed, also deep inside."""
+    def test_a_helper_that_is_still_blank_is_not_attempted(self) -> None:
+        """NotImplementedError means: not typed yet, however deep it is raised."""
         text = textwrap.dedent(
             """
             def train(model, inputs, targets, *, epochs, global_batch_size, lr):
@@ -243,7 +244,7 @@ class TestBadInput:
         with pytest.raises(UnknownDrill):
             grade(name, {})
 
-    def test_another_signature_is_shown_beside_the_expected(self) -> None:
+    def test_a_wrong_signature_is_shown_next_to_the_expected_one(self) -> None:
         """Unexpected keyword argument, from inside the grader, helps nobody."""
         verdict = grade(DRILL, names_of("def train(model, data):\n    return 1\n"))
         (finding,) = verdict.findings
@@ -251,7 +252,7 @@ class TestBadInput:
         assert "takes (model, data)" in finding.found
         assert load(DRILL).needs["train"] in finding.found
 
-    def test_a_name_that_is_no_function(self) -> None:
+    def test_a_needed_name_that_is_no_function_is_a_wrong_signature(self) -> None:
         """train = 3 is a slip, not a crash."""
         verdict = grade(DRILL, {"train": 3})
         assert verdict.findings[0].code == "wrong-signature"
@@ -274,7 +275,7 @@ class TestBadInput:
         capsys: pytest.CaptureFixture[str],
         tmp_path: Path,
     ) -> None:
-        """A fallback that is not said looks like a defect of the learner's."""
+        """A silent fallback looks like a bug in the learner's code."""
         path = tmp_path / "cell.py"
         path.write_text(load(DRILL).solution)
         namespace: dict[str, Any] = {"__name__": "__main__"}
@@ -283,7 +284,7 @@ class TestBadInput:
         assert grade(DRILL, namespace).status == "passed"
         assert "cloudpickle is not installed" in capsys.readouterr().out
 
-    def test_a_patched_kernel_judges_as_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_patched_notebook_judges_as_before(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A cell may have replaced what a grader would compare with."""
         import torch
 
@@ -293,7 +294,7 @@ class TestBadInput:
         assert grade(DRILL, names_of(miss.text)).findings[0].code == miss.code
 
     def test_nothing_of_the_attempt_runs_in_the_caller(self, tmp_path: Path) -> None:
-        """check FILE must not execute the file in the process that has the progress open."""
+        """check FILE must not execute the file in the process that keeps the history."""
         mark = tmp_path / "mark"
         text = f"import os\nopen({str(mark)!r}, 'a').write(f'{{os.getpid()}} ')\n"
         grade_source(DRILL, text + load(DRILL).blank)
@@ -304,7 +305,7 @@ class TestBadInput:
 
 
 class TestPieces:
-    def test_blanks_are_known_without_a_call(self) -> None:
+    def test_blanks_are_recognized_without_calling_them(self) -> None:
         """A blank that is called may need what is not there yet."""
         names = names_of(
             "def f(x):\n    'doc'\n    raise NotImplementedError\n"
@@ -330,7 +331,7 @@ class TestPieces:
             ("f = 3", False),
         ],
     )
-    def test_signatures_fit_if_the_call_would(self, text: str, fits: bool) -> None:
+    def test_a_signature_fits_if_the_call_would_work(self, text: str, fits: bool) -> None:
         """Other names and further defaults are the learner's own affair."""
         assert (mismatch_of(names_of(text)["f"], "(x, y, *, c)") == "") is fits
 
@@ -339,7 +340,7 @@ class TestPieces:
         names = names_of("def f(path, **settings): ...")
         assert mismatch_of(names["f"], "(path, **settings)") == ""
 
-    def test_the_first_cause_is_told_not_its_echo(self) -> None:
+    def test_the_first_cause_is_reported_not_its_echo(self) -> None:
         """Connection closed by peer, on rank 0, for a bug on rank 1."""
         gloo = Failure(
             kind="RuntimeError", message="[gloo/transport/tcp/pair.cc] closed", traceback=""
@@ -367,12 +368,12 @@ class TestPieces:
         assert outcome[1][0].code == "peer-returned"
         assert "rank 1 of 2 had returned while rank 0" in outcome[1][0].found
 
-    def test_a_verdict_shows_what_style_promises(self) -> None:
-        """found, rule, look, next: in text and in HTML, escaped."""
+    def test_a_verdict_shows_found_rule_look_and_next(self) -> None:
+        """In text and in HTML, where the learner's text is escaped."""
         verdict = Verdict(
             drill="d", status="wrong", seconds=0.31, world_sizes=[1, 2], after="hint",
             findings=[Finding("c", "a < b", "a rule", "there")],
-        )  # fmt: skip
+        )
         lines = str(verdict).splitlines()
         assert lines[0] == "d   NOT YET   1, 2 ranks, 0.3 s"
         assert [line.split()[0] for line in lines[1:]] == [
@@ -384,8 +385,8 @@ class TestPieces:
         ]
         assert "a &lt; b" in verdict._repr_html_()
 
-    def test_a_signal_of_the_learners_own_is_a_crash(self) -> None:
-        """A segfault on the rank that was to be spared is no part of the experiment."""
+    def test_a_signal_other_than_the_faults_is_a_crash(self) -> None:
+        """A segfault, or a kill of the rank to be spared, is no part of the experiment."""
         fault = Fault(rank=1, at="optimizer_step", count=1)
         scenario = Scenario(name="s", body=lambda *_: None, judge=lambda *_: [], fault=fault)
         spared = RankReport(rank=0, exitcode=0, has_answer=True)
@@ -395,7 +396,7 @@ class TestPieces:
             assert judge(scenario, [struck, other], {})[0] == status
         assert judge(scenario, [spared], {})[0] == "passed"
 
-    def test_a_judge_that_explains_a_hang_leaves_it_a_hang(self) -> None:
+    def test_a_hang_that_a_judge_explains_is_still_a_hang(self) -> None:
         """The stacks of all ranks are promised for every hang."""
         finding = Finding("one-rank-saves", "f", "r", "l")
         scenario = Scenario(
@@ -405,7 +406,7 @@ class TestPieces:
         assert (status, findings) == ("hung", [finding])
         assert "[rank 0]" in detail
 
-    def test_a_judge_that_fails_is_told_as_the_suites_defect(
+    def test_a_judge_that_raises_is_reported_as_our_defect(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A traceback of the grader in the learner's notebook blames the learner."""
@@ -426,7 +427,7 @@ class TestPieces:
         assert listed[DRILL].needs["train"].startswith("(model, inputs")
         assert all(drill.minutes > 0 and drill.title for drill in listed.values())
 
-    def test_a_check_from_a_thread(self) -> None:
+    def test_a_check_works_from_a_thread(self) -> None:
         """A widget's button runs in one."""
         verdicts: list[Verdict] = []
         thread = threading.Thread(target=lambda: verdicts.append(grade(DRILL, {})))

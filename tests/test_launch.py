@@ -12,16 +12,19 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 from torch.distributed import TCPStore
 
 from rehearsal.engine.processes import stat_of
+from rehearsal.engine.programs import Program
 from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.faults.jobs import arguments, small, wait_for_step, wait_until
+from rehearsal.faults.torchrun import Torchrun
 from trainer_core.config import TrainConfig
 from trainer_core.settings import UserError
 
@@ -42,73 +45,24 @@ def launch() -> ModuleType:
     return module
 
 
-class Torchrun:
-    """Starts torchrun with small sizes; output and errors go to files beside the run."""
-
-    def __init__(self) -> None:
-        self.jobs: list[subprocess.Popen[str]] = []
-
-    def __call__(
-        self,
-        run_dir: Path,
-        world_size: int,
-        *flags: str,
-        restarts: int = 0,
-        meeting: Sequence[str] = ("--standalone",),
-        script: Path = SCRIPT,
-        **environment: str,
-    ) -> subprocess.Popen[str]:
-        command = [
-            sys.executable, "-m", "torch.distributed.run", *meeting,
-            f"--nproc-per-node={world_size}", f"--max-restarts={restarts}", str(script),
-            "--run-dir", str(run_dir), *FLAGS.split(), *flags,
-        ]  # fmt: skip
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        with run_dir.with_suffix(".err").open("a") as errors:
-            self.jobs.append(
-                subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
-                )
-            )
-        return self.jobs[-1]
-
-    def end(self) -> None:
-        """End what a failed test has left: torchrun passes SIGTERM on to its ranks."""
-        for job in self.jobs:
-            if job.poll() is None:
-                job.terminate()
-        for job in self.jobs:
-            job.communicate(timeout=60)
-
-
-@pytest.fixture
-def torchrun() -> Iterator[Torchrun]:
-    """Torchrun that ends with the test."""
-    starter = Torchrun()
-    yield starter
-    starter.end()
-
-
 def wait_until_idle(pid: int) -> None:
-    """Wait until the process has used no processor for half a second. Linux."""
-
+    """Wait until the process has used no CPU time for half a second. Linux."""
     before, now = -1, stat_of(pid).cpu_ticks
     while before != now:
         time.sleep(0.5)
         before, now = now, stat_of(pid).cpu_ticks
 
 
-def wait_for_step(run_dir: Path, rank: int, step: int, attempt: int = 0) -> int:
-    """Wait until the rank's ledger shows the step in this attempt or a later one; its pid."""
-    ledger, log = (run_dir / kind / f"rank-{rank}.jsonl" for kind in ("ledger", "logs"))
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        lines = list(read_jsonl(ledger)) if ledger.exists() else []
-        if lines and lines[-1]["step"] >= step and lines[-1]["attempt"] >= attempt:
-            starts = [line for line in read_jsonl(log) if line["event"] == "run_start"]
-            return int(starts[-1]["pid"])
-        time.sleep(0.01)
-    raise AssertionError(f"rank {rank} did not reach step {step} within 60 s")
+def config(run_dir: Path, **changes: Any) -> TrainConfig:
+    """The run that FLAGS describe: with two ranks 26 steps an epoch."""
+    own = {"grad_accum_steps": 1, "max_epochs": 1, "checkpoint_every_steps": 200}
+    return small(run_dir, **{**own, **changes})
+
+
+def pid_of(run_dir: Path, rank: int) -> int:
+    """The process ID of a rank, as its newest start logged it."""
+    log = read_jsonl(run_dir / "logs" / f"rank-{rank}.jsonl")
+    return int([line["pid"] for line in log if line["event"] == "run_start"][-1])
 
 
 class TestFlags:
@@ -160,7 +114,7 @@ class TestFlags:
     def test_a_mistake_ends_with_2_and_a_short_message(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
         flags: str, message: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A traceback says where the program was, not what the user can mend."""
         if flags == "--device cuda" and __import__("torch").cuda.is_available():
             pytest.skip("a GPU is visible, so --device cuda is no mistake here")
@@ -176,7 +130,7 @@ class TestFlags:
     def test_a_mistake_on_another_node_is_said_there(
         self, launch: ModuleType, monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A flag may be wrong on one node only; its ranks would die without a word."""
         monkeypatch.setenv("RANK", "8")
         for local_rank, is_said in [("0", True), ("1", False)]:
@@ -235,7 +189,7 @@ class TestFlags:
     def test_a_folder_of_something_else_is_left_alone(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
         content: bytes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """What a person keeps in a folder of that name would be overwritten."""
         (tmp_path / "config.json").write_bytes(content)
         assert launch.main(["--run-dir", str(tmp_path), *FLAGS.split()]) == 2
@@ -269,7 +223,7 @@ class TestFlags:
     def test_start_over_goes_on_in_its_own_folder_after_a_restart(
         self, launch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """torchrun repeats the command at each restart; that must not begin again each time."""
         command = ["--run-dir", str(tmp_path / "run"), *FLAGS.split(), "--start-over"]
         folders = []
@@ -337,63 +291,78 @@ class TestRefusal:
 
 @pytest.mark.ranks
 class TestTorchrun:
-    def test_four_ranks_end_with_0_and_one_summary(
-        self, tmp_path: Path, torchrun: Torchrun
-    ) -> None:
+    def test_four_ranks_exit_with_0_and_print_one_summary(self, tmp_path: Path) -> None:
         """Ranks that abort while tearing down fail a job that has done its work (D27)."""
-        job = torchrun(tmp_path / "run", 4)
-        output, _ = job.communicate(timeout=120)
-        assert job.returncode == 0, (tmp_path / "run.err").read_text()
-        (line,) = output.splitlines()
+        with Torchrun(config(tmp_path / "run"), 4) as job:
+            assert job.wait() == 0, job.stderr
+            (line,) = job.stdout.splitlines()
         assert json.loads(line)["status"] == "done"
 
-    def test_a_rank_killed_three_times_is_restarted_three_times(
-        self, tmp_path: Path, torchrun: Torchrun
-    ) -> None:
-        """Restarted ranks that read keys of the dead attempt wait for ever (D24)."""
-        run_dir = tmp_path / "run"
-        flags = ("--max-epochs", "12", "--checkpoint-every-steps", "10")
-        job = torchrun(run_dir, 2, *flags, restarts=3)
-        for attempt, step in enumerate((15, 40, 65)):
-            pid = wait_for_step(run_dir, attempt % 2, step, attempt)
-            os.kill(pid, signal.SIGKILL)
-        output, _ = job.communicate(timeout=120)
-        assert job.returncode == 0, run_dir.with_suffix(".err").read_text()
-        assert json.loads(output.splitlines()[-1])["step"] == 12 * 26
-        report = audit_run(run_dir)
+    def test_a_rank_killed_three_times_is_restarted_three_times(self, tmp_path: Path) -> None:
+        """Restarted ranks that read keys of the dead attempt wait forever (D24)."""
+        cfg = config(tmp_path / "run", max_epochs=12, checkpoint_every_steps=10)
+        with Torchrun(cfg, 2, restarts=3) as job:
+            for attempt, step in enumerate((15, 40, 65)):
+                wait_for_step(cfg.run_dir, step, rank=attempt % 2, attempt=attempt)
+                os.kill(pid_of(cfg.run_dir, attempt % 2), signal.SIGKILL)
+            assert job.wait() == 0, job.stderr
+            assert json.loads(job.stdout.splitlines()[-1])["step"] == 12 * 26
+        report = audit_run(cfg.run_dir)
         assert (report.status, report.attempts) == ("proved", 4)
 
-    def test_sigterm_to_torchrun_saves_the_step(
-        self, tmp_path: Path, torchrun: Torchrun
-    ) -> None:
-        """A scheduler that takes the node back sends SIGTERM and does not wait long (D17)."""
-        run_dir = tmp_path / "run"
-        flags = ("--max-epochs", "500", "--checkpoint-every-steps", "1000000")
-        job = torchrun(run_dir, 2, *flags)
-        wait_for_step(run_dir, 1, 30)
-        job.terminate()
-        job.communicate(timeout=60)
-        last = list(read_jsonl(run_dir / "logs" / "rank-0.jsonl"))[-1]
+    def test_sigterm_to_torchrun_saves_the_step(self, tmp_path: Path) -> None:
+        """A scheduler that reclaims the node sends SIGTERM and does not wait long (D17)."""
+        cfg = config(tmp_path / "run", max_epochs=500, checkpoint_every_steps=1_000_000)
+        with Torchrun(cfg, 2) as job:
+            wait_for_step(cfg.run_dir, 30, rank=1)
+            job.agent.terminate()
+            job.wait(60)
+        last = list(read_jsonl(cfg.run_dir / "logs" / "rank-0.jsonl"))[-1]
         assert last["event"] == "preempted"
-        assert (run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
+        assert (cfg.run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
 
+    def test_the_ranks_die_with_torchrun(self, tmp_path: Path) -> None:
+        """Ranks that keep training hold the lock, so the restarted command is refused."""
+        cfg = config(tmp_path / "run", max_epochs=500, num_workers=1)
+        with Torchrun(cfg, 2) as job:
+            for rank in (0, 1):
+                wait_for_step(cfg.run_dir, 10, rank=rank)
+            ranks = job.ranks()
+            job.agent.kill()
+            wait_until(
+                lambda: not any(stat_of(pid).is_alive for pid in ranks), "ranks exit", 10
+            )
+
+    def test_a_mistake_is_reported_once_and_ends_all_ranks(self, tmp_path: Path) -> None:
+        """Four ranks that print the same paragraph hide it."""
+        with Torchrun(config(tmp_path / "run", data="tokens:/nowhere/tokens.bin"), 2) as job:
+            assert job.wait(60) == 1  # torchrun's own; the ranks exited with 2
+            text = job.stderr
+        assert text.count("no such file") == 1
+        assert re.search(r"exitcode\s*: 2", text)
+        assert not re.search(r"launch\.py\", line", text), "torchrun's own traceback is enough"
+
+
+@pytest.mark.ranks
+class TestSigterm:
     def test_sigterm_to_every_process_of_the_job_saves_the_step(self, tmp_path: Path) -> None:
         """A service manager signals every process; loader workers must not die of it first."""
-        run_dir = tmp_path / "run"
-        command = [sys.executable, str(SCRIPT), "--run-dir", str(run_dir), *FLAGS.split()]
-        command += ["--max-epochs", "500", "--num-workers", "2"]
-        job = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-        wait_for_step(run_dir, 0, 30)
-        os.killpg(job.pid, signal.SIGTERM)
-        assert job.wait(60) == 0
-        last = list(read_jsonl(run_dir / "logs" / "rank-0.jsonl"))[-1]
-        assert last["event"] == "preempted"
-        assert (run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
-        with pytest.raises(ProcessLookupError):
-            os.killpg(job.pid, 0)  # no loader worker has stayed behind
+        cfg = config(tmp_path / "run", max_epochs=500, num_workers=2)
+        with Program(str(SCRIPT), *arguments(cfg)) as job:
+            wait_for_step(cfg.run_dir, 30)
+            os.killpg(job.pid, signal.SIGTERM)
+            assert job.wait(60) == 0
+            last = list(read_jsonl(cfg.run_dir / "logs" / "rank-0.jsonl"))[-1]
+            assert last["event"] == "preempted"
+            assert (cfg.run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
+            with pytest.raises(ProcessLookupError):
+                os.killpg(job.pid, 0)  # no loader worker has stayed behind
 
     def test_sigterm_before_the_training_changes_nothing(self, tmp_path: Path) -> None:
-        """143 makes a scheduler report a failure; nothing has failed, nothing was begun."""
+        """143 makes a scheduler report a failure, but nothing has failed: nothing had begun.
+
+        In a real interpreter, because it is about the time before torch is imported.
+        """
         command = [sys.executable, str(SCRIPT), "--run-dir", str(tmp_path / "run")]
         job = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         while True:  # until the process catches the signal; torch is not imported by then
@@ -410,56 +379,26 @@ class TestTorchrun:
     def test_sigterm_ends_a_rank_that_waits_for_its_peers(
         self, tmp_path: Path, rank: int
     ) -> None:
-        """torchrun ends the others when a rank dies, and waits 30 s for one that does not end.
+        """torchrun ends the others when a rank dies, and waits 30 s for one that does not exit.
 
-        Nor may it end with 0: torchrun would take its part of the job for done.
+        It must not exit with 0 either: torchrun would take its part of the job for done.
         """
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
         meeting |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "RANK": str(rank)}
-        command = [sys.executable, str(SCRIPT), "--run-dir", str(tmp_path / "run")]
-        job = subprocess.Popen(command, env={**os.environ, **meeting, "WORLD_SIZE": "2"})
-        store.wait(["attempts" if rank == 0 else "hello/1"])
-        if rank == 1:
-            wait_until_idle(job.pid)  # in C, where no handler of Python runs
-        job.terminate()
-        try:
+        environment = {**os.environ, **meeting, "WORLD_SIZE": "2"}
+        flags = arguments(config(tmp_path / "run"))
+        with Program(str(SCRIPT), *flags, environment=environment) as job:
+            store.wait(["attempts" if rank == 0 else "hello/1"])
+            if rank == 1:
+                wait_until_idle(job.pid)  # in C, where no handler of Python runs
+            job.terminate()
             assert job.wait(10) == 1
-        finally:
-            job.kill()
-            job.wait()
         assert list(tmp_path.iterdir()) == []
 
-    def test_the_ranks_die_with_torchrun(self, tmp_path: Path, torchrun: Torchrun) -> None:
-        """Ranks that train on hold the lock, and the command started again is refused."""
-        run_dir = tmp_path / "run"
-        job = torchrun(run_dir, 2, "--max-epochs", "500", "--num-workers", "1")
-        pids = [wait_for_step(run_dir, rank, 10) for rank in (0, 1)]
-        job.kill()
-        deadline = time.monotonic() + 10
-        while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-            if time.monotonic() > deadline:
-                for pid in left:
-                    os.kill(pid, signal.SIGKILL)
-                raise AssertionError("the ranks outlive torchrun")
-            time.sleep(0.01)
 
-    def test_a_mistake_is_said_once_and_ends_all_ranks(
-        self, tmp_path: Path, torchrun: Torchrun
-    ) -> None:
-        """Four ranks that print the same paragraph hide it."""
-        run_dir = tmp_path / "run"
-        job = torchrun(run_dir, 2, "--data", "tokens:/nowhere/tokens.bin")
-        job.communicate(timeout=60)
-        assert job.returncode == 1  # torchrun's own; the ranks ended with 2
-        text = run_dir.with_suffix(".err").read_text()
-        assert text.count("no such file") == 1
-        assert re.search(r"exitcode\s*: 2", text)
-        assert not re.search(r"launch\.py\", line", text), "torchrun's own traceback is enough"
-
-
-# launch.py, but after five steps rank 0 stands still, and rank 1 meets an error in the sixth,
-# while its vote is on the way to rank 0.
+# launch.py, except that rank 0 stalls after five steps, and rank 1 fails in the sixth while its
+# vote is on the way to rank 0.
 FAILING = f"""
 import os, pathlib, runpy, signal
 import trainer_core.launch as launch
@@ -487,7 +426,10 @@ runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 @pytest.mark.ranks
 class TestFailure:
     def test_a_rank_that_fails_alone_ends_at_once(self, tmp_path: Path) -> None:
-        """The interpreter's own end waits for what a peer owes; torchrun waits for the rank."""
+        """The interpreter's own shutdown would wait for a peer, and torchrun for the rank.
+
+        In real interpreters, because it is about how they shut down.
+        """
         (tmp_path / "failing.py").write_text(FAILING)
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
@@ -532,45 +474,52 @@ runpy.run_path({str(SCRIPT)!r}, run_name="__main__")
 @pytest.mark.ranks
 class TestMembership:
     def test_a_node_joins_and_dies_and_each_sample_is_trained_once(
-        self, tmp_path: Path, torchrun: Torchrun
+        self, tmp_path: Path
     ) -> None:
-        """A job on machines that come and go would wait for them, or lose its place (D9)."""
-        run_dir, script = tmp_path / "run", tmp_path / "pausing.py"
+        """A job whose machines come and go would wait for them, or lose its place (D9)."""
+        script = tmp_path / "pausing.py"
         script.write_text(PAUSING)
+        cfg = config(tmp_path / "run", max_epochs=4, pinned_global_batch_size=8)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             endpoint = f"localhost:{free.getsockname()[1]}"
 
-        def start_node(address: str) -> subprocess.Popen[str]:
-            # The first node keeps the meeting point; of the two addresses its own sorts first,
-            # so it stays the node of rank 0. A node is dead after five seconds of silence.
-            return torchrun(
-                run_dir, 1, "--max-epochs", "4", "--pinned-global-batch-size", "8",
-                restarts=3, script=script,
+        def start_node(address: str) -> Torchrun:
+            # The first node hosts the rendezvous; of the two addresses its own sorts first, so
+            # it stays the node of rank 0. A node counts as dead after five seconds of silence.
+            output = tmp_path / address
+            output.mkdir()
+            return Torchrun(
+                cfg,
+                1,
+                restarts=3,
+                script=script,
+                output=output,
                 meeting=[
-                    "--nnodes=1:2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}",
-                    f"--local-addr={address}", "--rdzv-conf=last_call_timeout=1,"
-                    "keep_alive_interval=1,keep_alive_max_attempt=5",
+                    "--nnodes=1:2",
+                    "--rdzv-backend=c10d",
+                    f"--rdzv-endpoint={endpoint}",
+                    f"--local-addr={address}",
+                    "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,"
+                    "keep_alive_max_attempt=5",
                 ],
-                # Else the first agent tells the ranks' address in its first round only, and an
-                # agent that joins later waits for it until it gives up (torch 2.13).
+                # Else the first agent announces the ranks' address in its first round only;
+                # one that joins later waits for it until it gives up (torch 2.13).
                 TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
-            )  # fmt: skip
+            )
 
-        first = start_node("127.0.0.1")
-        wait_for_step(run_dir, 0, 24)
-        second = start_node("localhost")
-        pid = wait_for_step(run_dir, 1, 49, attempt=1)
-        second.kill()
-        os.kill(pid, signal.SIGKILL)
-        output, _ = first.communicate(timeout=120)
-        assert first.returncode == 0, run_dir.with_suffix(".err").read_text()
-        assert json.loads(output.splitlines()[-1])["step"] == 4 * 26
+        with start_node("127.0.0.1") as first:
+            wait_for_step(cfg.run_dir, 24)
+            with start_node("localhost") as second:
+                wait_for_step(cfg.run_dir, 49, rank=1, attempt=1)
+                second.end()
+            assert first.wait() == 0, first.stderr
+            assert json.loads(first.stdout.splitlines()[-1])["step"] == 4 * 26
         starts = [
             line["world_size"]
-            for line in read_jsonl(run_dir / "logs" / "rank-0.jsonl")
+            for line in read_jsonl(cfg.run_dir / "logs" / "rank-0.jsonl")
             if line["event"] == "run_start"
         ]
         assert starts == [1, 2, 1]
-        report = audit_run(run_dir)
+        report = audit_run(cfg.run_dir)
         assert (report.status, report.epochs) == ("proved", 4), report.findings

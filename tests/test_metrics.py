@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from rehearsal.engine.programs import run as run_program
 from trainer_core.chrome_trace import append_trace
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch, SampleKey, TrainingView
@@ -279,6 +277,7 @@ class TestJsonlSink:
             assert len(lines_of(tmp_path / "logs" / "x.jsonl")) == step + 1
         sink.close()
 
+    @pytest.mark.ranks
     def test_lines_survive_a_kill(self, tmp_path: Path) -> None:
         """No handler runs and no buffer is flushed."""
         path = tmp_path / "x.jsonl"
@@ -289,9 +288,7 @@ class TestJsonlSink:
             "for step in range(50): sink.emit({'step': step})\n"
             "os.kill(os.getpid(), 9)\n"
         )
-        command = [sys.executable, "-c", code, str(path)]
-        run = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
-        assert run.returncode == -9
+        assert run_program("-c", code, str(path)).returncode == -9
         assert [line["step"] for line in lines_of(path)] == list(range(50))
 
     def test_a_line_that_was_cut_spoils_no_other(self, tmp_path: Path) -> None:
@@ -434,7 +431,7 @@ class TestTrace:
         event = found[-1]
         assert {key: event[key] for key in ("name", "ph", "pid", "tid")} == {
             "name": "forward", "ph": "X", "pid": 3, "tid": 0,
-        }  # fmt: skip
+        }
         assert (event["ts"], event["dur"]) == (1.5e15 + 6, 601.5)
 
     @settings(max_examples=120, deadline=None)

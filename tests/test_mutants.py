@@ -33,6 +33,7 @@ def test_a_mutant_is_a_program_with_one_edit(name: str) -> None:
     assert all((ROOT / test).is_file() for test in mutant.tests)
 
 
+@pytest.mark.ranks
 def test_a_survivor_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No test notices an edit that changes nothing, and that must count as a failure."""
     edits = {

@@ -15,13 +15,13 @@ from matplotlib.text import Text
 from trainer_core.order import EpochOrder
 from rehearsal.evidence.pictures import (
     VERMILLION, loss_curves, phase_bars, rank_timeline, read_trace_events, sample_map,
-)  # fmt: skip
+)
 
 Record = dict[str, Any]
 PHASES_MS = {
     "data_wait": 0.8, "h2d": 0.1, "forward": 2.1, "backward": 3.9, "grad_sync": 1.2,
     "optimizer": 0.9, "checkpoint": 0.0, "other": 0.3,
-}  # fmt: skip
+}
 
 
 def append(path: Path, record: Record) -> None:
@@ -34,7 +34,7 @@ def write_run(
     folder: Path, *, n: int = 480, batch: int = 32, epochs: int = 3,
     attempts: tuple[tuple[int, int, int], ...] = ((2, 1, 27), (2, 21, 45)),
     skip: tuple[int, int] = (0, 0),
-) -> Path:  # fmt: skip
+) -> Path:
     """Each attempt is (world size, first step, last step); the line ``skip`` is left out.
 
     ``skip`` is (step, rank).
@@ -191,7 +191,7 @@ def test_loss_curves_say_how_far_two_runs_differ(tmp_path: Path) -> None:
     assert labels[:2] == ["straight", "resumed, attempt 0"]
     append(straight / "logs" / "rank-0.jsonl", {
         "event": "train_progress", "rank": 0, "attempt": 0, "step": 45, "loss": 9.0,
-    })  # fmt: skip
+    })
     assert "every logged digit agrees" not in texts_of(
         loss_curves({"a": straight, "b": resumed})
     )
@@ -275,7 +275,7 @@ def test_every_picture_is_1000_pixels_wide_and_closed_in_pyplot(tmp_path: Path) 
     run = write_run(tmp_path / "run")
     for figure in (
         sample_map(run), loss_curves({"run": run}), phase_bars(run), rank_timeline(run),
-    ):  # fmt: skip
+    ):
         assert isinstance(figure, Figure)
         assert pixels_of(figure).shape[1] == 1000
         assert figure.get_size_inches()[0] * figure.dpi == 1000

@@ -152,7 +152,7 @@ class TestCommands:
             ".venv/bin/python -m rehearsal start lift_to_distributed",
             ".venv/bin/python -m rehearsal blank lift_to_distributed > attempt.py",
             ".venv/bin/python -m rehearsal check lift_to_distributed attempt.py",
-        ]  # fmt: skip
+        ]
         assert commands() == tested
 
     @needs_setup
@@ -228,7 +228,7 @@ class TestCommands:
             lab = subprocess.Popen(
                 ["make", "lab", f"ARGS={arguments}"],
                 cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+            )
         try:
             assert answer(url)["type"] == "notebook"
         finally:
@@ -278,7 +278,7 @@ def test_a_joining_node_ends_every_agent_unless_the_shared_store_is_off(
             f"--rdzv-endpoint={endpoint}", f"--local-addr={address}",
             # The last one is what takes 60 s by default.
             "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,read_timeout=3", "rank.py",
-        ]  # fmt: skip
+        ]
         environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": switch}
         return subprocess.Popen(
             command, cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE

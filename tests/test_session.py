@@ -1,4 +1,4 @@
-"""What a cell's call shows, keeps and returns; in a terminal, in IPython and in a kernel."""
+"""What a call in a cell shows, stores and returns: at a terminal, in IPython, in a notebook."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rehearsal.engine.programs import run as run_program
 import rehearsal
 from rehearsal.session import clock, coach, debrief, terminal, widgets
 from rehearsal.session.brief import brief_of
@@ -51,7 +52,7 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def verdict_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Has checks come to a status at once: what the ranks do is tested elsewhere."""
+    """Checks return this status at once: the ranks are tested elsewhere."""
 
     def come_to(status: Any) -> None:
         def grade(drill: str, *_: object, **__: object) -> Verdict:
@@ -84,7 +85,7 @@ class TestImport:
         run = subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        )
         assert run.stdout == "[]\n"
 
     def test_every_exported_name_is_there_and_is_no_module(self) -> None:
@@ -109,10 +110,8 @@ class TestImport:
             "shell = InteractiveShell.instance()\n"
             "shell.run_cell('import rehearsal; rehearsal.hint(\"lift\")')"
         )
-        run = subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+        run = run_program("-c", code)
+        assert run.returncode == 0, run.stderr
         (line,) = run.stdout.splitlines()
         assert line.startswith("'lift': no such drill. The nearest is")
 
@@ -129,10 +128,10 @@ class TestStart:
         (entry,) = progress().entries()
         assert entry.kind == "start"
 
-    def test_ranks_are_made_ready_after_the_brief_and_for_no_command(
+    def test_the_server_warms_up_after_the_brief_but_not_for_a_command(
         self, shown: Shown, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The brief shall not wait; and a command of a terminal ends before any check."""
+        """The brief must not wait, and a command at a terminal ends before any check."""
         shown_before: list[str] = []
         monkeypatch.setattr(coach, "warm_up", lambda: shown_before.append(shown()))
         rehearsal.start(ID)
@@ -157,15 +156,15 @@ class TestClock:
         ("seconds", "text"),
         [(0, "0:00 of 12:00"), (192.9, "3:12 of 12:00"), (720, "12:00 of 12:00"),
          (760, "12:40 of 12:00, 0:40 over"), (3725, "1:02:05 of 12:00, 50:05 over")],
-    )  # fmt: skip
-    def test_it_says_time_and_budget_and_what_is_over(self, seconds: float, text: str) -> None:
+    )
+    def test_it_shows_time_and_budget_and_the_excess(self, seconds: float, text: str) -> None:
         """A clock that ends at the budget hides by how much it was missed."""
         assert clock.pace(seconds, 12) == text
 
-    def test_it_ticks_while_this_thread_works_and_stops_when_told(
+    def test_it_ticks_while_a_cell_runs_and_stops_on_request(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A clock that stands still while a check runs would be wrong by every check."""
+        """A clock that pauses during checks would be wrong by their length."""
         import IPython.display
 
         displayed: list[Any] = []
@@ -269,10 +268,10 @@ class TestBrief:
 
 class TestCheck:
     @pytest.mark.ranks
-    def test_wrong_and_right_are_shown_kept_and_returned(
+    def test_a_wrong_and_a_right_attempt_are_shown_stored_and_returned(
         self, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """The whole way once: names, ranks, verdict, history."""
+        """Once from end to end: names, ranks, verdict, history."""
         rehearsal.start(ID)
         wrong = next(m for m in DRILL.near_misses() if m.name == "no_all_reduce")
         text = wrong.text.replace("    rank, world", "    print('I am here')\n    rank, world")
@@ -329,8 +328,8 @@ class TestCheck:
 
 
 class TestTexts:
-    def test_the_cells_that_define_the_names_are_kept_in_their_order(self) -> None:
-        """Two cells make one attempt; a third that only calls them is none of it."""
+    def test_the_cells_that_define_the_names_are_stored_in_their_order(self) -> None:
+        """Two cells make one attempt; a third that only calls them is not part of it."""
         two = dataclasses.replace(DRILL, needs={"second": "()", "first": "()"})
         cells = ["def first():\n    return 1\n", "def second():\n    return first()\n"]
         names = {**names_from(cells[0]), **names_from(cells[1])}
@@ -343,13 +342,13 @@ class TestTexts:
         names = {"train": [2], "In": cells}
         assert texts_of(DRILL, names) == "train = [2]  # better\n"
 
-    def test_data_without_a_cell_is_kept_as_it_is(self) -> None:
+    def test_data_without_a_cell_is_stored_as_its_repr(self) -> None:
         """A script has no cells."""
         assert texts_of(DRILL, {"train": [2]}) == "train = [2]\n"
 
 
 class TestHint:
-    def test_three_then_the_last_again_and_a_start_begins_anew(self, shown: Shown) -> None:
+    def test_the_last_of_three_repeats_until_a_new_start(self, shown: Shown) -> None:
         """A repeated drill must not begin with its last hint."""
         for number in (1, 2, 3, 3):
             rehearsal.hint(ID)
@@ -364,7 +363,7 @@ class TestHint:
 
 
 class TestSolution:
-    def test_it_opens_after_a_pass_or_on_request_and_says_which(
+    def test_it_opens_after_a_pass_or_on_request_and_the_history_says_which(
         self, verdict_is: Callable[[str], None], shown: Shown
     ) -> None:
         """A solution that opens by accident ends the rehearsal."""
@@ -440,13 +439,13 @@ def round_of(*entries: tuple[float, str, str], drill: str = ID) -> Round:
 
 EASY = round_of((0, "start", ""), (100, "hint", "1"), (400, "attempt", "passed"))
 LATE = round_of((500, "start", ""), (600, "attempt", "wrong"), (700, "attempt", "wrong"),
-                (1500, "attempt", "passed"), drill="b")  # fmt: skip
+                (1500, "attempt", "passed"), drill="b")
 BROKEN = round_of((1600, "start", ""), (1700, "attempt", "hung"), drill="c")
 DRILLS = dict.fromkeys((ID, "b", "c"), DRILL)
 
 
 class TestDebrief:
-    def test_a_run_is_what_no_long_pause_parts(self) -> None:
+    def test_a_long_pause_ends_a_run(self) -> None:
         """Yesterday's pace is not today's."""
         old = round_of((-90_000, "start", ""), (-89_000, "attempt", "passed"))
         untimed = round_of((450, "attempt", "wrong"))

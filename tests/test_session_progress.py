@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rehearsal.engine.programs import Program
 from rehearsal import forget
 from rehearsal.grading.drill import Drill, drill_ids, former_ids, load
 from rehearsal.session.history import PAUSE_S, Entry, Kind, Round, rounds_of
@@ -68,7 +67,7 @@ def foreign() -> Iterator[Path]:
 
 
 class TestHistory:
-    def test_what_was_noted_is_there_for_the_next_kernel(self, tmp_path: Path) -> None:
+    def test_an_entry_is_there_in_the_next_session(self, tmp_path: Path) -> None:
         """A diff needs the text of yesterday's attempt, and status its verdict."""
         first = Progress(tmp_path)
         first.add("d", "start")
@@ -85,7 +84,7 @@ class TestHistory:
         assert len(Progress(tmp_path).entries("d")) == 3
 
     def test_only_its_owner_may_read_it(self, book: Book) -> None:
-        """What somebody typed, and how often in vain, is theirs."""
+        """What somebody typed, and how often it failed, is their own business."""
         book.progress.add("d", "start")
         assert book.progress.path.stat().st_mode & 0o077 == 0
         assert book.progress.path.parent.stat().st_mode & 0o077 == 0
@@ -98,8 +97,8 @@ class TestHistory:
         assert list((tmp_path / "history").iterdir()) == []
         assert mine.entries() == []
 
-    def test_forget_reaches_another_kernel(self, tmp_path: Path) -> None:
-        """A kernel that kept the file open would write what was to be forgotten."""
+    def test_forget_works_across_notebooks(self, tmp_path: Path) -> None:
+        """A notebook that kept the file open would write to what was deleted."""
         ours, theirs = Progress(tmp_path), Progress(tmp_path)
         ours.add("old", "start")
         theirs.forget()
@@ -125,7 +124,7 @@ class TestHistory:
         assert home().name == "distributed-trainer-rehearsal"
 
     @pytest.mark.ranks
-    def test_two_kernels_at_once_lose_nothing(self, tmp_path: Path) -> None:
+    def test_two_notebooks_at_once_lose_nothing(self, tmp_path: Path) -> None:
         """Two notebooks side by side are the ordinary case."""
         code = (
             "import sys\nfrom pathlib import Path\n"
@@ -134,21 +133,19 @@ class TestHistory:
             "for _ in range(40): mine.add(sys.argv[2], 'start')\n"
             "print('memory' if mine._memory else 'file')"
         )
-        kernels = [
-            subprocess.Popen(
-                [sys.executable, "-c", code, str(tmp_path), name],
-                env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
-            )
-            for name in ("a", "b")
-        ]  # fmt: skip
-        assert [kernel.communicate()[0] for kernel in kernels] == ["file\n", "file\n"]
+        with (
+            Program("-c", code, str(tmp_path), "a") as first,
+            Program("-c", code, str(tmp_path), "b") as second,
+        ):
+            assert [kernel.wait(60) for kernel in (first, second)] == [0, 0]
+            assert [kernel.stdout for kernel in (first, second)] == ["file\n", "file\n"]
         drills = [entry.drill for entry in Progress(tmp_path).entries()]
         assert (drills.count("a"), drills.count("b")) == (40, 40)
 
-    def test_a_kernel_that_reads_does_not_stop_one_that_writes(
+    def test_a_reader_does_not_block_a_writer(
         self, book: Book, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A check that waits for somebody's open table would be lost to the file."""
+        """An attempt must not be lost because another notebook shows its status."""
         book.progress.add("d", "start")
         whole = sqlite3.connect
         monkeypatch.setattr(
@@ -192,7 +189,7 @@ class TestDamage:
         assert "\n" not in line
 
     def test_a_read_only_file_is_set_aside_too(self, foreign: Path) -> None:
-        """It came from a backup, say; the rehearsal goes on in a fresh one."""
+        """It came from a backup, say; the rehearsal continues in a new one."""
         with as_nobody():
             book = Book(foreign)
             book.progress.add("d", "start")
@@ -202,10 +199,10 @@ class TestDamage:
         assert len(book.said) == 1
         assert "readonly" in book.said[0]
 
-    def test_a_read_only_folder_is_said_once_and_the_sitting_goes_on(
+    def test_a_read_only_folder_is_reported_once_and_the_session_continues(
         self, foreign: Path
     ) -> None:
-        """An attempt must not be lost because it cannot be kept."""
+        """An attempt must not fail because it cannot be stored."""
         with as_nobody():
             Progress(foreign).add("before", "start")
             (foreign / FILE).chmod(0o444)
@@ -220,7 +217,7 @@ class TestDamage:
         assert "stays in memory only" in line
         assert "REHEARSAL_HOME" in line
 
-    def test_a_folder_that_cannot_be_made_is_said(self, tmp_path: Path) -> None:
+    def test_a_folder_that_cannot_be_created_is_reported(self, tmp_path: Path) -> None:
         """REHEARSAL_HOME may name anything."""
         (tmp_path / "file").write_text("")
         book = Book(tmp_path / "file" / "below")
@@ -231,7 +228,7 @@ class TestDamage:
     def test_a_file_that_another_holds_is_not_set_aside(
         self, book: Book, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Locked is not broken: renaming it would hide the history from both kernels."""
+        """Locked is not broken: renaming it would hide the history from both notebooks."""
         book.progress.add("d", "start")
         whole = sqlite3.connect
         monkeypatch.setattr(
@@ -258,11 +255,11 @@ def a_round(*entries: Entry) -> Round:
 
 class TestRounds:
     def test_a_start_begins_a_round_for_its_drill_only(self) -> None:
-        """Hints of the last sitting must not count against this one."""
+        """Hints of the last round must not count against this one."""
         history = [
             entry(0, "start"), entry(1, "start", drill="e"), entry(2, "hint", "1"),
             entry(3, "attempt", "wrong", "e"), entry(4, "start"), entry(5, "attempt", "passed"),
-        ]  # fmt: skip
+        ]
         rounds = rounds_of(history)
         assert [(one.drill, len(one.entries)) for one in rounds] == [
             ("d", 2),
@@ -272,7 +269,7 @@ class TestRounds:
         assert [one.passed is not None for one in rounds] == [False, False, True]
 
     def test_a_check_without_a_start_on_another_day_is_another_round(self) -> None:
-        """A pass a week later is a review; in the same sitting it is the same pass."""
+        """A pass a week later is a review; on the same day it is the same pass."""
         passes = [entry(at, "attempt", "passed") for at in (0, 60, PAUSE_S + 61)]
         rounds = rounds_of(passes)
         assert [len(one.entries) for one in rounds] == [2, 1]
@@ -305,7 +302,7 @@ class TestSchedule:
             ([START, WRONG_TRY], None),
         ],
     )
-    def test_what_a_round_took_is_its_grade(
+    def test_help_and_time_decide_the_grade(
         self, entries: list[Entry], grade: str | None
     ) -> None:
         """A pass with the solution open is no pass to build a month on."""
@@ -359,7 +356,7 @@ class TestNext:
     def test_due_comes_before_started_before_new(
         self, drills: list[Drill], history: list[tuple[str, str]], days: float,
         expected: str | None, words: list[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A drill that is never repeated is forgotten by the day of the interview."""
         entries = [entry(place, "attempt", s, d) for place, (d, s) in enumerate(history)]
         found = standings(drills, rounds_of(entries))

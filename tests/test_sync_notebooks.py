@@ -11,7 +11,6 @@ import difflib
 import importlib.util
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +18,8 @@ from typing import Any
 
 import nbformat
 import pytest
+
+from rehearsal.engine.programs import run as run_program
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "sync_notebooks.py"
 
@@ -499,7 +500,7 @@ class TestPush:
         ],
         ids=["docstring", "title", "solution", "module-prose", "address", "comment", "magic",
              "name"],
-    )  # fmt: skip
+    )
     def test_what_deriving_added_or_took_away_is_undone(
         self, built: Path, notebook: str, origin: str, old: str, new: str, file: str, line: str
     ) -> None:
@@ -688,7 +689,7 @@ AREA = area(3)'''
              'if True:\n    def f():\n        raise NotImplementedError("type this")'),
             ("size = 3\nkey = lambda x: x + 1", None),
         ],
-    )  # fmt: skip
+    )
     def test_each_form_of_a_body(self, body: str, emptied: str | None) -> None:
         """A body left in gives the answer away; a broken blank cannot be started from."""
         result = sync.empty_bodies(body)
@@ -776,7 +777,7 @@ class TestDirectives:
             ('# %% include="order" collapsed=true\n', "",
              r"'config', which imports from 'order'.*Add # %% include=\"order\" to"),
         ],
-    )  # fmt: skip
+    )
     def test_a_directive_that_cannot_be_meant_is_refused(
         self, project: Path, old: str, new: str, message: str
     ) -> None:
@@ -796,7 +797,7 @@ class TestDirectives:
         "line",
         ["from trainer_core.order import FIRST", "from .order import FIRST",
          "from trainer_core import order", "import trainer_core.order"],
-    )  # fmt: skip
+    )
     def test_an_import_of_the_package_needs_a_cell_of_its_own(
         self, project: Path, line: str
     ) -> None:
@@ -832,7 +833,7 @@ class TestDirectives:
         "text",
         ["from dataclasses import dataclass", "import functools", "__all__ = ['Store']",
          "OTHER = [area for area in ()]", "dataclass.note = 1"],
-    )  # fmt: skip
+    )
     def test_names_that_mean_the_same_may_be_repeated(self, project: Path, text: str) -> None:
         """Modules import the same things; refusing that would forbid modules."""
         replace(project, "trainer_core/config.py", "LIMIT = 8", "LIMIT = 8\n__all__ = ['A']")
@@ -858,7 +859,7 @@ class TestAddresses:
         ['repository = "https://github.com/owner/name"',
          'Repository = "https://github.com/owner/name.git"',
          'Repository = "https://github.com/owner/name/"'],
-    )  # fmt: skip
+    )
     def test_other_spellings_of_the_address_give_the_same_notebook(
         self, built: Path, line: str
     ) -> None:
@@ -951,19 +952,12 @@ class TestTypingTimes:
 
 
 class TestCommandLine:
+    @pytest.mark.ranks
     def test_the_script_finds_the_project_it_lies_in(self, project: Path) -> None:
         """It is started from wherever a person or a hook happens to be."""
         (project / "scripts").mkdir()
         script = shutil.copy(SCRIPT, project / "scripts")
-        command = [sys.executable, str(script), "build"]
-        run = subprocess.run(
-            command,
-            cwd=project / "notebooks",
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        run = run_program(str(script), "build", folder=project / "notebooks")
         assert (run.returncode, run.stderr) == (0, "")
         assert f"wrote {HIDDEN}" in run.stdout
         assert (project / HIDDEN).is_file()
@@ -1089,7 +1083,7 @@ class TestDrills:
         last = read(drilled, DRILL).cells[-1].source
         assert [line.split("(")[0] for line in last.splitlines()] == [
             "# hint", "# diff", "# narration", "# solution",
-        ]  # fmt: skip
+        ]
 
     def test_the_rehearsal_holds_the_drills_of_the_kind_in_order(self, drilled: Path) -> None:
         """Blanks of two drills may define the same name: one is typed after the other."""
@@ -1115,7 +1109,7 @@ class TestDrills:
         problems = sync.check(drilled)
         assert [problem.splitlines()[0] for problem in problems] == [
             "--- notebooks/02_rehearse.ipynb", f"--- {DRILL}",
-        ]  # fmt: skip
+        ]
 
     def test_a_notebook_of_a_drill_that_is_gone_is_named(self, drilled: Path) -> None:
         """It would call a check that there is no longer."""

@@ -145,6 +145,22 @@ FORMER_CODES = {
     "logs-another-norm": "logs-the-wrong-norm",
     "schedule-begins-again": "schedule-restarts",
     "other-rate": "wrong-rate",
+    "other-steps": "wrong-steps",
+    "other-loss": "wrong-loss",
+    "other-samples": "different-samples",
+    "other-noise": "different-noise",
+    "other-update": "different-update",
+    "another-gradient": "wrong-gradient",
+    "another-order": "different-order",
+    "another-outcome": "different-outcome",
+    "other-failure": "wrong-failure",
+    "other-metric": "wrong-metric",
+    "damage-not-told": "damage-not-reported",
+    "began-again": "started-over",
+    "spoilt-line": "corrupted-line",
+    "order-by-chance": "order-not-reproducible",
+    "died-of-sigterm": "killed-by-sigterm",
+    "trains-on": "keeps-training",
 }
 
 

@@ -1,4 +1,4 @@
-"""A publication killed at each file operation, damaged copies, a restore, a save."""
+"""Publishing with a kill at each file operation; damaged copies; restoring; saving."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "not-published": "after publish there is no checkpoint of that name that holds",
+    "not-published": "after publish there is no intact checkpoint of that name",
     "written-in-place": "files are written under the published name",
-    "renamed-before-fsync": "the rename can reach the disk before the contents",
-    "folder-not-synced": "a folder's names are not on disk when publish returns",
-    "wrote-into-existing": "a folder that exists is written into or replaced",
+    "renamed-before-fsync": "the rename can reach the disk before the contents do",
+    "folder-not-synced": "a folder's list of names is not on disk when publish returns",
+    "wrote-into-existing": "publish writes into, or replaces, a folder that exists",
     "torn-by-kill": "a kill leaves half of a checkpoint under a published name",
-    "lost-by-kill": "a kill during a publication costs an older checkpoint",
-    "not-the-newest": "another than the numerically newest whole checkpoint is taken",
-    "took-damaged": "a damaged checkpoint is taken",
-    "no-fallback": "a damaged checkpoint stops the restart, though an older one is whole",
-    "damage-not-told": "a damaged checkpoint is passed over without being named",
-    "began-again": "no checkpoint is whole, and that is not an error",
+    "lost-by-kill": "a kill during publish loses an older checkpoint",
+    "not-the-newest": "does not return the numerically newest intact checkpoint",
+    "took-damaged": "returns a damaged checkpoint",
+    "no-fallback": "a damaged checkpoint stops the restart although an older one is intact",
+    "damage-not-reported": "skips a damaged checkpoint silently",
+    "started-over": "does not raise although every checkpoint is damaged",
     "changed-files": "choosing a checkpoint changes files",
-    "state-left-out": "something that a resume needs is not in the state",
-    "not-restored": "a part does not continue as it was saved",
+    "state-left-out": "something a resume needs is missing from the state",
+    "not-restored": "a part does not continue from its saved state",
     "old-hyperparameters": "the saved hyperparameters replace the configured ones",
     "runs-code": "reading a checkpoint runs code that is in it",
-    "wrong-writer": "other ranks than rank 0 write, or not exactly once",
+    "wrong-writer": "a rank other than rank 0 writes, or rank 0 does not write exactly once",
     "random-states": "the random states are not those of every rank, in rank order",
-    "raised-alone": "a save that fails is not raised on every rank",
+    "raised-alone": "a save that fails does not raise on every rank",
 }
 ANSWERS = [
     "build_checkpoint",
@@ -49,25 +49,26 @@ ANSWERS = [
     "latest_checkpoint_path",
     "restore_if_present",
 ]
-OLD, NEW = 99_999_999, 100_000_000  # the larger name is not the larger step
+OLD, NEW = 99_999_999, 100_000_000  # the alphabetically last name is not the latest step
 
 
 def close_answers(context: RankContext) -> None:
-    """Neither module of the package helps."""
+    """Neither of trainer_core's modules helps."""
     close_the_answer(context, "trainer_core.checkpoint", ANSWERS)
     close_the_answer(context, "trainer_core.checkpoint_format", ["publish"])
 
 
 def no_sync(_: object) -> None:
-    """What is on disk is judged once; a kill loses no page of the cache."""
+    """Stands in for os.fsync: a kill loses nothing from the page cache."""
 
 
 def outcome(act: Callable[[], Any]) -> dict[str, Any]:
-    """What a call returned, or which exception left it."""
+    """What a call returned, or which exception it raised."""
     try:
         return {"value": act()}
     except Exception as error:
-        return {"raised": f"{type(error).__name__}: {error}"[:200]}
+        text = f"{type(error).__name__}: {error}"
+        return {"raised": text if len(text) <= 200 else f"{text[:200]}..."}
 
 
 def temporary_of(checkpoints: Path, step: int) -> Path:
@@ -90,7 +91,7 @@ def published(learner: SimpleNamespace, checkpoints: Path, step: int) -> Path:
 
 
 def choice(learner: SimpleNamespace, checkpoints: Path) -> dict[str, Any]:
-    """What latest_checkpoint_path says, as plain data."""
+    """What latest_checkpoint_path returns, as plain data."""
 
     def ask() -> list[Any]:
         folder, manifest, damaged = learner.latest_checkpoint_path(checkpoints)
@@ -99,8 +100,28 @@ def choice(learner: SimpleNamespace, checkpoints: Path) -> dict[str, Any]:
     return outcome(ask)
 
 
+def said(result: Mapping[str, Any], *, is_none: bool = False) -> str:
+    """An outcome as a sentence has it.
+
+    Args:
+        is_none: the value is whether the call returned None.
+    """
+    if "raised" in result:
+        return f"raised {result['raised']}"
+    value = result["value"]
+    if is_none:
+        return "returned None" if value else "did not return None"
+    if not isinstance(value, list):
+        return f"returned {value}"
+    folder, step, damaged = value
+    if folder is None:
+        return "found no checkpoint"
+    skipped = f" and skipped {some(damaged)}" if damaged else ""
+    return f"returned {folder} with the manifest of step {step}{skipped}"
+
+
 def contents(folder: Path) -> list[list[str]]:
-    """Names and bytes below a folder."""
+    """Names and bytes of everything in a folder."""
     paths = sorted(folder.rglob("*"))
     return [[str(p), p.read_bytes().hex() if p.is_file() else ""] for p in paths]
 
@@ -109,7 +130,7 @@ def contents(folder: Path) -> list[list[str]]:
 
 
 def publish_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Publish; onto names that are taken; and in processes that die on the way."""
+    """Publish; then onto existing names; then in processes that die on the way."""
     close_answers(context)
     checkpoints = context.folder / "publish"
     temporary = temporary_of(checkpoints, 5)
@@ -148,7 +169,7 @@ def publish_body(context: RankContext, learner: SimpleNamespace) -> Any:
 def publish_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """Order on disk, names that are taken, kills."""
+    """The order on disk, existing names, kills."""
     if not reports[0].has_answer:
         return
     answer, events = reports[0].answer, list(reports[0].events)
@@ -160,17 +181,18 @@ def publish_judge(
     if inside:
         yield Finding(
             "written-in-place",
-            f"{inside[0]['op']} of {inside[0]['path']}",
-            "a published name comes into being whole, by one rename",
-            "at which names are written before the checkpoint is complete",
+            f"publish called {inside[0]['op']} on {inside[0]['path']}",
+            "a published name appears complete, by one rename",
+            "at which names you write to before the checkpoint is complete",
         )
         return
     if answer["first"].get("value", [None])[0] != "step-00000005":
         yield Finding(
             "not-published",
-            f"publish returned, the newest checkpoint is {answer['first']}",
-            "what was published holds when it is read back",
-            "at the manifest, and at what reads it",
+            "publish returned, and step-00000005 is not the newest intact checkpoint: "
+            f"latest_checkpoint_path {said(answer['first'])}",
+            "a checkpoint that was just published verifies",
+            "at what you write to the manifest, and at what verifies it",
         )
         return
     at = next((i for i, e in enumerate(files) if e["op"] == "rename" and e["to"] == name), None)
@@ -182,9 +204,9 @@ def publish_judge(
     if late:
         yield Finding(
             "renamed-before-fsync",
-            f"no fsync of {some(late)} before the rename",
+            f"publish did not fsync {some(late)} before the rename",
             "a power loss may keep the rename and lose what was written before it",
-            "at what is on disk, and not only written, when the name appears",
+            "at what is on disk, not just written, when the name appears",
         )
     after = {e["path"] for e in files[at:] if e["op"] == "fsync"} if at is not None else set()
     folders = ["publish/tmp-5"] if "publish/tmp-5" not in before else []
@@ -193,44 +215,46 @@ def publish_judge(
         when = "before" if folders[0] != "publish" else "after"
         yield Finding(
             "folder-not-synced",
-            f"no fsync of the folder {folders[0]} {when} the rename",
-            "names lie in folders, and a folder reaches the disk by an fsync of its own",
+            f"publish did not fsync the folder {folders[0]} {when} the rename",
+            "a folder's list of names reaches the disk by an fsync of the folder",
             "at the folders whose list of names has changed",
         )
     for taken, result, is_same in answer["taken"]:
         if "raised" not in result or not is_same:
-            what = "an empty folder" if taken.endswith("6") else "a whole checkpoint"
+            what = "an empty folder" if taken.endswith("6") else "an intact checkpoint"
             yield Finding(
                 "wrote-into-existing",
-                f"{taken} existed, {what}: publish "
-                f"{'raised' if 'raised' in result else 'raised nothing'}, the folder "
-                f"{'is as it was' if is_same else 'has changed'}",
-                "a checkpoint is never written into a folder that exists",
-                "at what a rename does with the target that it finds",
+                f"{taken} existed, as {what}. publish "
+                f"{'raised' if 'raised' in result else 'did not raise'}, and the folder "
+                f"{'is unchanged' if is_same else 'has changed'}",
+                "publish never writes into a folder that exists",
+                "at what a rename does with an existing target",
             )
     yield from crash_findings(answer["crashes"])
 
 
 def crash_findings(crashes: Sequence[Any]) -> Iterator[Finding]:
-    """What each kill has left."""
-    killed = crashes[:-1]  # the last one lived
+    """What each kill left behind."""
+    killed = crashes[:-1]  # the last one was not killed
     for number, (where, is_there, chosen) in enumerate(killed, start=1):
-        place = f"killed before {where} (change {number} of {len(killed)}): "
+        place = f"killed before {where} (file operation {number} of {len(killed)}): "
         taken, _, damaged = chosen.get("value", [None, None, []])
         if is_there and (taken != "step-00000007" or damaged):
             yield Finding(
                 "torn-by-kill",
-                f"{place}step-00000007 is there and does not hold; the restart gets {chosen}",
-                "a kill at any moment leaves a whole checkpoint or none",
-                "at what stands under the final name before the last byte is written",
+                f"{place}step-00000007 exists and is not intact; latest_checkpoint_path "
+                f"{said(chosen)}",
+                "a kill at any moment leaves a complete checkpoint or none",
+                "at what exists under the final name before the last byte is written",
             )
             return
         if not is_there and taken != "step-00000005":
             yield Finding(
                 "lost-by-kill",
-                f"{place}step-00000005 was whole; the restart gets {chosen}",
-                "until the successor is published, the older checkpoint is the truth",
-                "at what is touched besides the temporary folder",
+                f"{place}step-00000005 was intact before; latest_checkpoint_path "
+                f"{said(chosen)}",
+                "until its successor is published, the older checkpoint is the one to trust",
+                "at what you change besides the temporary folder",
             )
             return
 
@@ -239,7 +263,7 @@ def crash_findings(crashes: Sequence[Any]) -> Iterator[Finding]:
 
 
 def flip(path: Path) -> None:
-    """One bit in the middle."""
+    """Flip one bit in the middle."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -256,12 +280,12 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 
 def edit(path: Path) -> None:
-    """A manifest that is well-formed and says something else."""
+    """Make the manifest say something else, well-formed."""
     path.write_text(path.read_text().replace(str(NEW), str(NEW + 1)))
 
 
 def choose_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Choose among whole and damaged ones."""
+    """Choose among intact and damaged checkpoints."""
     close_answers(context)
     os.fsync = no_sync  # type: ignore[assignment]
     root = context.folder / "choose"
@@ -282,30 +306,33 @@ def choose_body(context: RankContext, learner: SimpleNamespace) -> Any:
         flip(all_bad / f"step-{step:08d}" / "state.pt")
     bad = contents(all_bad)
     answer["all bad"] = choice(learner, all_bad)
-    answer["changed"] = contents(whole) != before or contents(all_bad) != bad
+    kept, now = before + bad, contents(whole) + contents(all_bad)
+    changed = {tuple(file) for file in kept} ^ {tuple(file) for file in now}
+    answer["changed"] = sorted({os.path.relpath(path, root) for path, _ in changed})
     return answer
 
 
 def choose_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """Newest, whole, and every reason told."""
+    """The newest intact one, and a reason for each that was skipped."""
     answer, newest, older = reports[0].answer, f"step-{NEW:08d}", f"step-{OLD:08d}"
-    rule = "the numerically newest checkpoint that holds is the truth"
+    rule = "a restart takes the numerically newest intact checkpoint"
     if answer["nothing"] != {"value": [None, None, []]}:
         yield Finding(
             "not-the-newest",
-            f"without any checkpoint: {answer['nothing']}",
-            "a first start finds nothing, and that is no error",
-            "at the empty folder",
+            f"without any checkpoint, latest_checkpoint_path {said(answer['nothing'])}",
+            "a first start finds nothing, and that is not an error",
+            "at what happens if the folder is missing or empty",
         )
     got = answer["whole"].get("value", [None])
     if got != [newest, NEW, []]:
         yield Finding(
             "not-the-newest",
-            f"of steps {OLD} and {NEW}, both whole: {answer['whole']}",
+            f"of steps {OLD} and {NEW}, both intact, latest_checkpoint_path "
+            f"{said(answer['whole'])}",
             rule,
-            "at how two steps are compared, and at which names count",
+            "at how you compare two steps, and at which names count",
         )
         return
     for what, result in answer["damaged"]:
@@ -313,38 +340,39 @@ def choose_judge(
         if value[0] == newest:
             yield Finding(
                 "took-damaged",
-                f"{what}, and it was taken",
+                f"{newest} had {what}, and latest_checkpoint_path returned it",
                 rule,
-                "at what is compared with what was written",
+                "at what you compare with what was written",
             )
         elif value[0] != older:
             yield Finding(
                 "no-fallback",
-                f"{what}: got {result}; {older} is whole",
+                f"{newest} had {what}, and {older} is intact; latest_checkpoint_path "
+                f"{said(result)}",
                 rule,
-                "at what is done with the reason",
+                "at what you do once a checkpoint fails verification",
             )
         elif value[2] != [newest] or value[1] != OLD:
             yield Finding(
-                "damage-not-told",
-                f"{what}: {older} was taken, with the manifest of step "
-                f"{value[1]}; named as damaged: {value[2]}",
-                "what is passed over is told, or nobody looks at that disk",
-                "at what is returned beside the path",
+                "damage-not-reported",
+                f"{newest} had {what}, and {older} was returned with the manifest of step "
+                f"{value[1]}; reported as damaged: {some(value[2]) or 'nothing'}",
+                "report what you skip, or nobody will check that disk",
+                "at what you return besides the path",
             )
     if "raised" not in answer["all bad"]:
         yield Finding(
-            "began-again",
-            f"both checkpoints damaged: {answer['all bad']}",
-            "if there are checkpoints and none is whole, a person decides, not the restart",
-            "at the end of the list",
+            "started-over",
+            f"with both checkpoints damaged, latest_checkpoint_path {said(answer['all bad'])}",
+            "if there are checkpoints and none is intact, a person decides, not the restart",
+            "at what happens after the last candidate",
         )
     if answer["changed"]:
         yield Finding(
             "changed-files",
-            "files differ after the choice",
-            "choosing only reads: every rank may do it",
-            "at what is renamed or deleted",
+            f"latest_checkpoint_path changed {some(answer['changed'], 3)}",
+            "choosing only reads, since every rank may do it",
+            "at what you rename or delete",
         )
 
 
@@ -352,7 +380,7 @@ def choose_judge(
 
 
 class FinishedSampler:
-    """At the end of its plan: its length is 0."""
+    """A sampler at the end of its plan: its length is 0."""
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -365,16 +393,16 @@ class FinishedSampler:
         return {"position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on there."""
+        """Continue there."""
         self.position = state["position"]
 
 
 class Scale(FinishedSampler):
-    """A loss scaler, for all that matters here."""
+    """A stand-in for a loss scaler."""
 
 
 def parts_of(seed: int, lr: float, decay: float, position: int, scale: int | None) -> Any:
-    """A run's parts; the configured lr and decay are in the optimizer's two groups."""
+    """A run's parts; the optimizer's two groups have the configured lr and decay."""
     import torch
 
     model = OddNet(seed=seed)
@@ -412,7 +440,7 @@ def restore_body(context: RankContext, learner: SimpleNamespace) -> Any:
     state = learner.build_checkpoint(old, **facts)
     keys = {n: value if n in facts else isinstance(value, dict) for n, value in state.items()}
     torch.save(state, folder / "state.pt")
-    new = parts_of(2, lr=0.02, decay=0.1, position=0, scale=7)  # fp16 is new
+    new = parts_of(2, lr=0.02, decay=0.1, position=0, scale=7)  # autocast changed to fp16
     nothing = outcome(lambda: learner.restore_if_present(None, new, device) is None)
     loaded = outcome(lambda: learner.restore_if_present(folder, new, device)["step"])
     names = ["lr", "weight_decay", "betas"]
@@ -452,7 +480,7 @@ def restore_body(context: RankContext, learner: SimpleNamespace) -> Any:
 
 
 class Hostile:
-    """Makes a folder when it is unpickled without care."""
+    """Makes a folder when something unpickles it carelessly."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -464,7 +492,7 @@ class Hostile:
 def restore_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """All of the state, into the parts that are there, under today's settings."""
+    """All of the state, into the parts that exist, with the configured settings."""
     answer = reports[0].answer
     wanted: dict[str, Any] = {
         "model": True,
@@ -477,16 +505,18 @@ def restore_judge(
     if differ:
         yield Finding(
             "state-left-out",
-            f"of a run at the end of its plan, the state has no right {some(differ)}",
-            "weights alone are no checkpoint: every part has a state in it",
-            "at how a part that is absent is told from one that is there",
+            f"for a run at the end of its plan, build_checkpoint returned a wrong or missing "
+            f"{some(differ)}",
+            "weights alone are not a checkpoint: the state of every part is in it",
+            "at how you distinguish a part that is None from one that is falsy",
         )
     if answer["nothing"] != {"value": True} or answer["loaded"] != {"value": 12}:
         yield Finding(
             "not-restored",
-            f"without a checkpoint: {answer['nothing']}; with one that has no "
-            f"scaler's state, into a run with a scaler: {answer['loaded']}",
-            "a part may be new or gone; the rest is restored all the same",
+            f"without a folder, restore_if_present {said(answer['nothing'], is_none=True)}; "
+            "from a checkpoint without a scaler's state, into a run with a scaler, it "
+            f"{said(answer['loaded'])}",
+            "a part may be new or gone; everything else is restored anyway",
             "at parts and states that are None",
         )
         return
@@ -496,33 +526,35 @@ def restore_judge(
     if what:
         yield Finding(
             "not-restored",
-            f"differs from what was saved: {what}",
-            "a resume goes on from the saved state",
-            "at each part",
+            f"after the restore, this differs from what was saved: {what}",
+            "a resume continues from the saved state",
+            "at what you load into which part",
         )
     if answer["settings"] != [[0.02, 0.1, [0.8, 0.99]], [0.02, 0.0, [0.8, 0.99]]]:
         yield Finding(
             "old-hyperparameters",
-            f"configured lr 0.02, decay 0.1 and 0, betas (0.8, 0.99); "
-            f"after the restore the groups have {answer['settings']}",
-            "what was configured for this start takes effect, not what was saved",
-            "at what an optimizer's state dict holds besides its moments",
+            "lr 0.02, decay 0.1 and 0, and betas (0.8, 0.99) were configured; after the "
+            f"restore the groups have {answer['settings']}",
+            "the settings configured for this start take effect, not the saved ones",
+            "at what an optimizer's state dict contains besides its moments",
         )
         return
     difference, name = largest_difference(*answer["next"])
     if not difference < 1e-6:
         yield Finding(
             "not-restored",
-            f"the next step ends {difference:.2g} away in {name}",
-            "the next step is the one that the uninterrupted run would have taken",
+            f"the first step after the restore differs by {difference:.2g} in {name} from the "
+            "one the uninterrupted run would have taken",
+            "a resume continues from the saved state, including the optimizer's",
             "at the optimizer's moments, and at which parameters they belong to",
         )
     if answer["ran"] or "raised" not in answer["hostile"]:
         yield Finding(
             "runs-code",
-            "a state.pt with a call in it was read, and the call was made",
-            "a checkpoint is data; reading it runs nothing",
-            "at how the file is loaded",
+            "a state.pt contained a pickled call, and restore_if_present "
+            f"{'ran it' if answer['ran'] else 'did not raise'}",
+            "a checkpoint is data: reading it runs nothing",
+            "at how you load the file",
         )
 
 
@@ -530,7 +562,7 @@ def restore_judge(
 
 
 def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Rank 1 comes late to a save that works, then to one that fails."""
+    """Rank 1 is late for a save that works, then for one that fails."""
     import torch
 
     close_answers(context)
@@ -565,46 +597,47 @@ def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
 def save_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """One writer, every rank's streams, one outcome."""
+    """One writer, every rank's random state, one outcome."""
     answers = [report.answer for report in reports]
     if not all(report.has_answer for report in reports):
         alone = [report.rank for report in reports if report.of("failed")]
         if alone and len(alone) < len(reports):
-            yield raised_alone(f"only rank {some(alone)} came out of it")
+            yield raised_alone(f"only rank {some(alone)} returned from save_checkpoint")
         return
     for rank, answer in enumerate(answers):
         if len(answer["calls"]) != (rank == 0) or answer["fails"] > (rank == 0):
             yield Finding(
                 "wrong-writer",
-                f"rank {rank} of {len(answers)} called writer.save "
-                f"{len(answer['calls'])} time(s) for one checkpoint",
-                "rank 0 writes for all, once",
-                "at who writes",
+                f"rank {rank} of {len(answers)} called writer.save {len(answer['calls'])} "
+                "time(s) for one checkpoint",
+                "rank 0 writes for all ranks, once",
+                "at which ranks write",
             )
             return
-    # Whoever has the others' states has waited for them: a save cannot come too early.
+    # Having every rank's state proves that all have arrived: the save can't be too early.
     states, _ = answers[0]["calls"][0]
     if states != [answer["mine"] for answer in answers]:
         yield Finding(
             "random-states",
-            f"rank 0 saved {len(states)} random state(s) for {len(answers)} "
-            "ranks, not those of ranks 0, 1, ...",
-            "each rank draws from a stream of its own, and a resume continues every one",
-            "at whose state is handed to the writer",
+            f"rank 0 passed {len(states)} random state(s) to writer.save for {len(answers)} "
+            "ranks; they are not those of ranks 0 and 1, in this order",
+            "each rank has its own random numbers, and a resume continues all of them",
+            "at whose random state you pass to the writer",
         )
     texts = [answer["result"].get("raised", "") for answer in answers]
     bad = [r for r, t in enumerate(texts) if not t or "gloo" in t or "onnection" in t]
     if bad or any(answer["waited"] for answer in answers):
-        yield raised_alone(f"rank {some(bad)} learnt nothing of it in 1 s")
+        yield raised_alone(f"rank {some(bad)} was not notified within 1 s")
 
 
 def raised_alone(what: str) -> Finding:
     """The save has failed on rank 0."""
     return Finding(
         "raised-alone",
-        f"the disk was full on rank 0: {what}",
-        "what fails on one rank is raised on all, or the others wait in their next collective",
-        "at what rank 0 tells the others about the save",
+        f"the save failed on rank 0 (disk full), and {what}",
+        "if a save fails on one rank, every rank raises, or the others hang in the next "
+        "collective",
+        "at how the other ranks learn about the outcome of the save",
     )
 
 

@@ -15,11 +15,12 @@ from rehearsal.engine.rank import CHANGES, WRITES
 def die_at_each_file_operation(
     prepare: Callable[[int], Path], act: Callable[[Path], None], at_most: int = 40
 ) -> Iterator[tuple[Path, str]]:
-    """Run ``act`` in copies of this process, the n-th of which dies before its n-th change of a
-    file; give each folder that is left, and where it died. The last one lives.
+    """Run ``act`` in copies of this process; the n-th dies before its n-th file operation.
+
+    Yields the folder that each leaves behind, and where it died. The last one lives.
 
     Args:
-        prepare: makes the folder of the n-th.
+        prepare: makes the folder for the n-th copy.
     """
     for number in range(1, at_most):
         folder = prepare(number)
@@ -58,7 +59,7 @@ def _die_before_change(number: int, writer: int) -> None:
         elif event in CHANGES:
             count(f"the {event.removeprefix('os.')} of", arguments[0])
 
-    def counted(fd: Any) -> None:  # a kill loses no page of the cache: nothing to wait for
+    def counted(fd: Any) -> None:  # a kill loses nothing from the page cache
         number = fd if isinstance(fd, int) else fd.fileno()
         count("the fsync of", os.readlink(f"/proc/self/fd/{number}"))
 

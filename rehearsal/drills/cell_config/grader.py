@@ -1,4 +1,4 @@
-"""Bad settings refused by name, sizes derived, one digest for one training."""
+"""Bad settings are refused by name, sizes are derived, equal trainings have equal digests."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .fresh_interpreter import FreshInterpreter
 
 CODES = {
     "good-value-refused": "a value on its bound, or an int for a float, is refused",
-    "bad-value-accepted": "a value of the wrong type or out of its bounds makes a config",
-    "wrong-error": "a bad value raises something else than ValueError",
+    "bad-value-accepted": "a value of the wrong type or out of its bounds is accepted",
+    "wrong-error": "a bad value raises something other than ValueError",
     "message-without-name": "the error does not name the setting and its value",
     "not-frozen": "a setting can be changed after its checks",
-    "wrong-global-batch": "global_batch_size is not what a step trains",
+    "wrong-global-batch": "global_batch_size is not the number of samples in a step",
     "digest-of-the-process": "the digest differs between interpreters",
     "digest-of-the-rank": "the digest differs between ranks",
     "digest-of-the-place": "paths, workers or log intervals change the digest",
-    "digest-of-the-cut": "another cut of the same global batch changes the digest",
-    "digest-of-the-spelling": "1 and 1.0 give two digests",
-    "two-trainings-one-digest": "trainings that differ share a digest",
+    "digest-of-the-cut": "splitting the same global batch differently changes the digest",
+    "digest-of-the-spelling": "1 and 1.0 give different digests",
+    "two-trainings-one-digest": "two different trainings share a digest",
 }
 Changes = dict[str, Any]
 BASE: Changes = {
@@ -90,7 +90,7 @@ BAD: list[Changes] = [
     {"world_size": 0},
     {"log_every": 0},
 ]
-# Settings, and the samples of a step that follow from them.
+# Settings, and the number of samples in a step that follows from them.
 BATCHES: list[tuple[Changes, int]] = [
     ({}, 48),
     ({"grad_accum_steps": 1}, 16),
@@ -98,7 +98,7 @@ BATCHES: list[tuple[Changes, int]] = [
     ({"pinned_global_batch_size": 30}, 30),
     ({"pinned_global_batch_size": 500}, 500),
 ]
-# By the code of a difference: changes that leave the digest alone.
+# Changes that must not change the digest, with the end of the code if they do.
 SAME: list[tuple[str, Changes]] = [
     ("place", {"run_dir": Path("elsewhere")}),
     ("place", {"num_workers": 4}),
@@ -107,7 +107,7 @@ SAME: list[tuple[str, Changes]] = [
     ("cut", {"world_size": 1, "micro_batch_size": 16}),
     ("cut", {"world_size": 7, "pinned_global_batch_size": 48}),
 ]
-# No two of these are one training: values that differ, or that two settings have exchanged.
+# No two of these are the same training: values differ, or two settings swap theirs.
 OTHERS: list[Changes] = [
     {},
     {"data": "digits"},
@@ -129,7 +129,7 @@ OTHERS: list[Changes] = [
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Make many configs; have an interpreter with another hash seed make one."""
+    """Make many configs, and one in an interpreter with a different hash seed."""
     close_the_answer(context, "trainer_core.config", ["TrainConfig"])
 
     def make(**changes: Any) -> Any:
@@ -171,68 +171,71 @@ def said(settings: Mapping[str, Any]) -> str:
 
 
 def value_findings(answer: Mapping[str, Any]) -> Iterable[Finding]:
-    """About what is refused, and how."""
-    rule = "a config that exists is a good one; a bad value fails here, by name"
+    """What is refused, and how."""
+    rule = "a config that exists is valid: a bad value fails here, by name"
     for changes, outcome in zip(GOOD, answer["good"], strict=True):
         if outcome:
-            found = f"{said(changes or BASE)} is refused: {outcome[0]}: {outcome[2][:160]}"
-            yield Finding("good-value-refused", found, rule, "at the bounds: both are inside")
+            found = f"{said(changes or BASE)} is valid, but raised {outcome[0]}: "
+            found += outcome[2][:160]
+            rule = "bounds are inclusive, and an int is accepted where a float is expected"
+            look = f"at the check of {next(iter(changes), 'each setting')}"
+            yield Finding("good-value-refused", found, rule, look)
             return
     for changes, outcome in zip(BAD, answer["bad"], strict=True):
         name, value = next(iter(changes.items()))
         found = f"{said(changes)} is accepted"
         if outcome is None:
-            look = f"at what {name} is compared with, and what comes of {value!r} there"
+            look = f"at what you compare {name} with, and at what {value!r} answers to that"
             yield Finding("bad-value-accepted", found, rule, look)
             continue
-        found, text = f"{said(changes)} raises {outcome[0]}: {outcome[2][:120]}", outcome[2]
+        found, text = f"{said(changes)} raised {outcome[0]}: {outcome[2][:120]}", outcome[2]
         if not outcome[1]:
-            look = "at which class of error a caller, and python -O, can rely on"
+            look = "at which exception a caller can rely on, even under python -O"
             yield Finding("wrong-error", found, rule, look)
         elif name not in text.replace("-", "_") or str(value) not in text:
-            look = "at the message: which setting, with which value?"
+            look = "at the message: does it say which setting, and which value?"
             yield Finding("message-without-name", found, rule, look)
     if not answer["frozen"]:
-        found = "seed = -1 can be set on a config that exists"
-        yield Finding("not-frozen", found, rule, "at what may happen after the checks")
+        found = "config.seed = -1 works on an existing config"
+        yield Finding("not-frozen", found, rule, "at what can change after the checks")
 
 
 def digest_findings(first: Mapping[str, Any], last: Mapping[str, Any]) -> Iterable[Finding]:
-    """About the digests of ranks 0 and 1."""
-    rule, digest = (
-        "equal trainings have equal digests, in every process that asks",
-        first["digest"],
-    )
+    """The digests of ranks 0 and 1."""
+    rule, digest = ("equal trainings have equal digests, in every process", first["digest"])
     if digest != first["elsewhere"]:
-        found = f"one config: {digest[:16]} in the rank, {first['elsewhere'][:16]} in another"
-        look = "at what Python salts anew in each process"
-        yield Finding("digest-of-the-process", f"{found} interpreter", rule, look)
+        found = f"the same config has the digest {digest[:16]} in a rank and "
+        found += f"{first['elsewhere'][:16]} in a new interpreter"
+        look = "at what Python salts in each process"
+        yield Finding("digest-of-the-process", found, rule, look)
     if digest != last["digest"]:
-        found = f"one config: {digest[:16]} on rank 0, {last['digest'][:16]} on rank 1"
-        yield Finding("digest-of-the-rank", found, rule, "at what the ranks are told apart by")
+        found = f"the same config has the digest {digest[:16]} on rank 0 and "
+        found += f"{last['digest'][:16]} on rank 1"
+        yield Finding("digest-of-the-rank", found, rule, "at what differs between ranks")
     for (what, changes), other in zip(SAME, first["same"], strict=True):
         if digest != other:
-            found = f"{said(changes)} instead of {said({n: BASE[n] for n in changes})}"
-            look = "at which settings enter, and in which form the batch does"
-            yield Finding(f"digest-of-the-{what}", f"{found}: another digest", rule, look)
+            found = f"{said(changes)} instead of {said({n: BASE[n] for n in changes})} changes "
+            look = "at which settings go into the digest, and in which form the batch does"
+            yield Finding(f"digest-of-the-{what}", f"{found}the digest", rule, look)
     if len(set(first["files"])) > 1:
-        found = "data='tokens:/a/x' and data='tokens:/b/x' have two digests"
-        yield Finding("digest-of-the-place", found, rule, "at what of data enters")
+        found = "data='tokens:/a/x' and data='tokens:/b/x' have different digests"
+        yield Finding("digest-of-the-place", found, rule, "at which part of data goes in")
     if len(set(first["spellings"])) > 1:
-        found = "learning_rate=1 and learning_rate=1.0 have two digests"
-        yield Finding("digest-of-the-spelling", found, rule, "at the text of both")
+        found = "learning_rate=1 and learning_rate=1.0 have different digests"
+        yield Finding("digest-of-the-spelling", found, rule, "at how each is written as text")
     seen: dict[str, Changes] = {}
     for changes, other in zip(OTHERS, first["others"], strict=True):
         if other in seen:
-            found = f"one digest for {said(seen[other]) or 'the base'} and for {said(changes)}"
-            rule = "a resume compares digests: two trainings must not share one"
-            look = "at what enters, and whether the values stay apart in it"
+            found = f"{said(seen[other]) or 'the base config'} and {said(changes)} have the "
+            found += "same digest"
+            rule = "a resume compares digests, so two trainings must not share one"
+            look = "at which settings go in, and at what separates their values"
             yield Finding("two-trainings-one-digest", found, rule, look)
         seen[other] = changes
 
 
 def findings(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
-    """All, in the order in which they explain each other."""
+    """All findings; earlier ones explain later ones."""
     answer = reports[0].answer
     for report in reports:
         yield from value_findings(report.answer)
@@ -241,8 +244,8 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
             names = [*(n for n in BASE if "batch" in n), "grad_accum_steps", "world_size"]
             cut = said({name: (BASE | changes)[name] for name in names})
             rule = "the global batch is the number of samples in one optimizer step"
-            look = "at what multiplies, and at the setting that overrules it"
-            found = f"{cut}: global_batch_size is {found}"
+            look = "at what you multiply, and at the setting that overrides it"
+            found = f"with {cut}, global_batch_size is {found}"
             yield Finding("wrong-global-batch", found, rule, look)
     yield from digest_findings(answer, reports[-1].answer)
 

@@ -1,7 +1,7 @@
-"""Each sample once per epoch for any number of ranks, and a position that only commits move.
+"""Each sample once per epoch at any world size, and a position that only commit moves.
 
-n = 23 samples, G = 7 in a step: four steps an epoch, and no rank of five has more than one
-sample of the last. One process plays all ranks of a job: a sampler needs no group.
+n = 23 samples and G = 7: four steps per epoch, and in the last one no rank of five has more
+than one sample. One process plays all ranks of a job, since a sampler needs no group.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, FindingTable
 from .cpu_limit import at_most
 
-ONCE = "one epoch deals each sample to exactly one rank, once"
-POSITION = "the position counts completed optimizer steps, and commit alone moves it"
+ONCE = "in each epoch, each sample goes to exactly one rank, once"
+POSITION = "the position counts completed optimizer steps, and only commit moves it"
 # code: meaning; rule; where to look
 TABLE = FindingTable(
     {
         "never-ends": (
             "iterating without a commit yields more than the plan",
-            "a loader fetches ahead of the training: iterating does not wait for commits",
-            "at what the loop asks for before each step",
+            "a loader fetches ahead of training, so iterating doesn't wait for commits",
+            "at what the loop checks before each step",
         ),
-        "order-by-chance": (
-            "two samplers with equal arguments deal other samples",
-            "every rank computes the order alike, from dataset, seed and epoch",
-            "at where the shuffle has its randomness from",
+        "order-not-reproducible": (
+            "two samplers with equal arguments deal different samples",
+            "every rank computes the same order from dataset size, seed and epoch",
+            "at which random generator the shuffle uses",
         ),
         "moves-global-random-state": (
-            "dealing changes torch's or Python's global random state",
-            "dropout draws from the global state, and a resume must find it as it was left",
-            "at the generator of the shuffle",
+            "iterating changes torch's or Python's global random state",
+            "dropout draws from the global state, and a resume must find it unchanged",
+            "at which random generator the shuffle uses",
         ),
         "ranks-out-of-step": (
             "the ranks yield different numbers of micro-batches",
-            "a rank that runs fewer backward passes leaves the others waiting in theirs",
-            "at steps in which a rank has few samples, or none",
+            "if one rank runs fewer backward passes, the others wait in theirs",
+            "at steps in which a rank has few samples or none",
         ),
         "micro-batch-too-large": (
-            "a micro-batch exceeds micro_batch_size",
+            "a micro-batch has more than micro_batch_size samples",
             "micro_batch_size is what fits in a device's memory",
-            "at how a share is cut",
+            "at how you split a share",
         ),
         "wrong-epoch": (
-            "a key's epoch is not the one in which its step is trained",
-            "augmentation follows from seed, epoch and sample",
-            "at the pair that is yielded",
+            "a pair has the wrong epoch",
+            "augmentation depends on seed, epoch and sample",
+            "at the pair you yield",
         ),
         "trained-twice": (
             "a sample is dealt more than once in an epoch",
             ONCE,
-            "at where a step begins, and at what fills a share",
+            "at where a step begins, and at what fills up a share",
         ),
         "never-trained": (
             "a sample of an epoch is dealt to no rank",
@@ -72,33 +72,33 @@ TABLE = FindingTable(
         ),
         "step-depends-on-ranks": (
             "the samples of a step change with the number of ranks",
-            "a step exists before it is dealt, so that the ranks may change between two steps",
-            "at what is cut first: the epoch into steps, or the epoch into ranks",
+            "a step is defined before it is split, so world size may change between two steps",
+            "at what you split first: the epoch into steps, or the epoch among ranks",
         ),
         "uneven-shares": (
-            "a rank has more of a step than its share",
+            "a rank has more than its share of a step",
             "all ranks wait for the one with the most samples",
-            "at how a step is dealt",
+            "at how you split a step among the ranks",
         ),
         "same-order-each-epoch": (
-            "two epochs have one order",
-            "each epoch has an order of its own, or the model learns the order",
+            "two epochs use the same order",
+            "each epoch has its own order, or the model learns the order",
             "at what the order is made from",
         ),
         "orders-alias": (
-            "two seeds share an order, in the same or in another epoch",
+            "two seeds share an order, in the same epoch or in different ones",
             "an order belongs to one pair of seed and epoch",
-            "at how the two numbers become one",
+            "at how you combine the two numbers into one",
         ),
         "wrong-length": (
             "len() is not the number of micro-batches left",
-            "len() is what an iteration begun now yields",
-            "at what len() counts from",
+            "len() is the number of lists that an iteration started now would yield",
+            "at where len() starts counting",
         ),
         "position-moves-on-fetch": (
             "the position moves when something iterates",
             POSITION,
-            "at what happens when something is yielded",
+            "at what changes when you yield",
         ),
         "wrong-position": (
             "after k commits the state's position is not k",
@@ -107,28 +107,28 @@ TABLE = FindingTable(
         ),
         "commit-disturbs-iteration": (
             "a commit changes what a running iteration yields",
-            "what a loader has fetched ahead and what comes next do not depend on commits",
-            "at what an iteration reads after its first line",
+            "a running iteration doesn't depend on commits: a loader has already fetched ahead",
+            "at what an iteration reads after it has started",
         ),
         "iterates-from-elsewhere": (
             "a new iteration does not begin at the position",
-            "an iteration goes from the position to the end of the plan",
+            "an iteration runs from the position to the end of the plan",
             "at where the loop starts the second time",
         ),
         "resume-repeats": (
-            "after a resume samples of completed steps are dealt again",
-            "completed steps stay completed, at any number of ranks",
-            "at what load_state_dict makes of the position",
+            "after a resume, samples of completed steps are dealt again",
+            "completed steps stay completed, at any world size",
+            "at what load_state_dict does with the position",
         ),
         "resume-skips": (
-            "after a resume samples that nobody trained are left out",
-            "what was not trained before a resume is trained after it, at any number of ranks",
-            "at what load_state_dict makes of the position",
+            "after a resume, samples that were never trained are left out",
+            "whatever wasn't trained before a resume is trained after it, at any world size",
+            "at what load_state_dict does with the position",
         ),
         "replays-the-past": (
-            "starting at a far position costs as much as the steps before it",
-            "a restart computes where it is; it does not walk there",
-            "at what runs before the first micro-batch of a resume",
+            "resuming at a late position costs as much as the steps before it",
+            "a restart computes its position; it doesn't walk there",
+            "at what runs before a resume's first micro-batch",
         ),
     }
 )
@@ -136,7 +136,7 @@ CODES = TABLE.codes
 NUM_SAMPLES, BATCH, MICRO, EPOCHS = 23, 7, 2, 3
 STEPS = -(-NUM_SAMPLES // BATCH)  # per epoch
 PLAN = STEPS * EPOCHS
-WORLD_SIZES = ([1, 3], [2, 5])  # looked at by rank 0, by rank 1
+WORLD_SIZES = ([1, 3], [2, 5])  # checked by rank 0, by rank 1
 SEEDS = (3, 1, 2, 3)
 COMMITTED = 5  # in the middle of the second epoch
 FAR_EPOCH = 300_000_000
@@ -156,7 +156,7 @@ def close_answers(context: RankContext) -> None:
 def sampler_of(
     learner: SimpleNamespace, rank: int, world_size: int, seed: int = 3, epochs: int = EPOCHS
 ) -> Any:
-    """The learner's, made as a run makes it."""
+    """The learner's sampler, made as a run makes it."""
     cfg = TrainConfig(
         dataset_size=NUM_SAMPLES,
         seed=seed,
@@ -170,17 +170,17 @@ def sampler_of(
 
 
 def taken(sampler: Any, most: int = 200) -> list[Keys]:
-    """Micro-batches of an iteration begun now."""
+    """The micro-batches of an iteration started now."""
     return [[[int(e), int(s)] for e, s in keys] for keys in islice(iter(sampler), most)]
 
 
 def flat(batches: list[Keys]) -> Keys:
-    """Their keys, one after another."""
+    """Their keys in one list."""
     return [key for keys in batches for key in keys]
 
 
 def deal(learner: SimpleNamespace, world_size: int, position: int = 0) -> dict[str, Any]:
-    """What each rank gets from ``position`` on, and how much it expects."""
+    """What each rank gets from ``position`` on, and what len() promises."""
     samplers = [sampler_of(learner, rank, world_size) for rank in range(world_size)]
     if position:
         for sampler in samplers:
@@ -193,7 +193,7 @@ def deal(learner: SimpleNamespace, world_size: int, position: int = 0) -> dict[s
 
 
 def deals(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Deal the whole plan to several numbers of ranks, and that of several seeds to one."""
+    """Iterate the whole plan at several world sizes, and with several seeds on one rank."""
     close_answers(context)
     torch.manual_seed(context.rank)
     random.seed(context.rank)
@@ -207,7 +207,7 @@ def deals(context: RankContext, learner: SimpleNamespace) -> Any:
 
 
 def resumes(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Peek; train some steps through a loader that fetches ahead; resume on other ranks."""
+    """Peek; train some steps through a loader that prefetches; resume at another world size."""
     close_answers(context)
     straight = taken(sampler_of(learner, context.rank, 2))
     sampler = sampler_of(learner, context.rank, 2)
@@ -245,7 +245,7 @@ def resumes(context: RankContext, learner: SimpleNamespace) -> Any:
 
 
 class Plain(Sampler[Keys]):
-    """A sampler's keys as lists, since a class typed in a notebook pickles to no worker."""
+    """A sampler's keys as lists, since workers can't unpickle a class typed in a notebook."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -256,14 +256,14 @@ class Plain(Sampler[Keys]):
 
 
 class Echo(Dataset[list[int]]):
-    """Hands its keys back: a loader then shows what its sampler said."""
+    """Returns its keys, so a loader shows what its sampler said."""
 
     def __getitem__(self, key: Any) -> list[int]:
         return list(key)
 
 
 def as_they_are(batch: Any) -> Any:
-    """Collate nothing."""
+    """A collate function that does nothing."""
     return batch
 
 
@@ -280,74 +280,76 @@ def steps_of(deal: dict[str, Any]) -> list[list[Keys]]:
 
 
 def keys_of(step: list[Keys]) -> list[tuple[int, int]]:
-    """Of all ranks, sorted."""
+    """The keys of all ranks, sorted."""
     return sorted((epoch, sample) for keys in step for epoch, sample in keys)
 
 
 def cover(steps: Sequence[list[Keys]], where: str, codes: tuple[str, str]) -> Iterable[Finding]:
-    """Findings if not every sample of the plan is there exactly once per epoch."""
+    """Findings if a sample of the plan is not there exactly once per epoch."""
     keys = [key for step in steps for key in keys_of(step)]
     for epoch in range(EPOCHS):
         wrong = miscounted((sample for e, sample in keys if e == epoch), NUM_SAMPLES)
         for code, samples in zip(codes, wrong, strict=True):
             if samples:
-                how = "more than once" if samples is wrong.extra else "on no rank"
-                found = (
-                    f"{len(samples)} of {NUM_SAMPLES} samples {how} in epoch {epoch} {where}"
-                )
+                how = "dealt more than once" if samples is wrong.extra else "dealt to no rank"
+                found = f"{len(samples)} of {NUM_SAMPLES} samples are {how} in epoch {epoch} "
+                found += where
                 yield TABLE(code, f"{found}: {some(samples)}")
 
 
 def shape_findings(deal: dict[str, Any]) -> Iterable[Finding]:
-    """How many micro-batches come, and how large they are."""
+    """How many micro-batches there are, and how large."""
     size, counts = len(deal["ranks"]), [len(batches) for batches in deal["ranks"]]
     if max(counts) > PLAN * max(deal["micro_steps"]):
-        found = f"{max(counts)} micro-batches, and more to come, in a plan of {PLAN} steps of "
-        yield TABLE("never-ends", f"{found}{max(deal['micro_steps'])}, without a commit")
+        found = f"without a commit, an iteration yields {max(counts)} micro-batches or more; "
+        found += f"the plan has {PLAN} steps of {max(deal['micro_steps'])}"
+        yield TABLE("never-ends", found)
     if len({*counts}) > 1 or len({*deal["micro_steps"]}) > 1:
-        yield TABLE("ranks-out-of-step", f"{size} ranks yield {some(counts)} micro-batches")
+        found = f"on {size} ranks, the ranks yield {some(counts)} micro-batches"
+        yield TABLE("ranks-out-of-step", found)
     sizes = [len(keys) for batches in deal["ranks"] for keys in batches]
     if (most := max(sizes, default=0)) > MICRO:
-        found = f"{most} samples in one on {size} rank(s), where micro_batch_size is {MICRO}"
+        found = (
+            f"on {size} rank(s) a micro-batch has {most} samples; micro_batch_size is {MICRO}"
+        )
         yield TABLE("micro-batch-too-large", found)
 
 
 def deal_findings(deal: dict[str, Any], alone: dict[str, Any]) -> Iterable[Finding]:
-    """About one number of ranks; ``alone`` is what a single rank gets."""
+    """One world size; ``alone`` is what a single rank gets."""
     size, steps = len(deal["ranks"]), steps_of(deal)
     for number, step in enumerate(steps if len(steps) == PLAN else ()):
         if wrong := [key for key in keys_of(step) if key[0] != number // STEPS]:
-            found = f"{wrong[0]} is dealt in step {number}, with {STEPS} steps in an epoch"
+            found = f"step {number} yields the pair {wrong[0]}; with {STEPS} steps per epoch, "
+            found += f"that step is in epoch {number // STEPS}"
             yield TABLE("wrong-epoch", found)
     yield from cover(steps, f"on {size} rank(s)", ("trained-twice", "never-trained"))
     for number, (step, whole) in enumerate(zip(steps, steps_of(alone), strict=False)):
         ours, theirs = keys_of(step), keys_of(whole)
         if ours != theirs:
             found = f"step {number} trains samples {some([s for _, s in ours], 8)} on {size} "
-            found += f"ranks and {some([s for _, s in theirs], 8)} on one"
+            found += f"ranks, but {some([s for _, s in theirs], 8)} on one"
             yield TABLE("step-depends-on-ranks", found)
         if (share := max(map(len, step))) > -(-len(ours) // size):
-            found = (
-                f"one of {size} ranks has {share} of the {len(ours)} samples of step {number}"
-            )
+            found = f"one of {size} ranks has {share} of the {len(ours)} samples of step "
+            found += f"{number}; an even share is at most {-(-len(ours) // size)}"
             yield TABLE("uneven-shares", found)
     for length, batches in zip(deal["lengths"], deal["ranks"], strict=True):
         if length != len(batches):
-            found = f"len() is {length}, {len(batches)} came, at the run's start"
+            found = f"at the start of a run len() is {length}, but an iteration yields "
+            found += f"{len(batches)} lists"
             yield TABLE("wrong-length", found)
 
 
 def judge_deals(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
-    """Order, cover and shares."""
+    """Order, coverage and shares."""
     answer, orders = reports[0].answer, reports[0].answer["orders"]
     if orders != reports[1].answer["orders"] or orders[0] != orders[-1]:
-        yield TABLE(
-            "order-by-chance", "two samplers with equal arguments deal different orders"
-        )
+        found = "two samplers with equal arguments yield different orders"
+        yield TABLE("order-not-reproducible", found)
     if not answer["is_state_kept"]:
-        yield TABLE(
-            "moves-global-random-state", "the global random state is another after dealing"
-        )
+        found = "after iterating, torch's or Python's global random state has changed"
+        yield TABLE("moves-global-random-state", found)
     deals = {int(size): deal for r in reports for size, deal in r.answer["deals"].items()}
     for deal in deals.values():
         yield from shape_findings(deal)
@@ -359,8 +361,8 @@ def judge_deals(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
             order = str([sample for e, sample in keys if e == epoch])
             if order in seen:
                 code = "same-order-each-epoch" if seen[order][0] == seed else "orders-alias"
-                found = f"seed {seen[order][0]}, epoch {seen[order][1]} and seed {seed}, epoch "
-                yield TABLE(code, f"{found}{epoch} go through the samples in one order")
+                found = f"seed {seen[order][0]} in epoch {seen[order][1]} and seed {seed} in "
+                yield TABLE(code, f"{found}epoch {epoch} use the same order")
             seen[order] = seed, epoch
 
 
@@ -370,49 +372,54 @@ def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]
         peeked, fetched, committed = answer["states"]
         cut = COMMITTED * answer["micro_steps"]
         if peeked or fetched:
-            found = (
-                f"rank {rank}: position {peeked} after a peek at three micro-batches, {fetched}"
+            found = f"rank {rank}: no step was trained, but the position was {peeked} after a "
+            found += (
+                f"peek at three micro-batches, and {fetched} once a loader started fetching"
             )
-            found += " after a loader began to fetch; no step was trained"
             yield TABLE("position-moves-on-fetch", found)
         if committed != COMMITTED:
-            found = f"rank {rank}: position {committed} after {COMMITTED} commits"
+            found = f"rank {rank}: after {COMMITTED} commits the position is {committed}"
             yield TABLE("wrong-position", found)
         if answer["trained"] != answer["straight"][:cut]:
-            found = (
-                f"rank {rank}: {COMMITTED} steps through a loader, committed one by one, are "
-            )
-            yield TABLE("commit-disturbs-iteration", f"{found}not those of a plain iteration")
+            found = f"rank {rank}: {COMMITTED} steps through a loader, each committed, differ "
+            found += "from the same steps of an iteration without commits"
+            yield TABLE("commit-disturbs-iteration", found)
         if answer["again"] != answer["straight"][cut:]:
-            found = f"rank {rank}: after {COMMITTED} commits an iteration begins with "
-            found += f"{answer['again'][:1]}, expected {answer['straight'][cut : cut + 1]}"
+            found = f"rank {rank}: after {COMMITTED} commits a new iteration begins with "
+            found += f"{answer['again'][:1]} instead of {answer['straight'][cut : cut + 1]}"
             yield TABLE("iterates-from-elsewhere", found)
         for length, count, where in [
             (answer["left"], len(answer["again"]), f"after {COMMITTED} commits"),
-            (answer["resumed"]["lengths"][0], len(answer["resumed"]["ranks"][0]), "resumed"),
+            (
+                answer["resumed"]["lengths"][0],
+                len(answer["resumed"]["ranks"][0]),
+                "after a resume",
+            ),
         ]:
             if length != count:
-                yield TABLE("wrong-length", f"len() is {length}, {count} came, {where}")
+                found = f"{where} len() is {length}, but an iteration yields {count} lists"
+                yield TABLE("wrong-length", found)
     done = {
         "ranks": [report.answer["trained"] for report in reports],
         "micro_steps": [report.answer["micro_steps"] for report in reports],
     }
     for answer in (report.answer for report in reports):
         resumed = answer["resumed"]
-        where = f"over {COMMITTED} steps on 2 ranks and the rest on {len(resumed['ranks'])}"
+        where = f"of {COMMITTED} steps on 2 ranks and the rest on {len(resumed['ranks'])}"
         steps = steps_of(done) + steps_of(resumed)
         yield from cover(steps, where, ("resume-repeats", "resume-skips"))
         if any(answer["after_the_end"]):
-            found = f"a plan of {PLAN} steps, resumed at position {PLAN}, yields more"
+            found = f"resumed at position {PLAN}, the end of a plan of {PLAN} steps, an "
+            found += "iteration still yields samples"
             yield TABLE("resume-repeats", found)
         if answer["far"] is None:
-            found = (
-                f"the first micro-batch at position {FAR_EPOCH * STEPS} did not come in 0.5 s"
-            )
-            yield TABLE("replays-the-past", f"{found} of computing")
+            found = f"resumed at position {FAR_EPOCH * STEPS:,}, the first micro-batch took "
+            found += "more than 0.5 s of CPU time"
+            yield TABLE("replays-the-past", found)
         elif {epoch for keys in answer["far"] for epoch, _ in keys} != {FAR_EPOCH}:
-            found = f"position {FAR_EPOCH * STEPS} begins with {answer['far'][:2]}"
-            yield TABLE("wrong-epoch", f"{found}; with {STEPS} steps it is epoch {FAR_EPOCH}")
+            found = f"resumed at position {FAR_EPOCH * STEPS:,}, an iteration begins with "
+            found += f"{answer['far'][:2]}; with {STEPS} steps per epoch, that is epoch "
+            yield TABLE("wrong-epoch", f"{found}{FAR_EPOCH:,}")
 
 
 SCENARIOS = [

@@ -1,6 +1,6 @@
-"""Identity from the environment, two attempts in one process, a resume bit for bit.
+"""Identity from the environment, two attempts in one process, a bit-identical resume.
 
-Two nodes are played with LOCAL_RANK, GPUs with a torch.cuda that only takes notes.
+LOCAL_RANK simulates two nodes, and a torch.cuda that only records calls simulates GPUs.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from rehearsal.kit.observe.waiting import wait_until
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, FindingTable
 
-WHO = "the launcher's environment says who a rank is; alone, a process is rank 0 of 1"
+WHO = "identity comes from the launcher's environment; a process alone is rank 0 of 1"
 # code: meaning; rule; where to look
 TABLE = FindingTable(
     {
         "wrong-identity": (
-            "rank, local rank, world size or device are not those of the environment",
+            "rank, local rank, world size or device does not match the environment",
             WHO,
-            "at which variable each number is read from",
+            "at which variable you read each number from, and at what this process sees",
         ),
         "group-of-one": (
             "a single process joins a group",
-            "a group is for peers; a notebook has no launcher",
-            "at what happens where the launcher's variables are missing",
+            "a process without peers needs no group, and a notebook has no launcher",
+            "at what happens if the launcher's variables are missing",
         ),
         "wrong-backend": (
-            "the group cannot carry what the device needs",
-            "tensors on a GPU travel by nccl, those on the CPU by gloo",
-            "at what chooses the backend",
+            "the group's backend does not fit the device",
+            "tensors on a GPU need nccl, tensors on the CPU need gloo",
+            "at what decides the backend",
         ),
         "group-before-device": (
             "a collective can run before the rank has selected its GPU",
@@ -54,34 +54,34 @@ TABLE = FindingTable(
             "at when the GPU is selected, and at what can run before that",
         ),
         "timeout-ignored": (
-            "the group does not have cfg.dist_timeout_s",
-            "how long ranks wait for a dead one is a setting, not a default",
-            "at what the group is told",
+            "the group does not use cfg.dist_timeout_s",
+            "how long ranks wait for a dead peer is a setting, not the backend's default",
+            "at the arguments of init_process_group",
         ),
         "accepts-the-impossible": (
-            "a world size or a number of GPUs that cannot be is accepted",
-            "what cannot work is refused at the start, with a ValueError",
-            "at what is compared before the group is joined",
+            "an impossible world size or GPU count is accepted",
+            "what can't work is refused at the start, with a ValueError",
+            "at what you compare before you join the group",
         ),
         "raises-alone": (
-            "one rank refuses and another goes on",
-            "a rank that raises alone leaves the others waiting for it",
-            "at whether all ranks look at the same numbers",
+            "one rank raises and another does not",
+            "if one rank raises alone, the others wait for it",
+            "at whether all ranks check the same numbers",
         ),
         "ranks-differ": (
             "after wrapping, the ranks hold different weights",
             STAY_EQUAL,
-            "at what makes the ranks start alike",
+            "at what gives the ranks equal weights at the start",
         ),
         "not-the-mean": (
             "a gradient is not the mean over the ranks",
-            "all ranks step on one gradient, the mean",
-            "at what happens to gradients between backward and step",
+            "all ranks step on the same gradient: the mean over ranks",
+            "at what happens to the gradients between backward and step",
         ),
         "random-state-moved": (
-            "wrapping draws from, or sets, the random state",
-            "a start must draw nothing that another start did not: dropout would differ",
-            "at what is fed to the model while it is wrapped",
+            "wrapping draws random numbers, or sets the random state",
+            "a restart must not draw extra random numbers, or its dropout differs",
+            "at what you feed the model while wrapping it",
         ),
         "gradient-left-over": (
             "after wrapping, gradients are not zero",
@@ -91,33 +91,33 @@ TABLE = FindingTable(
         "not-unwrapped": (
             "unwrap does not return the model that was wrapped",
             "checkpoints hold the model's own names, on one rank or on many",
-            "at what unwrap does to a wrapped and to a bare model",
+            "at what unwrap does with a wrapped and with a bare model",
         ),
         "cleanup-waits": (
             "cleanup_dist waits for other ranks",
-            "a rank also leaves when another one is dead, and must not wait for it",
-            "at the collectives of the way out",
+            "a rank must be able to leave while a peer is dead, without waiting for it",
+            "at the collectives on shutdown",
         ),
         "wrapper-outlives-group": (
-            "the wrapper is alive when the group ends",
-            "a wrapper that outlives its group keeps threads, which abort a finished process",
-            "at what still refers to a wrapper that nobody uses",
+            "the DDP wrapper is still alive when the group is destroyed",
+            "a wrapper that outlives its group keeps gloo's threads, which abort the process",
+            "at what still refers to a wrapper that nobody uses any more",
         ),
         "group-left-behind": (
-            "the group exists after cleanup_dist",
-            "who joins, leaves: the next attempt joins anew",
+            "the group still exists after cleanup_dist",
+            "whoever joins must leave, so the next attempt can join",
             "at cleanup_dist",
         ),
         "joins-the-last-attempt": (
-            "a second group meets in the store what the first left there",
-            "the agent's store outlives an attempt: each attempt needs keys that are its own",
-            "at the store that the group is given",
+            "a second group sees the first group's keys in the store",
+            "torchrun's store outlives an attempt, so each attempt needs its own keys",
+            "at the store you pass to init_process_group",
         ),
         "resumed-run-differs": (
-            "a resumed run is not bit for bit the uninterrupted one",
-            "three floats summed in a different order give a different result: fix the "
-            "order, the same after every start",
-            "at how the first backward pass after wrapping lays out gradients, and later ones",
+            "a resumed run does not match the uninterrupted one bit for bit",
+            "three floats summed in a different order give a different result, so the order "
+            "must be the same after every start",
+            "at how DDP lays out gradients in the first backward pass, and in later ones",
         ),
     }
 )
@@ -131,7 +131,7 @@ PATIENCE_S = 3.0
 
 
 class Crossed(nn.Module):
-    """Layers used in another order than they are registered in: backward ends elsewhere."""
+    """Layers that are used in a different order than they are registered in."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ def train(model: nn.Module, inner: nn.Module, steps: Iterable[int], rank: int) -
 
 
 def gradients_of(model: nn.Module) -> dict[str, str]:
-    """Bit for bit; none are zeros."""
+    """Every gradient, bit for bit; zeros if there is none."""
     return {
         name: (torch.zeros_like(p) if p.grad is None else p.grad).numpy().tobytes().hex()
         for name, p in model.named_parameters()
@@ -182,7 +182,7 @@ def gradients_of(model: nn.Module) -> dict[str, str]:
 
 
 def identity_of(info: Any) -> list[Any]:
-    """What a rank has learnt about itself."""
+    """What a rank has learned about itself."""
     return [info.rank, info.local_rank, info.world_size, str(info.device)]
 
 
@@ -197,14 +197,14 @@ def attempts(context: RankContext, learner: SimpleNamespace) -> Any:
     close_answers(context)
     os.environ.update(LOCAL_RANK=str(context.rank % 2), LOCAL_WORLD_SIZE="2")
     cfg = TrainConfig(device="cpu", dist_timeout_s=30.0)
-    gc.freeze()  # a collection looks at what comes now, not at all of torch
+    gc.freeze()  # a collection inspects what is made from now on, not all of torch
     gc.disable()  # only what the learner collects is collected
     first = first_attempt(context, learner, cfg)
     saved = first.pop("saved")
-    # Written down now: the second group may never come about.
+    # Recorded now: the second group may never form.
     context.record("left", is_initialized=dist.is_initialized(), **first)
     info = learner.maybe_init_dist(cfg)
-    dist.barrier()  # all are connected: a quick rank's leave would cut off a slow one's join
+    dist.barrier()  # all are connected, so no quick rank leaves while a slow one joins
     store = dist.distributed_c10d._get_default_store()
     finds = bool(store.check(["left by the first attempt"]))
     model = Crossed(seed=0)
@@ -218,13 +218,13 @@ def attempts(context: RankContext, learner: SimpleNamespace) -> Any:
 
 
 def drop(wrapped: nn.Module) -> None:
-    """Leave it to a reference cycle, as a trainer with hooks, or an exception's frames, do."""
+    """Leave it in a reference cycle, as a trainer with hooks or an exception's frames do."""
     trainer: dict[str, Any] = {"model": wrapped}
     trainer["hook"] = lambda: trainer
 
 
 def first_attempt(context: RankContext, learner: SimpleNamespace, cfg: TrainConfig) -> Any:
-    """What is seen around wrapping, and the weights at the save and at the end."""
+    """What changes around wrapping, and the weights at the save and at the end."""
     info = learner.maybe_init_dist(cfg)
     dist.barrier()
     dist.distributed_c10d._get_default_store().set("left by the first attempt", "")
@@ -248,7 +248,7 @@ def first_attempt(context: RankContext, learner: SimpleNamespace, cfg: TrainConf
     answer["straight"] = weights_of(model)
     drop(wrapped)
     del wrapped
-    # Rank 0 leaves first; the others wait for its note, as long as it may take a slow machine.
+    # Rank 0 leaves first; the others wait for its note, for as long as a slow machine needs.
     note = context.folder / "rank-0-has-left"
     answer["waits"] = context.rank > 0 and not wait_until(note.exists, PATIENCE_S)
     learner.cleanup_dist()
@@ -266,7 +266,7 @@ def whole_step() -> nn.Module:
 
 
 def alone(learner: SimpleNamespace) -> dict[str, Any]:
-    """One process: started by a launcher, and by nobody."""
+    """One process: with a launcher, and without."""
     answer: dict[str, Any] = {"alone": []}
     kept, cfg = dict(os.environ), TrainConfig(device="cpu")
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
@@ -288,7 +288,7 @@ def alone(learner: SimpleNamespace) -> dict[str, Any]:
 
 
 def starts(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Starts that must be refused, and one with two GPUs that only take notes."""
+    """Starts that must be refused, and starts with GPUs that only record calls."""
     close_answers(context)
     gc.freeze()
     answer = alone(learner)
@@ -310,7 +310,7 @@ def starts(context: RankContext, learner: SimpleNamespace) -> Any:
         timeout = kwargs.get("timeout")
         told = [str(backend), str(kwargs.get("device_id"))]
         notes.append(["join", *told, timeout and timeout.total_seconds()])
-        # As a real group does: nobody is through before all have come.
+        # As in a real group, nobody gets through before all have arrived.
         arrivals = [turns[-1].with_suffix(f".{rank}") for rank in range(context.world_size)]
         arrivals[context.rank].touch()
         wait_until(lambda: all(arrival.exists() for arrival in arrivals), PATIENCE_S)
@@ -325,7 +325,7 @@ def starts(context: RankContext, learner: SimpleNamespace) -> Any:
     torch.cuda.set_device = sets
     dist.init_process_group = joins
     dist.barrier = dist.all_reduce = meets
-    other = 1 - context.rank  # so that rank and local rank are told apart
+    other = 1 - context.rank  # so rank and local rank differ
     cuda = start({"device": "auto", "dist_timeout_s": 77.0}, 2, LOCAL_RANK=other)
     devices = [str(info.device) for info in infos]
     seen = list(notes)
@@ -361,13 +361,13 @@ def judge_alone(answer: Mapping[str, Any]) -> Iterable[Finding]:
     """No peers, no group."""
     for how, error, has_group, *identities in answer["alone"]:
         if error or has_group:
-            what = f"{error[0]}: {error[2][:120]}" if error else "there is a process group"
+            what = f"it raised {error[0]}: {error[2][:120]}" if error else "it created a group"
             yield TABLE("group-of-one", f"one process, {how}: {what}")
         for who in identities:
             if who != [0, 0, 1, "cpu"]:
                 yield identity_finding(who, [0, 0, 1, "cpu"])
     if not answer["is_unwrapped"]:
-        yield TABLE("not-unwrapped", "one process: unwrap returns another object")
+        yield TABLE("not-unwrapped", "in a single process, unwrap returns a different object")
 
 
 def identity_finding(found: list[Any], expected: list[Any]) -> Finding:
@@ -377,51 +377,59 @@ def identity_finding(found: list[Any], expected: list[Any]) -> Finding:
         ", ".join(f"{n} {v}" for n, v in zip(names, who, strict=True))
         for who in (found, expected)
     ]
-    return TABLE("wrong-identity", f"found {said[0]}; the environment says {said[1]}")
+    return TABLE("wrong-identity", f"maybe_init_dist returned {said[0]} instead of {said[1]}")
 
 
 def judge_starts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
-    """Devices, and what is refused by all."""
+    """Devices, and what every rank must refuse."""
     for report in reports:
         yield from judge_alone(report.answer)
     for what in reports[0].answer["refused"]:
         errors = [report.answer["refused"][what] for report in reports]
         refuses = [bool(error and error[1]) for error in errors]
         if not any(refuses):
-            how = f"raises {errors[0][0]}: {errors[0][2][:100]}" if errors[0] else "is accepted"
+            how = "it was accepted"
+            if errors[0]:
+                how = f"it raised {errors[0][0]}, not ValueError: {errors[0][2][:100]}"
             yield TABLE("accepts-the-impossible", f"{what}: {how}")
         elif not all(refuses):
             rank = refuses.index(True)
-            how = errors[1 - rank][0] if errors[1 - rank] else "nothing"
-            found = f"{what}: rank {rank} raises {errors[rank][0]}, rank {1 - rank} {how}"
+            how = f"raised {errors[1 - rank][0]}" if errors[1 - rank] else "did not raise"
+            found = f"{what}: rank {rank} raised {errors[rank][0]}, rank {1 - rank} {how}"
             yield TABLE("raises-alone", found)
     for rank, answer in enumerate(report.answer for report in reports):
         notes, local_rank = answer["notes"], answer["local_rank"]
         if answer["cuda"]:
-            found = f"two GPUs, two ranks: {answer['cuda'][0]}: {answer['cuda'][2][:160]}"
+            found = "with two GPUs and two ranks, maybe_init_dist raised "
+            found += f"{answer['cuda'][0]}: {answer['cuda'][2][:160]}"
             yield TABLE("wrong-backend", found)
         joins = [note for note in notes if note[0] == "join"]
         expected = f"cuda:{local_rank}"
         if answer["devices"] != [expected] or not joins:
-            found = f"two GPUs, rank {rank} with local rank {local_rank}: device "
-            yield TABLE("wrong-identity", f"{found}{answer['devices']}, joins {joins}")
+            device = answer["devices"][0] if answer["devices"] else "none"
+            found = f"with two GPUs, rank {rank} with local rank {local_rank} has the device "
+            found += f"{device} and joins {len(joins)} group(s)"
+            yield TABLE("wrong-identity", found)
         _, backend, bound, timeout = joins[0]
         if "nccl" not in backend and backend != "None":
-            found = f"two GPUs, rank {rank} on {expected}: the group's backend is {backend}"
+            found = f"with two GPUs, rank {rank} is on {expected}, and the group's backend is "
+            found += backend
             yield TABLE("wrong-backend", found)
         taken = [note[1] for note in notes if note[0] == "device"]
         if bound != expected and taken and taken[0] != local_rank:
-            found = f"two GPUs, rank {rank} with local rank {local_rank} takes GPU {taken[0]}"
+            found = f"with two GPUs, rank {rank} with local rank {local_rank} selects GPU "
+            found += str(taken[0])
             yield TABLE("wrong-identity", found)
         kinds = [note[0] for note in notes]
         at = kinds.index("collective") if "collective" in kinds else len(notes)
         if ["device", local_rank] not in notes[:at] and bound != expected:
             when = "before its first collective" if at < len(notes) else "before it returned"
-            found = f"two GPUs, rank {rank} with local rank {local_rank}: maybe_init_dist "
-            found += f"joined and did not select GPU {local_rank} {when}"
+            found = f"with two GPUs, rank {rank} with local rank {local_rank} joined the group "
+            found += f"and did not select GPU {local_rank} {when}"
             yield TABLE("group-before-device", found)
         if timeout != 77.0:
-            found = f"dist_timeout_s is 77, and the group is told {timeout}"
+            found = f"cfg.dist_timeout_s is 77 s, and the group's timeout is {timeout} s"
+            found = found.replace("None s", "not set")
             yield TABLE("timeout-ignored", found)
     yield from only_gpu_findings([report.answer for report in reports])
 
@@ -447,14 +455,15 @@ def only_gpu_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]
 
 
 def judge_attempts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
-    """In the order in which things happen, from events: the second group may not come about."""
+    """In the order in which things happen. From events, as the second group may never form."""
     left = [event for report in reports for event in report.of("left")]
     if len(left) < len(reports):
-        return  # nothing to compare: how it failed is told
+        return  # nothing to compare; the engine reports how it failed
     yield from wrap_findings(left)
     for rank, (first, report) in enumerate(zip(left, reports, strict=True)):
         if first["waits"]:
-            found = f"rank {rank} stayed for {PATIENCE_S:g} s, and rank 0 could not leave"
+            found = f"rank {rank} stayed in the group for {PATIENCE_S:g} s, and rank 0's "
+            found += "cleanup_dist did not return until it left"
             yield TABLE("cleanup-waits", found)
         for event in report.of("destroyed"):
             if event["live_wrappers"]:
@@ -463,22 +472,23 @@ def judge_attempts(reports: Sequence[RankReport], _: object) -> Iterable[Finding
                 )
                 yield TABLE("wrapper-outlives-group", f"{found}was destroyed")
         if first["is_initialized"]:
-            yield TABLE("group-left-behind", f"rank {rank} is in its group after cleanup_dist")
+            found = f"rank {rank} is still in its group after cleanup_dist"
+            yield TABLE("group-left-behind", found)
     for rank, (first, report) in enumerate(zip(left, reports, strict=True)):
-        again = f"rank {rank}, joining a second time in one process: "
+        again = f"rank {rank}, joining a second time in the same process, "
         if not report.has_answer:
-            why = report.failure.message[:120] if report.failure else "it still waits"
+            why = "is still waiting"
+            if report.failure:
+                why = f"raised {report.failure.kind}: {report.failure.message[:120]}"
             yield TABLE("joins-the-last-attempt", again + why)
             continue
         if report.answer["finds"]:
-            found = "it finds the first group's keys in the store"
+            found = "sees the first group's keys in the store"
             yield TABLE("joins-the-last-attempt", again + found)
         difference, name = largest_difference(first["straight"], report.answer["resumed"])
         if first["straight"] != report.answer["resumed"]:
-            found = (
-                f"{STEPS} steps, and {SAVED_AFTER} and {STEPS - SAVED_AFTER} with a restart "
-            )
-            found += f"between: on {len(left)} ranks {name} differs by {difference:.2g}"
+            found = f"on {len(left)} ranks, {STEPS} steps without a restart and with one after "
+            found += f"step {SAVED_AFTER} differ by up to {difference:.2g}, in {name}"
             yield TABLE("resumed-run-differs", found)
 
 
@@ -487,26 +497,32 @@ def wrap_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
     for rank, answer in enumerate(answers):
         difference, name = largest_difference(answer["start"], answer["wrapped"])
         if difference:
-            found = f"rank {rank} starts up to {difference:.2g} in {name} away from rank 0"
+            found = (
+                f"after wrap_model, the weights of rank {rank} differ from rank 0's initial "
+            )
+            found += f"weights by up to {difference:.2g}, in {name}"
             yield TABLE("ranks-differ", found)
     for rank, answer in enumerate(answers):
         expected = [rank, rank % 2, len(answers), "cpu"]
         if answer["identity"] != expected:
             yield identity_finding(answer["identity"], expected)
         if not answer["is_random_state_kept"]:
-            yield TABLE("random-state-moved", f"rank {rank}: another state after wrap_model")
+            found = f"rank {rank} has a different random state after wrap_model"
+            yield TABLE("random-state-moved", found)
         zeros = {name: "00" * (len(text) // 2) for name, text in answer["left_over"].items()}
         difference, name = largest_difference(answer["left_over"], zeros)
         if difference:
-            found = f"rank {rank}: {name} has gradients up to {difference:.2g} before any step"
+            found = f"on rank {rank}, {name} has a gradient of up to {difference:.2g} before "
+            found += "the first step"
             yield TABLE("gradient-left-over", found)
         if not answer["is_unwrapped"]:
-            found = f"rank {rank}: unwrap of the wrapped or of the bare model is another object"
+            found = f"on rank {rank}, unwrap of the wrapped or of the bare model returns a "
+            found += "different object"
             yield TABLE("not-unwrapped", found)
         difference, name = largest_difference(answer["mean"], answer["gradient"])
         if not difference < 1e-4:
-            found = f"rank {rank}: {name} has a gradient up to {difference:.2g} from the mean"
-            yield TABLE("not-the-mean", f"{found} over {len(answers)} ranks")
+            found = f"on rank {rank}, the gradient of {name} differs by up to {difference:.2g} "
+            yield TABLE("not-the-mean", f"{found}from the mean over {len(answers)} ranks")
 
 
 SCENARIOS = [

@@ -1,4 +1,4 @@
-"""A run undisturbed; the same stopped, killed, resumed, finished; an error on one rank."""
+"""An uninterrupted run; the same stopped, killed, resumed, finished; an error on one rank."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ CODES = {
     "trained-twice": "a sample is trained more than once per epoch",
     "never-trained": "a sample is left out",
     "ranks-differ": "the ranks end with different weights, or after different steps",
-    "wrong-summary": "what run returns is not what it did",
-    "died-of-sigterm": "SIGTERM ends the process instead of the loop",
-    "sigterm-ignored": "the run goes on for long after SIGTERM, or to its end",
-    "stopped-alone": "not all ranks stop after the same step",
-    "stopped-without-saving": "the next start does not go on from the step of the stop",
-    "began-again": "a start begins at the first step, though there is something to go on from",
-    "lost-work": "more steps are trained again than checkpoint_every_steps explains",
-    "another-order": "after a restart a step has other samples than it would have had",
-    "another-outcome": "stopped, killed and resumed is not what undisturbed had been",
-    "touched-finished-run": "a start that finds the run finished trains or writes",
-    "raised-alone": "an error on one rank is not raised on all",
-    "error-swallowed": "an error on one rank is raised on none",
+    "wrong-summary": "what run returns does not match what it did",
+    "killed-by-sigterm": "SIGTERM kills the process instead of ending the loop",
+    "sigterm-ignored": "the run continues for more than two steps after SIGTERM",
+    "stopped-alone": "the ranks do not all stop after the same step",
+    "stopped-without-saving": "the next start does not resume from the step of the stop",
+    "started-over": "a start begins at step 1 although there is a checkpoint",
+    "lost-work": "a kill costs more steps than checkpoint_every_steps explains",
+    "different-order": "after a restart, steps have different samples",
+    "different-outcome": "stopped, killed and resumed does not equal uninterrupted",
+    "touched-finished-run": "starting a finished run trains or writes",
+    "raised-alone": "an error on one rank does not raise on all of them",
+    "error-swallowed": "an error on one rank does not raise at all",
 }
 # Six steps an epoch, the last of 3 samples; saves are due after 5, 6, 10 and 12.
 NUM_SAMPLES, EPOCHS, EVERY, TOTAL = 43, 2, 5, 12
@@ -44,7 +44,7 @@ SHAPES: dict[str, Any] = {"toy": {"input_dim": 6}, "tokens": {"seq_len": 4, "voc
 
 
 def config(context: RankContext, name: str, data: str = "toy") -> Any:
-    """A small run with dropout, in a folder of the check."""
+    """A small run with dropout, in the check's folder."""
     from trainer_core.config import TrainConfig
 
     return TrainConfig(
@@ -70,7 +70,7 @@ def config(context: RankContext, name: str, data: str = "toy") -> Any:
 
 
 class Watch:
-    """Tells by their content which samples go through whatever model the learner trains."""
+    """Recognizes by content which samples go through whatever model the learner trains."""
 
     def __init__(self, context: RankContext, cfg: Any) -> None:
         import torch
@@ -95,7 +95,7 @@ class Watch:
             self.context.record("forward", samples=ids)
 
     def leaves(self, *_: Any) -> None:
-        """Also when the forward pass has raised."""
+        """Also called if the forward pass raised."""
         self.depth -= 1
 
 
@@ -104,7 +104,7 @@ def body_of(name: str) -> Callable[[RankContext, SimpleNamespace], Any]:
 
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
         close_the_answer(context, "trainer_core.launch", ["run", "train_run", "train_loop"])
-        gc.freeze()  # a collection before the group is closed looks at what the run made, only
+        gc.freeze()  # a collection before the group closes inspects only what the run made
         cfg = config(context, name)
         watch = Watch(context, cfg)
         context.record("begins")
@@ -122,14 +122,14 @@ def body_of(name: str) -> Callable[[RankContext, SimpleNamespace], Any]:
 
 
 def together(reports: Sequence[RankReport]) -> list[list[int]]:
-    """The samples of each step that any rank has completed, over all ranks."""
+    """The samples of each step that any rank completed, over all ranks."""
     return samples_by_step(reports)[: most_steps(reports)]
 
 
 def summary_findings(
     reports: Sequence[RankReport], step: int, status: str
 ) -> Iterator[Finding]:
-    """What run has returned, against what was seen."""
+    """What run returned, against what was observed."""
     for report in reports:
         summary, true = report.answer["summary"], report.answer["true"]
         wanted = {"status": status, "step": step, "epoch": step // (TOTAL // EPOCHS)}
@@ -142,17 +142,18 @@ def summary_findings(
         if wrong:
             yield Finding(
                 "wrong-summary",
-                f"rank {report.rank}, {status} at {step}: returned {wrong}",
-                "who starts the job goes by what it returns, on every rank",
-                "at what is returned",
+                f"rank {report.rank} was {status} at step {step}, and run returned the wrong "
+                f"{', '.join(f'{name}={value!r}' for name, value in wrong.items())}",
+                "the launcher relies on the return value of every rank",
+                "at what you return",
             )
             return
 
 
-def undisturbed_judge(
+def uninterrupted_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """Every sample once per epoch, in twelve steps, on ranks that agree."""
+    """Each sample once per epoch, in twelve steps, on ranks that agree."""
     if not all(report.has_answer for report in reports):
         return
     yield from coverage_findings(
@@ -163,7 +164,7 @@ def undisturbed_judge(
 
 
 def agreement_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """Steps and weights of the ranks."""
+    """Whether the ranks agree on steps and weights."""
     counts = [len(report.of("optimizer_step")) for report in reports]
     hashes = {
         report.answer["true"] or report.answer["summary"]["weights_sha256"]
@@ -172,43 +173,43 @@ def agreement_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
     if len(set(counts)) > 1 or len(hashes) > 1:
         yield Finding(
             "ranks-differ",
-            f"optimizer steps per rank: {some(counts)}; different weights: "
-            f"{'yes' if len(hashes) > 1 else 'no'}",
+            f"the ranks took {some(counts)} optimizer steps and ended with "
+            f"{'different' if len(hashes) > 1 else 'equal'} weights",
             STAY_EQUAL,
-            "at what one rank decides for itself",
+            "at what a rank decides on its own",
         )
 
 
 def sigterm_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """All stop after the same step, soon, and say so."""
-    rule = "a SIGTERM on one rank ends the loop of all ranks after the same step, with a save"
+    """All ranks stop soon, after the same step, and report it."""
+    rule = "a SIGTERM on any rank ends the loop of all ranks after the same step, with a save"
     counts = [len(report.of("optimizer_step")) for report in reports]
     if any(report.exitcode == -signal.SIGTERM for report in reports):
         yield Finding(
-            "died-of-sigterm",
-            f"SIGTERM in step {STOP_AT} ended the process of rank 1",
+            "killed-by-sigterm",
+            f"SIGTERM in step {STOP_AT} killed the process of rank 1",
             rule,
-            "at what the signal does in this process",
+            "at what SIGTERM does by default",
         )
         return
     if not all(report.has_answer for report in reports) or len(set(counts)) > 1:
         yield Finding(
             "stopped-alone",
-            f"SIGTERM reached rank 1 in step {STOP_AT}; optimizer steps per "
-            f"rank: {some(counts)}; returned: rank(s) "
+            f"rank 1 received SIGTERM in step {STOP_AT}; the ranks took {some(counts)} steps, "
+            f"and run returned on rank(s) "
             f"{some([r.rank for r in reports if r.has_answer]) or 'none'}",
             rule,
-            "at which ranks know of the signal, and when",
+            "at which ranks know about the signal, and when",
         )
         return
     if counts[0] > STOP_AT + 2:
         yield Finding(
             "sigterm-ignored",
-            f"SIGTERM in step {STOP_AT}, and {counts[0]} steps were taken",
+            f"rank 1 received SIGTERM in step {STOP_AT}, and the ranks took {counts[0]} steps",
             rule,
-            "at who looks at the signal, and how often",
+            "at who checks for the signal, and how often",
         )
         return
     yield from agreement_findings(reports)
@@ -216,7 +217,7 @@ def sigterm_judge(
 
 
 def start_of(steps: Sequence[Sequence[int]], plan: Sequence[Sequence[int]]) -> int | None:
-    """Steps that were complete when this start began, from its first step's samples."""
+    """How many steps were complete when this start began, judging by its samples."""
     first = next((at for at, ids in enumerate(plan) if steps and list(steps[0]) == ids), None)
     if first is None:
         return None
@@ -230,31 +231,31 @@ def start_findings(
     saved: int,
     code: str,
 ) -> Iterator[Finding]:
-    """Where a start went on, given that ``saved`` steps were complete and saved."""
+    """Where a start resumed, given that ``saved`` steps were complete."""
     steps = together(reports)
     at = start_of(steps, plan)
     if at is None and (steps or all(report.has_answer for report in reports)):
         first = steps[0] if steps else []
         yield Finding(
-            "another-order",
-            f"{saved} steps were done; the next start trained samples "
-            f"{some(first, 8)} first, then {len(steps) - 1} step(s) more; undisturbed, no step "
-            "sequence is like that",
-            "a resume goes on after the last saved step, in the same order",
-            "at the position that is restored, and at who counts it on",
+            "different-order",
+            f"{saved} steps were done; the next start first trained samples {some(first, 8)}, "
+            f"then {max(0, len(steps) - 1)} more step(s). The uninterrupted run has no such "
+            "sequence of steps",
+            "a resume continues after the last saved step, in the same order",
+            "at the position you restore, and at what advances it",
         )
     elif at == 0:
         yield Finding(
-            "began-again",
+            "started-over",
             f"{saved} steps were done, and the next start began with step 1",
-            "a start goes on from the newest whole checkpoint",
-            "at what a start looks for",
+            "a start resumes from the newest intact checkpoint",
+            "at what a start looks for, and at what it passes on",
         )
     elif at is not None and not least <= at <= saved:
         yield Finding(
             code,
-            f"{saved} steps were done, the next start began with step {at + 1}, of which "
-            f"step {least + 1} is the first that was to be expected",
+            f"{saved} steps were done; the next start began with step {at + 1} instead of step "
+            f"{least + 1}" + (" or later" if least < saved else ""),
             "a kill costs at most the steps since the last save; a stop costs none",
             "at when the loop saves",
         )
@@ -263,16 +264,16 @@ def start_findings(
 def killed_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """It went on from the stop; it was killed on the way."""
-    plan, stopped = together(earlier["undisturbed"]), len(together(earlier["sigterm"]))
+    """It resumed after the stop and was killed on the way."""
+    plan, stopped = together(earlier["uninterrupted"]), len(together(earlier["sigterm"]))
     yield from start_findings(reports, plan, stopped, stopped, "stopped-without-saving")
 
 
 def resumed_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """It went on from before the kill, to the weights of the run that nobody disturbed."""
-    plan = together(earlier["undisturbed"])
+    """It resumed after the kill and ended with the weights of the uninterrupted run."""
+    plan = together(earlier["uninterrupted"])
     stopped = len(together(earlier["sigterm"]))
     done = stopped + len(together(earlier["killed"]))
     least = max(at for at in (stopped, 10) if at < done)  # the kill came before the last save
@@ -281,22 +282,22 @@ def resumed_judge(
         return
     yield from agreement_findings(reports)
     yield from summary_findings(reports, TOTAL, "done")
-    truth, got = (rs[0].answer["true"] for rs in (earlier["undisturbed"], reports))
+    truth, got = (rs[0].answer["true"] for rs in (earlier["uninterrupted"], reports))
     if truth != got:
         at = start_of(together(reports), plan)
         yield Finding(
-            "another-outcome",
-            f"resumed at step {at}: the weights after step {TOTAL} are not "
-            "those of the undisturbed run",
+            "different-outcome",
+            f"resumed after step {at}, the run ended after step {TOTAL} with weights that "
+            "differ from the uninterrupted run's",
             "killed and resumed equals uninterrupted, bit for bit",
-            "at what the next step depends on: moments, random streams, learning rate",
+            "at what the next step depends on: moments, random state, learning rate",
         )
 
 
 def finished_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """Nothing is trained and no file is touched."""
+    """Nothing is trained and no file is changed."""
     for report in reports:
         kinds = [event["kind"] for event in report.events]
         events = report.events[kinds.index("begins") : kinds.index("ends")]
@@ -305,9 +306,10 @@ def finished_judge(
         if files or steps:
             yield Finding(
                 "touched-finished-run",
-                f"rank {report.rank}: {steps} steps, {some(files, 3)}",
-                "a run that is finished stays as it is, however often it is started",
-                "at what happens before it is known whether anything is left to train",
+                f"starting the finished run, rank {report.rank} took {steps} steps and changed "
+                f"{len(files)} file(s)" + (f": {some(files, 3)}" if files else ""),
+                "a finished run stays unchanged, however often it is started",
+                "at what you do before you know whether anything is left to train",
             )
             return
     yield from summary_findings(reports, TOTAL, "done")
@@ -315,10 +317,10 @@ def finished_judge(
     if names[0] != names[1]:
         yield Finding(
             "wrong-summary",
-            f"weights_sha256 was {names[0][:12]}, and is {names[1][:12]} when "
-            "a finished run is started",
-            "a run's weights are one set",
-            "at what is hashed",
+            f"run returned weights_sha256 {names[0][:12]} when it finished, and "
+            f"{names[1][:12]} when it was started again",
+            "starting a finished run returns the hash of its final weights",
+            "at what you hash",
         )
 
 
@@ -326,7 +328,7 @@ def finished_judge(
 
 
 def error_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """A token out of range, in a sample that rank 1 trains in its third step."""
+    """A token out of range, in a sample that rank 1 trains in step 3."""
     import numpy as np
 
     from trainer_core.data import ResumeAwareDistributedSampler, StepSchedule
@@ -355,16 +357,16 @@ def error_body(context: RankContext, learner: SimpleNamespace) -> Any:
 def error_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """Raised on both, by both."""
+    """Both ranks raise."""
     out = {r.rank: r.of("came_out")[0]["raised"] for r in reports if r.of("came_out")}
-    about = "a sample of rank 1 cannot be read in step 3: "
-    rule = "an error that one rank meets is raised on all of them, before anyone waits for it"
+    about = "rank 1 could not read a sample in step 3, and "
+    rule = "if one rank raises, every rank raises, before any of them waits for it"
     if out and not any(out.values()):
         yield Finding(
             "error-swallowed",
-            about + "run returned on rank(s) " + some(list(out)),
+            about + "run returned without an error on rank(s) " + some(list(out)),
             rule,
-            "at what is done with the exception",
+            "at what you do with the exception",
         )
         return
     raised = [rank for rank, text in out.items() if text and "gloo" not in text]
@@ -374,9 +376,10 @@ def error_judge(
     if len(raised) < len(reports) or alone:
         yield Finding(
             "raised-alone",
-            f"{about}rank(s) {some(raised)} raised it, the other still waited 1 s later",
+            f"{about}only rank(s) {some(raised) or 'none'} raised; 1 s later the other was "
+            "still waiting",
             rule,
-            "at the moment when one rank knows and the other does not",
+            "at the moment when one rank knows and the other doesn't",
         )
 
 
@@ -392,7 +395,7 @@ SCENARIOS = [
         judges_failures=name != "finished",
     )
     for name, body, judge, fault in (
-        ("undisturbed", body_of("alone"), undisturbed_judge, None),
+        ("uninterrupted", body_of("alone"), uninterrupted_judge, None),
         ("sigterm", body_of("again"), sigterm_judge, TERM),
         ("killed", body_of("again"), killed_judge, KILL),
         ("resumed", body_of("again"), resumed_judge, None),

@@ -1,4 +1,4 @@
-"""Phases against the clock around them, percentiles by hand, a log whose writer is killed."""
+"""Phases against a clock of our own, percentiles by hand, a log whose writer is killed."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "swallowed": "an exception in a phase does not leave it",
-    "phase-time": "a phase is billed another time than passed in its blocks",
+    "swallowed": "a phase swallows an exception raised in its block",
+    "phase-time": "a phase's time is not the time spent in its blocks",
     "time-lost": "the phases of a step do not add up to its wall time",
-    "steps-read": "closed steps are not handed out once each, in order, with all phases",
-    "percentile": "p50, p95 or max is not the nearest rank of its phase",
-    "changes-its-input": "summarizing changes the steps it is given",
-    "not-json": "a line that a strict JSON reader refuses",
-    "event-incomplete": "an event lacks a field, or has another value",
-    "sink-left-out": "not every sink gets every event, once",
-    "lost-lines": "events that were logged before a kill are not in the file",
-    "spoilt-line": "the first event after a restart is lost in a line that a kill had cut",
-    "overwritten": "a new start takes the place of earlier lines",
+    "steps-read": "read does not yield each closed step once, in order, with all phases",
+    "percentile": "a p50, p95 or max is not the one by nearest rank",
+    "changes-its-input": "summarize_timers changes the steps it is given",
+    "not-json": "a strict JSON parser rejects a line",
+    "event-incomplete": "a field of an event is missing or has the wrong value",
+    "sink-left-out": "not every sink gets every event exactly once",
+    "lost-lines": "events logged before a kill are not in the file",
+    "corrupted-line": "a truncated line corrupts the first event after a restart",
+    "overwritten": "a new start overwrites earlier lines",
 }
 PHASES = "data_wait h2d forward backward grad_sync optimizer checkpoint other".split()
-SLACK_MS = 0.3  # between two clocks
+SLACK_MS = 0.3  # difference between two clocks
 Span = list[float]  # at least and at most, in milliseconds
 
 
 class Watch:
-    """Bounds of what a phase or a step can have cost, from the clock inside and outside."""
+    """Bounds for the time of each phase and step, from clocks inside and outside of it."""
 
     def __init__(self, learner: SimpleNamespace) -> None:
         self.phase, self.before = learner.phase, time.perf_counter()
@@ -49,7 +49,7 @@ class Watch:
         self.steps: list[Any] = []
 
     def block(self, name: str, seconds: float, error: Exception | None = None) -> None:
-        """A block of that length; with ``error``, one that raises."""
+        """Run a block of that length; with ``error``, one that raises it."""
         outside = time.perf_counter()
         try:
             with self.phase(self.timers, name):
@@ -64,7 +64,7 @@ class Watch:
             span[1] += 1e3 * (time.perf_counter() - outside)
 
     def end_step(self, step: int) -> None:
-        """Close it and note its bounds."""
+        """Close the step and record its bounds."""
         before = time.perf_counter()
         self.timers.end_step(step)
         after = time.perf_counter()
@@ -73,7 +73,7 @@ class Watch:
         self.spans, self.before, self.after = {}, before, after
 
     def read(self) -> list[Any]:
-        """What the timers say of the closed steps."""
+        """What the timers report about the closed steps."""
         return [[step, dict(spent)] for step, spent, *_ in self.timers.read()]
 
 
@@ -120,16 +120,16 @@ def phases_body(context: RankContext, learner: SimpleNamespace) -> Any:
 def phases_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """What was billed, against what passed."""
+    """The reported times, against those that passed."""
     if not reports[0].has_answer:
         return
     answer = reports[0].answer
     if answer["left"] != "bad batch":
         yield Finding(
             "swallowed",
-            "a ValueError was raised in a block, and did not leave it",
-            "measuring changes nothing of what is measured",
-            "at the end of the block",
+            "a ValueError raised in a phase's block did not leave the block",
+            "measuring doesn't change what is measured",
+            "at what happens at the end of the block",
         )
     first, second, third = answer["read"]
     got = [[step for step, _ in part] for part in (first, second, third)]
@@ -137,10 +137,11 @@ def phases_judge(
     if got != [[1, 2, 3], [4], []] or odd:
         yield Finding(
             "steps-read",
-            f"steps 1, 2, 3, read, 4, read, read: got {got}"
-            + (f"; phases missing or unknown: {some(odd)}" if odd else ""),
-            "each closed step is handed out once, with all phases",
-            "at read",
+            "read was called after step 3, after step 4, and again; it yielded steps "
+            f"{', then '.join(some(part) or 'none' for part in got)}"
+            + (f"; missing or unknown phases: {some(odd)}" if odd else ""),
+            "read yields each closed step once, with all phases",
+            "at what read keeps and what it removes",
         )
         return
     for (step, total, spans), (_, spent) in zip(answer["steps"], first + second, strict=True):
@@ -149,29 +150,29 @@ def phases_judge(
             if not least - SLACK_MS <= spent[name] <= most + SLACK_MS:
                 yield Finding(
                     "phase-time",
-                    f"step {step}, {name}: {spent[name]:.2f} ms billed, "
-                    f"{least:.2f} to {most:.2f} ms passed in its block(s)",
-                    "a phase is billed what passes in its blocks: in all, in their own "
-                    "step, also when a block fails",
-                    "at the block's borders, and the clock",
+                    f"{name} in step {step} is reported as {spent[name]:.2f} ms; its block(s) "
+                    f"took {least:.2f} to {most:.2f} ms",
+                    "a phase gets the wall-clock time of all its blocks in that step, even if "
+                    "one raises",
+                    "at where a block starts and ends, and at which clock you read",
                 )
         whole = sum(spent.values())
         if not total[0] - SLACK_MS <= whole <= total[1] + SLACK_MS:
             yield Finding(
                 "time-lost",
-                f"step {step}: its phases add up to {whole:.2f} ms, it took "
+                f"the phases of step {step} add up to {whole:.2f} ms; the step took "
                 f"{total[0]:.2f} to {total[1]:.2f} ms",
-                "the phases add up to the step, and no time falls between two steps",
-                "at what no phase claims, and at when a step begins",
+                "the phases add up to the step, and no time is lost between two steps",
+                "at time that no phase claims, and at when a step begins",
             )
     for steps, summary, is_same in answer["tables"]:
         yield from table_findings(steps, summary)
         if not is_same:
             yield Finding(
                 "changes-its-input",
-                f"{len(steps)} steps have another order or other values",
+                f"summarize_timers changed the order or the values of the {len(steps)} steps",
                 "a summary only reads",
-                "at what is sorted",
+                "at what you sort",
             )
 
 
@@ -181,9 +182,9 @@ def table_findings(steps: Sequence[Any], summary: Any) -> Iterator[Finding]:
     if sorted(summary) != sorted(wanted):
         yield Finding(
             "percentile",
-            f"of {len(steps)} step(s), phases {some(sorted(summary))}",
-            "each phase is summarized; no steps, no summary",
-            "at the loop",
+            f"over {len(steps)} step(s) the summary has {some(sorted(summary)) or 'no phases'}",
+            "a summary has all of PHASES, or is empty if there are no steps",
+            "at which phases you loop over",
         )
         return
     for name in wanted:
@@ -197,10 +198,12 @@ def table_findings(steps: Sequence[Any], summary: Any) -> Iterator[Finding]:
             if not abs(got - column[place - 1]) < 1e-3:
                 yield Finding(
                     "percentile",
-                    f"{key} of {name} over {len(column)} step(s): {got}; the "
-                    f"values around it are {some(column[max(0, place - 2) : place + 1])}",
-                    "by nearest rank, p95 is the smallest value that 95 % do not exceed",
-                    "at which place of the sorted values is taken",
+                    f"the {key} of {name} over {len(column)} step(s) is reported as {got} ms; "
+                    f"by nearest rank it is number {place} of the sorted values, "
+                    f"{column[place - 1]} ms",
+                    "by nearest rank, p95 is the smallest value that 95% of the values don't "
+                    "exceed",
+                    "at which of the sorted values you take",
                 )
                 return
 
@@ -209,7 +212,7 @@ def table_findings(steps: Sequence[Any], summary: Any) -> Iterator[Finding]:
 
 
 def events_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Events to three sinks; a process that is killed; a cut line; another start."""
+    """Events to three sinks; a process that is killed; a truncated line; two more starts."""
     seen: list[list[Any]] = [[], []]
     common = {"rank": 1, "attempt": 2, "run_id": "ab"}
     path = context.folder / "logs" / "rank-1.jsonl"
@@ -239,7 +242,7 @@ def events_body(context: RankContext, learner: SimpleNamespace) -> Any:
     os.waitpid(pid, 0)
     killed = path.read_text()
     os.truncate(path, max(0, path.stat().st_size - 9))
-    for step in (14, 15):  # two starts; the second finds a whole line
+    for step in (14, 15):  # two starts; the second finds a complete last line
         log = learner.RankLog([learner.JsonlSink(path)], {"rank": 1})
         learner.log_rank_event(log, "run_start", step=step, epoch=1, loss=1.0)
         log.sinks[0].close()
@@ -255,7 +258,7 @@ def events_body(context: RankContext, learner: SimpleNamespace) -> Any:
 
 
 def strict(line: str) -> Any:
-    """The line as a reader has it that knows JSON only; None if it refuses."""
+    """The line as a strict JSON parser reads it; None if it rejects it."""
 
     def refuse(name: str) -> None:
         raise ValueError(name)
@@ -269,7 +272,7 @@ def strict(line: str) -> Any:
 def events_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """Each event once, whole, in every sink, and still there after a kill."""
+    """Each event once and complete in every sink, and still there after a kill."""
     answer = reports[0].answer
     files = [answer[name].splitlines() for name in ("alive", "killed", "after")]
     first, last = answer["seen"]
@@ -277,8 +280,8 @@ def events_judge(
         if len(rows) != 2:
             yield Finding(
                 "sink-left-out",
-                f"2 events to 3 sinks: sink {number} got {len(rows)}",
-                "every sink gets every event, once",
+                f"2 events were logged to 3 sinks, and sink {number} got {len(rows)}",
+                "every sink gets every event once",
                 "at the loop over the sinks",
             )
             return
@@ -291,9 +294,9 @@ def events_judge(
             if not isinstance(record, dict):
                 yield Finding(
                     "not-json",
-                    f"sink {number}: {row[:120]}",
-                    "a line is strict JSON, or the reader of the log stops there",
-                    "at numbers that JSON has no word for",
+                    f"sink {number} got a line that isn't strict JSON: {row[:120]}",
+                    "every line is strict JSON, or a reader of the log stops there",
+                    "at numbers that JSON can't express",
                 )
                 return
             wanted = {
@@ -318,36 +321,37 @@ def events_judge(
                 got = {name: record.get(name, "missing") for name in wrong}
                 yield Finding(
                     "event-incomplete",
-                    f"sink {number}: {got}",
-                    "an event tells when, what, who and where, and each field with its value",
-                    "at what goes into the record",
+                    f"sink {number} got an event in which these fields are wrong: {got}",
+                    "an event has its time, name, common fields, step, epoch and given fields",
+                    "at what you put into the record",
                 )
                 return
     if answer["common"] != {"rank": 1, "attempt": 2, "run_id": "ab"}:
         yield Finding(
             "event-incomplete",
-            f"the log's common fields became {answer['common']}",
-            "an event leaves the next one alone",
-            "at what is updated",
+            f"logging an event changed the log's common fields to {answer['common']}",
+            "an event doesn't change the next one",
+            "at which mapping you update",
         )
     killed, after = steps_of(files[1]), steps_of(files[2])
     if killed[:2] != [7, 8]:
         yield Finding(
             "overwritten",
-            f"after a second start the file holds steps {some(killed, 9)}; 7 "
-            "and 8 were there before",
+            "steps 7 and 8 were in the file; after a second start it contains steps "
+            f"{some(killed, 9)}",
             "a log only grows",
-            "at how the file is opened",
+            "at how you open the file",
         )
     elif [step for step in killed if step] != [7, 8, 9, 10, 11, 12, 13]:
-        yield lost("steps 7 to 13 were logged, then SIGKILL", files[1])
+        yield lost("steps 7 to 13 were logged, then came a SIGKILL", files[1])
     elif None in killed or after != [7, 8, 9, 10, 11, 12, None, 14, 15]:
         yield Finding(
-            "spoilt-line",
-            f"lines by step: {some(killed, 9)}; that of step 13 is cut, two "
-            f"starts log steps 14 and 15: {some(after, 12)} (None: no event can be read there)",
-            "a kill may cut the last line; the next event is a line of its own",
-            "at how a file is taken up, with and without a whole line at its end",
+            "corrupted-line",
+            f"the file had the steps {some(killed, 9)}. The line of step 13 was truncated and "
+            "two starts logged steps 14 and 15; now the lines have the steps "
+            f"{some(after, 12)} (None: not an event)",
+            "a kill may truncate the last line; the next event is on a line of its own",
+            "at how you open a file that ends with a complete line, and one that doesn't",
         )
 
 
@@ -357,11 +361,11 @@ def steps_of(lines: Sequence[str]) -> list[Any]:
 
 
 def lost(what: str, lines: Sequence[str]) -> Finding:
-    """Lines that were emitted are not in the file."""
+    """A finding about emitted lines that are not in the file."""
     return Finding(
         "lost-lines",
-        f"{what}; the file holds {some(steps_of(lines), 9) or 'none'}",
-        "what was logged before a kill is in the kernel's hands, line by line",
+        f"{what}; the file has the steps {some(steps_of(lines), 9) or 'none'}",
+        "when emit returns, the operating system has the line, so a kill can't lose it",
         "at who still holds the bytes when emit returns",
     )
 

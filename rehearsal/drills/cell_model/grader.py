@@ -1,4 +1,4 @@
-"""The layers, what decays, and a learning rate that is a function of the step."""
+"""The layers, what decays, and the learning rate as a function of the step."""
 
 from __future__ import annotations
 
@@ -20,110 +20,114 @@ from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, FindingTable
 
-LAYERS = "num_layers hidden layers of hidden_dim, and one to the logits, all known to torch"
-DROPOUT = "dropout acts after each hidden layer, while training, and keeps the mean"
+LAYERS = "num_layers hidden layers of width hidden_dim and one to the logits, all registered"
+DROPOUT = "dropout acts after each hidden layer, only in training, and preserves the mean"
 DECAY = (
-    "AdamW's decay takes lr * weight_decay of a matrix, and nothing of a bias, gain or scale"
+    "a step decays a matrix by lr * weight_decay of its value, and a bias, gain or scale by 0"
 )
-SCHEDULE = "the learning rate is a function of the step and of the config's horizon alone"
+SCHEDULE = "the learning rate is a function of the step and the config's horizon alone"
 # code: meaning; rule; where to look
 TABLE = FindingTable(
     {
         "wrong-layers": (
-            "parameters() does not hold the matrices of the layers",
+            "parameters() does not contain the layers' matrices",
             LAYERS,
-            "at the number of layers, and at how the model keeps them",
+            "at the number of layers, and at how the model stores them",
         ),
         "weights-not-from-the-seed": (
-            "the weights do not follow torch's global seed, or set it",
-            "the run seeds torch before the model is built, and goes on drawing afterwards",
-            "at where the constructor has its random numbers from",
+            "the weights do not follow torch's global seed, or the constructor sets it",
+            "the run seeds torch before it builds the model, and keeps drawing afterwards",
+            "at which random generator the constructor uses",
         ),
         "depends-on-the-batch": (
             "an empty batch fails, or a sample's logits depend on the others in its batch",
-            "a sample's logits do not depend on how the step is cut; some ranks get no samples",
-            "at layers that mix samples, and at shapes that are guessed from the batch",
+            "logits don't depend on how a step is split, and a rank may have no samples",
+            "at layers that mix samples, and at shapes inferred from the batch",
         ),
         "is-linear": (
-            "the network is an affine function",
-            "linear layers without something between them are one linear layer",
+            "there is no activation between the layers",
+            "linear layers with nothing in between collapse into one linear layer",
             "at what follows a hidden layer",
         ),
         "not-logits": (
             "the outputs are not those of the last linear layer",
-            "the loss takes logits; what squeezes them twice trains slowly, and in silence",
+            "the loss takes logits: a second softmax trains slowly, and nothing warns you",
             "at what follows the last layer",
         ),
         "dropout-in-eval": (
-            "an evaluation differs from call to call",
+            "in evaluation mode, the logits differ from call to call",
             DROPOUT,
             "at what model.eval() changes",
         ),
-        "no-dropout": ("the setting has no effect", DROPOUT, "at where the probability goes"),
-        "wrong-dropout": (
-            "another probability, another number of places, or the mean is not kept",
+        "no-dropout": (
+            "the dropout setting has no effect",
             DROPOUT,
-            "at what the probability is one of, and after which layers it acts",
+            "at where the probability is used",
+        ),
+        "wrong-dropout": (
+            "dropout has the wrong probability, is in the wrong places, or changes the mean",
+            DROPOUT,
+            "at what the probability means, and at which layers it follows",
         ),
         "decays-vectors": (
             "a parameter with less than two dimensions decays",
             DECAY,
-            "at what decides the group: a name, or the shape",
+            "at what you split by: the name or the shape",
         ),
         "does-not-decay": (
             "a parameter with two or more dimensions does not decay",
             DECAY,
-            "at which shapes the groups are split",
+            "at which number of dimensions you split",
         ),
         "wrong-decay": (
             "a matrix with a gradient of zeros is not multiplied by 1 - lr * weight_decay",
             DECAY,
-            "at the optimizer's class, and at the number that reaches it",
+            "at the optimizer's class, and at which number reaches it",
         ),
         "parameter-left-out": (
             "a parameter with a gradient is not updated",
-            "every parameter belongs to one group of the optimizer",
-            "at which parameters no group takes",
+            "every parameter belongs to one of the optimizer's groups",
+            "at which parameters are in no group",
         ),
         "wrong-update": (
-            "a step moves a parameter by something else than the learning rate",
-            "AdamW's first steps on a constant gradient move each weight by the learning rate",
+            "on a constant gradient, a step does not move a weight by the learning rate",
+            "on a constant gradient, AdamW's first steps move a weight by the learning rate",
             "at the optimizer's class, and at the rate of each group",
         ),
         "depends-on-calls": (
-            "the rate of a step depends on what was asked before",
+            "the rate of a step depends on earlier calls",
             SCHEDULE,
-            "at what is kept between two calls",
+            "at what is stored between two calls",
         ),
         "depends-on-the-plan": (
-            "more epochs change the rates of steps that are long trained",
+            "planning more epochs changes the rates of steps already trained",
             SCHEDULE,
             "at which setting ends the decay",
         ),
         "fails-without-warm-up": (
-            "warmup_steps = 0 ends in an error",
-            "a schedule needs no warm-up",
-            "at what is divided by warmup_steps",
+            "warmup_steps=0 raises an error",
+            "warmup_steps=0 must work",
+            "at what you divide by warmup_steps",
         ),
         "one-step-late": (
-            "each step has the rate of the one before",
+            "each step has the rate of the step before it",
             "steps are counted from 1",
-            "at step 1",
+            "at the rate of step 1",
         ),
         "wrong-warm-up": (
-            "the warm-up does not grow in equal parts to the peak",
-            "step warmup_steps has the peak, and each one before it an equal part less",
+            "the warm-up does not rise linearly to the peak",
+            "the rate rises linearly and reaches the peak at step warmup_steps",
             "at the first and the last step of the warm-up",
         ),
         "leaves-the-floor": (
             "from decay_steps on, the rate is not min_lr_fraction of the peak",
-            "the rate reaches its floor at the horizon, and stays",
-            "at the step decay_steps, and at those after it",
+            "the rate reaches its floor at the horizon and stays there",
+            "at step decay_steps, and at the steps after it",
         ),
         "wrong-curve": (
             "between peak and floor the rate is not half a cosine",
-            "half a cosine goes from the peak, after the warm-up, to the floor, at the horizon",
-            "at where the cosine begins and ends, and at what it is multiplied with",
+            "half a cosine leads from the peak, after the warm-up, to the floor at the horizon",
+            "at where the cosine starts and ends, and at what you multiply it by",
         ),
     }
 )
@@ -162,7 +166,7 @@ def values_of(model: nn.Module) -> dict[str, list[float]]:
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Build, look, step, and ask for learning rates."""
+    """Build models, inspect them, take steps, and ask for learning rates."""
     answers = ["TinyNet", "build_optimizer", "learning_rate_at"]
     close_the_answer(context, "trainer_core.model", answers)
     random.seed(context.rank)
@@ -198,7 +202,7 @@ def matrices_of(shapes: list[list[int]]) -> list[list[int]]:
 
 
 def batch_fault(learner: SimpleNamespace) -> str | None:
-    """What is wrong with a batch of no samples, or with one sample alone."""
+    """What is wrong with an empty batch, or with one sample alone."""
     model = learner.TinyNet(INPUTS, HIDDEN, CLASSES, 1, 0.0).train()
     inputs = torch.randn(4, INPUTS)
     try:
@@ -208,16 +212,16 @@ def batch_fault(learner: SimpleNamespace) -> str | None:
     except (RuntimeError, ValueError, IndexError) as error:
         return f"{type(error).__name__}: {error}"
     if logits.shape != (0, CLASSES):
-        return f"no samples give outputs of shape {tuple(logits.shape)}"
+        return f"an empty batch gives outputs of shape {tuple(logits.shape)}"
     if not difference < 1e-4:
-        return f"a sample's logits change by {difference:.2g} with the others in its batch"
+        return f"a sample's logits change by {difference:.2g} if its batch holds other samples"
     wrong = [n for n, p in model.named_parameters() if p.grad is None or p.grad.any()]
-    return f"no samples, but gradients of {some(wrong)} are not zeros" if wrong else None
+    return f"an empty batch gives {some(wrong)} a gradient that is not zero" if wrong else None
 
 
 @torch.no_grad()
 def outputs(learner: SimpleNamespace) -> dict[str, Any]:
-    """Whether the model bends, and what it makes of zero matrices and a known last bias."""
+    """Whether the model is nonlinear, and its outputs for zero matrices and a known bias."""
     torch.manual_seed(5)
     model = learner.TinyNet(INPUTS, HIDDEN, CLASSES, 1, 0.0).eval()
     x, y = torch.randn(2, 4, INPUTS) * 3
@@ -268,7 +272,7 @@ def updates(learner: SimpleNamespace, gradient: float) -> dict[str, list[list[fl
 
 
 def curves(learner: SimpleNamespace, plan: tuple[int, int, float, int]) -> list[Any]:
-    """The rates of all steps, asked for backwards and forwards; or the error."""
+    """The rates of all steps, in falling and in rising order; or the error."""
     warmup, horizon, floor, epochs = plan
     cfg = TrainConfig(
         learning_rate=PEAK,
@@ -291,50 +295,54 @@ def curves(learner: SimpleNamespace, plan: tuple[int, int, float, int]) -> list[
 
 
 def net_findings(answer: dict[str, Any], other: dict[str, Any]) -> Iterable[Finding]:
-    """About TinyNet."""
+    """TinyNet."""
     if "weights" not in answer:
-        found = f"TinyNet({INPUTS}, {HIDDEN}, {CLASSES}, num_layers=3, ...) has matrices "
-        found += str([tuple(s) for s in answer["shapes"] if len(s) == 2] or "none")
+        shapes = [tuple(shape) for shape in answer["shapes"] if len(shape) == 2]
+        found = f"TinyNet({INPUTS}, {HIDDEN}, {CLASSES}, num_layers=3, ...) has "
+        found += f"matrices of shapes {some(shapes)}" if shapes else "no matrices"
         yield TABLE("wrong-layers", found)
         return
     first, again, others = answer["weights"]
     if first != again or first != other["weights"][0]:
-        found = "seed 11 gives different weights the second time, or on the other rank"
+        found = "seed 11 gives different weights on a second call, or on the other rank"
         yield TABLE("weights-not-from-the-seed", found)
     if first == others or not answer["seed_kept"]:
-        yield TABLE("weights-not-from-the-seed", "seeds 11 and 12 end in one random stream")
+        found = "after torch.manual_seed(11) and (12), the model has the same weights, or has "
+        yield TABLE("weights-not-from-the-seed", f"{found}changed the seed")
     if answer["batch"]:
         yield TABLE("depends-on-the-batch", answer["batch"])
     if answer["bend"] < 1e-4:
-        yield TABLE("is-linear", "f(x) + f(y) = f(x + y) + f(0) for random x and y")
+        found = "for random x and y, f(x) + f(y) = f(x + y) + f(0), as for a linear layer"
+        yield TABLE("is-linear", found)
     logits = answer["logits"]
     if logits != [10, -20, 30] * 4:
-        found = f"all weights 0, the last bias 10, -20, 30: outputs {logits[:CLASSES]}"
+        found = "with weights of 0 and a last bias of 10, -20, 30, the outputs are "
+        found += f"{logits[:CLASSES]}"
         yield TABLE("not-logits", found)
     noise = answer["dropout"]
     if noise["eval"] > 1e-3:
-        found = f"in eval mode equal inputs give logits that differ by {noise['eval']:.2g}"
+        found = f"in eval mode, equal inputs give logits that differ by {noise['eval']:.2g}"
         yield TABLE("dropout-in-eval", found)
     if noise["variance"] < 1e-12:
-        yield TABLE(
-            "no-dropout", f"dropout {DROP}: equal inputs give equal logits in train mode"
-        )
-    # Two places: the first is seen through the gain, GAIN of GAIN + 1.
+        found = f"with dropout={DROP}, equal inputs give equal logits in train mode"
+        yield TABLE("no-dropout", found)
+    # Two places: the effect of the first is scaled by the gain, GAIN of GAIN + 1.
     expected = (1 + (GAIN / (GAIN + 1)) ** 2) * DROP / (1 - DROP) / WIDE
     ratio, mean = noise["variance"] / expected, noise["mean"]
     if not 0.75 < ratio < 1.33 or abs(mean - 1) > 0.02:
         found = (
-            f"dropout {DROP} after 2 layers: the mean is {mean:.2f} of the evaluation's, the "
+            f"with dropout={DROP} after 2 layers, the mean logit is {mean:.2f} times that of "
         )
-        yield TABLE("wrong-dropout", f"{found}variance {ratio:.2f} of what it should be")
+        found += f"an evaluation and its variance {ratio:.2f} times what it should be"
+        yield TABLE("wrong-dropout", found)
 
 
 def optimizer_findings(answer: dict[str, Any]) -> Iterable[Finding]:
-    """About what decays, and by how much a step moves."""
+    """What decays, and how far a step moves."""
     for name, (before, after, _) in answer["decayed"].items():
         factor = after[0] / before[0]
-        found = f"{name} on zero gradients, lr {LR}, weight_decay {WEIGHT_DECAY}: times "
-        found += f"{factor:.4f} in a step"
+        found = f"with a zero gradient, lr {LR} and weight_decay {WEIGHT_DECAY}, a step "
+        found += f"multiplied {name} by {factor:.4f}"
         if name == "unused.weight":
             continue
         is_matrix = name in ("tokens.weight", "kernel.weight", "head.weight")
@@ -349,11 +357,14 @@ def optimizer_findings(answer: dict[str, Any]) -> Iterable[Finding]:
         if name == "unused.weight":
             continue
         if moved[0] == 0:
-            yield TABLE("parameter-left-out", f"{name} has a gradient, and stays as it was")
+            found = f"{name} has a gradient, and a step did not change it"
+            yield TABLE("parameter-left-out", found)
         if name.startswith(("norm", "temperature")) and any(
             abs(way / rate - 1) > 1e-3 for way, rate in zip(moved, (LR, NEXT_LR), strict=True)
         ):
-            found = f"a constant gradient, rates {LR} and then {NEXT_LR}: {name} moved by "
+            found = (
+                f"on a constant gradient, at rates {LR} and then {NEXT_LR}, {name} moved by "
+            )
             yield TABLE("wrong-update", f"{found}{moved[0]:.3f} and {moved[1]:.3f}")
 
 
@@ -369,28 +380,31 @@ def rate_at(step: int, plan: tuple[int, int, float, int]) -> float:
 def plan_said(plan: tuple[int, int, float, int]) -> str:
     """Its settings."""
     warmup, horizon, floor, _ = plan
-    return f"warmup_steps {warmup}, decay_steps {horizon}, floor {floor} of the peak {PEAK}"
+    return (
+        f"with warmup_steps={warmup}, decay_steps={horizon}, a peak of {PEAK} and a floor of "
+        f"{floor} of it"
+    )
 
 
 def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
-    """About the learning rate."""
+    """The learning rate."""
     for plan, curve in zip(PLANS, answer["curves"], strict=True):
         said = plan_said(plan)
         if len(curve) == 1:
-            yield TABLE("fails-without-warm-up", f"{said}: {curve[0]}")
+            yield TABLE("fails-without-warm-up", f"{said}, learning_rate_at raised {curve[0]}")
             return
         backwards, rates = curve
         if backwards != rates:
             step = next(i for i in range(LAST_STEP) if backwards[i] != rates[i]) + 1
-            found = (
-                f"{said}: step {step} has {backwards[step - 1]:.4g} asked for among falling "
-            )
-            yield TABLE("depends-on-calls", f"{found}steps, {rates[step - 1]:.4g} among rising")
+            found = f"{said}, step {step} has the rate {backwards[step - 1]:.4g} if steps are "
+            found += f"asked for in falling order, and {rates[step - 1]:.4g} in rising order"
+            yield TABLE("depends-on-calls", found)
     short, long = answer["curves"][-2][1], answer["curves"][-1][1]
     if short != long:
         step = next(i for i in range(LAST_STEP) if short[i] != long[i]) + 1
-        found = f"decay_steps 20: step {step} has {short[step - 1]:.4g} with max_epochs=1 and "
-        yield TABLE("depends-on-the-plan", f"{found}{long[step - 1]:.4g} with max_epochs=9")
+        found = f"with decay_steps=20, step {step} has the rate {short[step - 1]:.4g} if "
+        found += f"max_epochs is 1, and {long[step - 1]:.4g} if it is 9"
+        yield TABLE("depends-on-the-plan", found)
     for plan, (_, rates) in zip(PLANS[::-1], answer["curves"][::-1], strict=True):
         warmup, horizon, _, _ = plan
         said = plan_said(plan)
@@ -399,9 +413,10 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
         late = max(abs(a - b) for a, b in zip(rates[1:], expected, strict=False)) < 1e-9 * PEAK
         if not wrong:
             continue
-        found = f"{said}: step {wrong[0] + 1} has {rates[wrong[0]]:.6g}"
+        found = f"{said}, step {wrong[0] + 1} has the rate {rates[wrong[0]]:.6g}"
         if late:
-            yield TABLE("one-step-late", f"{said}: step 1 has {rates[0]:.4g}")
+            found = f"{said}, step 1 has the rate {rates[0]:.4g}, and every later step that of "
+            yield TABLE("one-step-late", f"{found}the step before it")
         elif wrong[0] < warmup:
             yield TABLE("wrong-warm-up", found)
         elif wrong[0] + 1 < horizon:

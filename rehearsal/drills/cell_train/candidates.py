@@ -36,7 +36,7 @@ def candidate_gradients(
 def wrong_means(
     sums: Sequence[Sequence[Vector]], sizes: Sequence[Sequence[int]], total: int
 ) -> Iterator[tuple[str, str, list[float]]]:
-    """Weights of the micro-batches that are not the samples' own."""
+    """Means in which the samples do not weigh the same, or with a wrong scale."""
     world_size, num_micro, code = len(sums), len(sums[0]), "mean-of-means"
     length = len(sums[0][0])
 
@@ -56,12 +56,12 @@ def wrong_means(
     )
     yield (
         code,
-        "a mean in which each micro-batch of a rank weighs the same",
+        "a mean in which all micro-batches of a rank weigh the same",
         mean([[w / count for w in rank] for rank, count in zip(own, filled, strict=True)]),
     )
     yield (
         code,
-        "a mean in which each micro-batch of a rank weighs the same, even if empty",
+        "a mean in which all micro-batches of a rank weigh the same, even empty ones",
         mean([[w / num_micro for w in rank] for rank in own]),
     )
     yield code, "the sum of the means of the micro-batches", mean(own)
@@ -88,5 +88,5 @@ def clipped_own_means(
         for rank, own in zip(sums, sizes, strict=True)
     ]
     kept = [clipped(mean, most) for mean in means]
-    words = "the mean over ranks of own means that each had clipped"
+    words = "the mean over ranks of each rank's own mean, which each had clipped"
     yield "clipping", words, scaled(added(kept, length), 1 / len(sums))

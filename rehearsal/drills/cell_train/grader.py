@@ -1,4 +1,4 @@
-"""Which gradient did the weights follow, how often did it travel, and who waited for it?"""
+"""Which gradient did the weights follow, how often was it reduced, and did the host wait?"""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "left-the-step": "a rank leaves out a collective of the step that its peers are in",
-    "no-sync": "no gradient is exchanged in a step",
-    "synced-too-often": "the gradients travel more than once per step",
+    "left-the-step": "a rank skips a collective of the step that its peers issue",
+    "no-sync": "no gradient is reduced in a step",
+    "synced-too-often": "the gradients are reduced more than once per step",
     "trained-twice": "a sample goes through the model more than once in a step",
     "never-trained": "a sample of the step is left out",
     "many-steps": "the optimizer steps more than once per call",
-    "learning-rate": "a group steps with another learning rate than the one given",
-    "nonfinite-applied": "a rank changes its weights by a gradient that is not finite",
-    "moved-without-gradient": "the weights move in a step that was withheld",
+    "learning-rate": "a group steps with a learning rate other than lr",
+    "nonfinite-applied": "a rank applies a gradient that is NaN or infinite",
+    "moved-without-gradient": "the weights change in a step that should be withheld",
     "ranks-differ": "the ranks leave the step with different weights",
-    "mean-of-means": "ranks or micro-batches count alike, not samples",
-    "scale": "the gradient is the right sum, divided by another number",
+    "mean-of-means": "ranks or micro-batches weigh the same, instead of samples",
+    "scale": "the gradient is the right sum, divided by the wrong number",
     "only-the-last-micro-batch": "gradients of earlier micro-batches are lost",
-    "clipping": "clipped by another norm, at another moment, or not at all",
-    "another-gradient": "the step follows none of these",
+    "clipping": "clipped by the wrong norm, at the wrong moment, or not at all",
+    "wrong-gradient": "the step follows a gradient that none of the other codes explains",
     "autocast": "the forward pass does not compute in the configured type",
-    "loss": "the loss left in unread is not this rank's sum, or is summed in bf16",
-    "record": "norm, flag or count left in unread, or the flag returned, is another",
+    "loss": "the loss in unread is not this rank's sum, or is summed in bf16",
+    "record": "the norm, flag or count in unread, or the returned flag, is wrong",
     "host-waits": "a tensor's value is read on the host within the step",
 }
-# Sizes of the micro-batches of each rank and step.
+# Sizes of the micro-batches, by step and rank.
 CUTS = [
     [[3, 3, 1], [0, 3, 2], [0, 0, 2]],
     [[0, 1, 2], [0, 1, 1], [0, 0, 0]],
@@ -56,7 +56,7 @@ EMPTY_STEP, LAST = 1, 3  # in the first its last rank has no sample
 
 
 def cuts_of(step: int, world_size: int) -> tuple[list[list[range]], int]:
-    """Ids of each rank's micro-batches, and one past the last of the step."""
+    """The samples of each rank's micro-batches, and one past the last of the step."""
     at = sum(sum(map(sum, cut[:world_size])) for cut in CUTS[:step])
     ranks = []
     for sizes in CUTS[step][:world_size]:
@@ -66,7 +66,7 @@ def cuts_of(step: int, world_size: int) -> tuple[list[list[range]], int]:
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Four steps on stale gradients; what each found and left."""
+    """Four steps that start with stale gradients; what each found and left."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -102,7 +102,7 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         twin.unused.requires_grad_(False)
         truth = sums_per_micro_batch(twin, inputs, targets, cuts[context.rank])
         for p in used:
-            p.grad = torch.ones_like(p)  # of whatever came before
+            p.grad = torch.ones_like(p)  # left over from before the step
         batches = []
         for ids in cuts[context.rank]:
             rows = torch.tensor(list(ids), dtype=torch.int64)
@@ -137,7 +137,7 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
 
 
 def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
-    """All findings, in the order of what explains what."""
+    """All findings; earlier ones explain later ones."""
     yield from sync_findings(reports)
     if not all(report.has_answer for report in reports):
         return
@@ -150,8 +150,8 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
     if set(first["types"]) != {wanted}:
         yield Finding(
             "autocast",
-            f"amp={first['amp']!r}, and the logits are {', '.join(first['types'])}",
-            "the forward pass computes in the configured type: no more, no less",
+            f"with amp={first['amp']!r}, the logits are {', '.join(first['types'])}",
+            "the forward pass computes in the configured type, no other",
             "at what turns autocast on",
         )
     for step, lr in enumerate(LRS):
@@ -163,14 +163,15 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
     if places:
         yield Finding(
             "host-waits",
-            f"{len(places)} read(s) of a tensor's value in a step, first at {places[0]}",
-            "a step never makes the host wait for the device",
-            "at item(), float(), and at tensors in an if",
+            f"a step reads a tensor's value on the host {len(places)} time(s), first at "
+            f"{places[0]}",
+            "nothing in a step makes the host wait for the device",
+            "at item(), float(), and tensors in an if",
         )
 
 
 def sync_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """Who took part in which step's exchange; known also of a job that hung."""
+    """Which ranks issued how many collectives in a step; also known of a job that hung."""
     issued = [[event["issued"] for event in report.of("step")] for report in reports]
     for step in range(min(map(len, issued), default=0)):
         counts = [row[step] for row in issued]
@@ -178,7 +179,7 @@ def sync_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
             yield Finding(
                 "no-sync",
                 f"step {step + 1}: no rank issued a collective",
-                "ranks train one model only if they exchange gradients in each step",
+                "ranks train the same model only if they reduce their gradients in each step",
                 "at what runs under no_sync",
             )
     most = max(map(len, issued))
@@ -186,20 +187,20 @@ def sync_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
         known = {rank: row[step] for rank, row in enumerate(issued) if step < len(row)}
         if len(set(known.values())) > 1:
             rank = min(known, key=lambda r: known[r])
-            why = "had no sample" if step == EMPTY_STEP else "met a gradient that is not finite"
+            why = "has no samples" if step == EMPTY_STEP else "has a non-finite gradient"
             about = f", in which a rank {why}" if step in (EMPTY_STEP, POISONED) else ""
             yield Finding(
                 "left-the-step",
                 f"step {step + 1}{about}: rank {rank} issued {known[rank]} "
-                f"collective(s), another {max(known.values())}",
-                "every rank issues the same collectives in each step, whatever its samples are",
-                "at the branches that depend on this rank's samples or loss",
+                f"collective(s), another rank {max(known.values())}",
+                "every rank issues the same collectives in a step, whatever its samples are",
+                "at branches that depend on this rank's samples or loss",
             )
             return
 
 
 def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iterator[Finding]:
-    """What the weights of each rank did in one step."""
+    """What one step did to each rank's weights."""
     world_size, answers = len(reports), [report.answer["steps"][step] for report in reports]
     names: list[str] = []
     parts: list[slice] = []
@@ -214,44 +215,44 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
         if set(answer["lrs"]) != {lr}:
             yield Finding(
                 "learning-rate",
-                f"step {step + 1}, rank {rank}: lr={lr} was given, the groups "
-                f"have {answer['lrs']}",
-                "the learning rate is a function of the step, for every group",
-                "at what is set before the optimizer steps",
+                f"step {step + 1} on rank {rank} was called with lr={lr}, and the groups have "
+                f"{answer['lrs']}",
+                "every group of the optimizer steps with the given learning rate",
+                "at what you set before the optimizer steps",
             )
     steps = len(reports[0].of("optimizer_step"))
     if steps > len(LRS):
         yield Finding(
             "many-steps",
-            f"{steps} optimizer steps in {len(LRS)} calls",
-            "accumulation is one optimizer step over all micro-batches",
+            f"{len(LRS)} calls took {steps} optimizer steps",
+            "accumulation means one optimizer step over all micro-batches",
             "at where the optimizer steps",
         )
     bad = [r for r, a in enumerate(answers) if not all(map(math.isfinite, a["after"]))]
     if bad:
         yield Finding(
             "nonfinite-applied",
-            f"step {step + 1}: the weights of rank {some(bad)} of"
-            f" {world_size} are no longer finite; one rank's gradient was not",
-            "a gradient that is not finite changes no weight on any rank",
-            "at what the decision is taken from, and on which ranks it is the same",
+            f"in step {step + 1} one rank's gradient was not finite, and now the weights of "
+            f"rank(s) {some(bad)} of {world_size} are not finite",
+            "a gradient that is NaN or infinite changes no weight on any rank",
+            "at what you base the decision on, and whether every rank knows it",
         )
     moved = [r for r, a in enumerate(answers) if a["after"] != a["before"]]
     if step == POISONED and moved:
         yield Finding(
             "moved-without-gradient",
-            f"step {step + 1}: a rank's gradient was not finite, and "
-            f"the weights of rank {some(moved)} of {world_size} moved",
-            "a withheld step leaves weights and optimizer state as they were",
-            "at what the optimizer does with a gradient of zero, and at who decides",
+            f"in step {step + 1} one rank's gradient was not finite, and the weights of "
+            f"rank(s) {some(moved)} of {world_size} changed",
+            "a withheld step leaves weights and optimizer state unchanged",
+            "at what the optimizer does with a zero gradient, and at who decides",
         )
     for rank, answer in enumerate(answers):
         if answer["after"] != answers[0]["after"]:
             yield Finding(
                 "ranks-differ",
-                f"step {step + 1}: ranks 0 and {rank} leave it with different weights",
-                "after the sync all ranks hold the same gradient, and decide alike",
-                "at what is done to gradients before and after the last backward pass",
+                f"ranks 0 and {rank} have different weights after step {step + 1}",
+                "after the sync all ranks have the same gradient and do the same with it",
+                "at what happens to the gradients before and after the last backward pass",
             )
     if step == POISONED:
         return
@@ -276,22 +277,22 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
                     code,
                     f"{where} followed {words}",
                     "a step follows the mean gradient over its samples, however they are "
-                    "dealt, shortened as a whole if its norm is too large",
-                    "at what a loss is divided by, and at when and by what it is shortened",
+                    "split, clipped by its global norm",
+                    "at what you divide a loss by, and at when and by which norm you clip",
                 )
             return
     assert right is not None
     yield Finding(
-        "another-gradient",
-        f"{where} followed another gradient, off by {right[0]:.2g} of its "
-        f"largest element in {names[right[1]]}",
-        "a step follows the gradients of its own samples, all and only",
+        "wrong-gradient",
+        f"{where} did not follow the mean gradient: it is off in {names[right[1]]}, by "
+        f"{right[0]:.2g} of the largest element",
+        "a step follows the gradients of its own samples: all of them, and nothing else",
         "at what was in the gradients before the first backward pass",
     )
 
 
 def byte_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """Whether the gradients travel once: bytes of all-reduces against bytes of weights."""
+    """Whether the gradients are reduced once: reduced bytes against bytes of gradients."""
     if len(reports) == 1:
         return
     once = 4 * sum(size for _, size, _ in reports[0].answer["tensors"])
@@ -301,15 +302,15 @@ def byte_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
             yield Finding(
                 "synced-too-often",
                 f"rank {report.rank} put {travelled} bytes into reductions in {len(LRS)} "
-                f"steps; its gradients are {once} bytes",
-                "gradients add up locally and travel once per step",
-                "at the backward passes before the last",
+                f"steps; its gradients are {once} bytes per step",
+                "gradients accumulate locally and are reduced once per step",
+                "at the backward passes before the last one",
             )
 
 
 def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]:
     """What the step left in unread and returned."""
-    look, flag = "at what is appended, and at what is returned", float(step == POISONED)
+    look, flag = "at what you append, and at what you return", float(step == POISONED)
     for report in reports:
         answer = report.answer["steps"][step]
         samples, loss, length, withheld = [*answer["unread"], *[None] * 4][:4]
@@ -318,9 +319,9 @@ def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Findin
         if samples != size or withheld != flag or answer["returned"] != flag:
             yield Finding(
                 "record",
-                f"{where}unread holds {answer['unread']}, returned "
-                f"{answer['returned']}; {size} samples, withheld {flag}",
-                "the host learns later what the step did, from what it leaves behind",
+                f"{where}unread ends with {answer['unread']} and train_step returned "
+                f"{answer['returned']}; the step has {size} samples and withheld is {flag}",
+                "a step records its samples, loss, norm and flag; the host reads them later",
                 look,
             )
         if step == POISONED:
@@ -330,9 +331,10 @@ def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Findin
         if not abs(loss - expected) <= tolerance * max(1.0, expected):
             yield Finding(
                 "loss",
-                f"{where}the loss left behind is {loss:.4f}, its samples' is {expected:.4f}",
-                "each rank leaves the sum over its own samples; the host "
-                "adds them up and divides once",
+                f"{where}the loss in unread is {loss:.4f}; the sum over this rank's samples is "
+                f"{expected:.4f}",
+                "each rank records the sum over its own samples; the host adds them up and "
+                "divides once",
                 look,
             )
         flat = [row[1:] for r in reports for row in r.answer["steps"][step]["truth"]]
@@ -340,8 +342,7 @@ def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Findin
         if not abs(length - true_norm) <= max(tolerance, 1e-3) * true_norm:
             yield Finding(
                 "record",
-                f"{where}the norm left behind is {length:.4f}, the gradient's is "
-                f"{true_norm:.4f}",
+                f"{where}the norm in unread is {length:.4f}; the gradient's is {true_norm:.4f}",
                 "the norm is reported as it was before clipping",
                 look,
             )

@@ -23,7 +23,7 @@ CODES = {
     "collective-on-some-ranks": "the run hangs: not all ranks issued the same collectives",
     "trained-twice": "a sample is trained more than once per epoch",
     "never-trained": "a sample is left out",
-    "other-steps": "a global batch is not one optimizer step",
+    "wrong-steps": "a global batch is not one optimizer step",
     "micro-batch-too-large": "a forward pass takes more than micro_batch_size samples",
     "ranks-differ": "the ranks take different steps",
     "clipped-per-micro-batch": "a gradient is clipped before all micro-batches are in it",
@@ -32,7 +32,7 @@ CODES = {
     "clipped-in-parts": "each parameter or element is clipped by itself",
     "clipped-up": "a gradient within the bound is scaled up",
     "not-clipped": "a gradient beyond the bound is not clipped",
-    "another-gradient": "a step follows a gradient that none of these explains",
+    "wrong-gradient": "a step follows a gradient that none of these explains",
     "logs-the-wrong-norm": "train does not return the norms of the steps' gradients",
 }
 # Two steps of 9 samples, each with an outlier, and one of 2: one of three ranks gets none.
@@ -82,7 +82,7 @@ def shape_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
             found = f"rank {report.rank} of {len(reports)} took {len(steps)} optimizer steps "
             found += f"in {EPOCHS} epochs of {STEPS // EPOCHS} global batches"
             rule = "all micro-batches of a global batch, on all ranks, are one optimizer step"
-            yield Finding("other-steps", found, rule, "at when the optimizer steps")
+            yield Finding("wrong-steps", found, rule, "at when the optimizer steps")
             return
         most = max(len(ids) for step in steps for ids in step["micro_batches"] or [[]])
         if most > MICRO_BATCH_SIZE:
@@ -121,10 +121,7 @@ def step_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]
     found = f"{where}followed a gradient of norm {norm(followed):.3g} that is not the mean of "
     found += "its samples, however clipped"
     yield Finding(
-        "another-gradient",
-        found,
-        rule,
-        "at every factor applied to the loss and to the gradient",
+        "wrong-gradient", found, rule, "at every factor applied to the loss and to the gradient"
     )
 
 

@@ -24,14 +24,14 @@ CODES = {
     "accepts-nonsense": "the config accepts a size of zero",
     "data-changes": "a second call of make_dataset returns different data, or the wrong length",
     "unknown-samples": "the model is given inputs that are not in the dataset",
-    "other-steps": "an epoch does not have one optimizer step per batch",
+    "wrong-steps": "an epoch does not have one optimizer step per batch",
     "trained-twice": "a sample is trained more than once per epoch, with or without a kill",
     "never-trained": "a sample is left out of an epoch, with or without a kill",
     "same-order": "two epochs use the same order",
     "stale-gradient": "a step does not follow the gradient of its own samples",
     "no-metrics": "run does not return a list with one dict per epoch trained",
     "mean-of-means": "the epoch's loss is a mean of batch means: a small batch counts too much",
-    "other-loss": "the epoch's loss is not the mean over its samples",
+    "wrong-loss": "the epoch's loss is not the mean over its samples",
     "does-not-learn": "the loss does not fall",
     "not-repeatable": "two runs of one config end with different weights",
     "seed-ignored": "two seeds give the same run",
@@ -40,12 +40,12 @@ CODES = {
     "lost-work": "the run after a kill resumes before the last complete epoch",
     "from-the-future": "the run after a kill has weights that were never saved in its folder",
     "weights-not-restored": "the run after a kill begins with the wrong weights",
-    "other-samples": "the run after a kill has different batches",
+    "different-samples": "the run after a kill has different batches",
     "lr-jumps": "the run after a kill has a different learning rate",
-    "other-noise": "the run after a kill draws different random numbers in the model",
-    "other-update": "the run after a kill lacks the optimizer's state, so its updates differ",
+    "different-noise": "the run after a kill draws different random numbers in the model",
+    "different-update": "the run after a kill lacks the optimizer's state: updates differ",
     "stopped-short": "the run after a kill ends early",
-    "trains-on": "a run trains more epochs than planned, or trains when it is finished",
+    "keeps-training": "a run trains more epochs than planned, or trains when it is finished",
 }
 # Batches of 8, 8 and 1 sample.
 NUM_SAMPLES, BATCH_SIZE, EPOCHS, STEPS_PER_EPOCH = 17, 8, 4, 3
@@ -185,7 +185,7 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
         found = f"the run took {len(steps)} optimizer steps, but has {EPOCHS} epochs of "
         found += f"{STEPS_PER_EPOCH} batches"
         rule = "each batch gets one optimizer step"
-        yield Finding("other-steps", found, rule, "at where the optimizer steps")
+        yield Finding("wrong-steps", found, rule, "at where the optimizer steps")
     else:
         for number, epoch in enumerate(epochs_of(steps)):
             counts = Counter(sample for step in epoch for sample in step.samples)
@@ -224,7 +224,7 @@ def honest(report: RankReport, metrics: Any) -> Iterator[Finding]:
         found += f"mean over its samples is {losses[-1]:.4f}"
         found += ", and the mean of its batch means is what was reported" if is_mean else ""
         rule = "an epoch's loss is the mean over its samples, each taken when it was trained"
-        yield Finding("mean-of-means" if is_mean else "other-loss", found, rule, look)
+        yield Finding("mean-of-means" if is_mean else "wrong-loss", found, rule, look)
         return
     if not losses[-1] < losses[0]:
         found = f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f} in {EPOCHS} epochs"
@@ -252,7 +252,7 @@ def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         found = f"called again after all {EPOCHS} epochs, run took {len(rest)} steps and "
         found += f"returned {len(report.answer[1]) if report.has_answer else 0} epochs"
         rule = "a finished run has nothing left to train and returns []"
-        yield Finding("trains-on", found, rule, "at what the last save says")
+        yield Finding("keeps-training", found, rule, "at what the last save says")
 
 
 SCENARIOS = [

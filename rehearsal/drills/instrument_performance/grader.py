@@ -16,7 +16,7 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "other-steps": "the loop takes the wrong number of steps, or saves at the wrong ones",
+    "wrong-steps": "the loop takes the wrong number of steps, or saves at the wrong ones",
     "ranks-differ": "the ranks end with different weights",
     "adds-collectives": "the instrumentation makes the ranks wait for each other",
     "no-lines": "a rank's file does not have one line per step",
@@ -86,7 +86,7 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
                 )
                 found += f"save after steps {call['saves']} instead of {saves}"
                 rule = "measuring a loop doesn't change what it does"
-                yield Finding("other-steps", found, rule, "at the loop")
+                yield Finding("wrong-steps", found, rule, "at the loop")
                 return
         yield from ranks_differ(
             [call["weights"] for call in calls],

@@ -20,7 +20,7 @@ from rehearsal.grading.verdict import Finding, Judge, counted
 CODES = {
     "starts-over": "a call begins at step 0 although there is a checkpoint",
     "wrong-position": "a call does not begin at the checkpoint's step",
-    "other-steps": "a call takes more or fewer steps than are left",
+    "wrong-steps": "a call takes more or fewer steps than are left",
     "old-rate": "a parameter uses the learning rate of an earlier call",
     "old-decay": "a parameter uses the weight decay of an earlier call",
     "settings-of-another-group": "a parameter uses the rate or decay of another group",
@@ -100,7 +100,7 @@ def findings(
     if now.start + taken > steps or (ended and now.start + taken < steps):
         found = f"{where}, the call took {counted(taken, 'step')}; of steps={steps}, "
         found += f"{steps - now.start} were left"
-        yield Finding("other-steps", found, RULE, "at what ends the loop")
+        yield Finding("wrong-steps", found, RULE, "at what ends the loop")
 
 
 def first_samples(report: RankReport) -> list[int]:

@@ -18,8 +18,8 @@ CODES = {
     "missing-component": "a failure is not covered by any component",
     "not-part-of-the-lift": "a component prevents no failure that the lift has",
     "out-of-order": "a component is listed before one that it depends on",
-    "other-failure": "the component does not prevent the failure it is listed for",
-    "other-metric": "the metric does not react when the component is missing",
+    "wrong-failure": "the component does not prevent the failure it is listed for",
+    "wrong-metric": "the metric does not react when the component is missing",
 }
 FIELDS = ("component", "fails_without", "metric")
 LISTS = dict(zip(FIELDS, ("COMPONENTS", "FAILURES", "METRICS"), strict=True))
@@ -131,12 +131,12 @@ def judge(
             found = f"with {component} in place, {failure} still happens"
             rule = "a component earns its place by a failure that it prevents"
             look = f"at what goes wrong on a day without {component}"
-            yield Finding("other-failure", found, rule, look)
+            yield Finding("wrong-failure", found, rule, look)
         elif wanted and metric != wanted[1]:
             found = f"without {component}, {metric} may look the same as always"
             rule = "the metric is the first number to move when the component is missing"
             look = f"at what you would measure on a day without {component}"
-            yield Finding("other-metric", found, rule, look)
+            yield Finding("wrong-metric", found, rule, look)
 
 
 def names(plan: Sequence[Sequence[str]]) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from rehearsal.grading.verdict import Finding, Judge
 CODES = {
     "trained-twice": "a sample is trained more than once per epoch, with or without a kill",
     "never-trained": "a sample is left out of an epoch, with or without a kill",
-    "other-steps": "the uninterrupted run takes the wrong number of optimizer steps",
+    "wrong-steps": "the uninterrupted run takes the wrong number of optimizer steps",
     "ranks-differ": "the ranks of the uninterrupted run end with different weights",
     "does-not-learn": "the uninterrupted run hardly lowers the loss",
     "same-noise": "two ranks draw the same random numbers in the uninterrupted run",
@@ -35,13 +35,13 @@ CODES = {
     "from-the-future": "a start has weights that were never saved in its folder",
     "weights-not-restored": "a start resumes with weights that the run never had",
     "ranks-resume-apart": "the ranks resume from different steps",
-    "other-samples": "a step after a restore trains different samples",
+    "different-samples": "a step after a restore trains different samples",
     "lr-jumps": "a step after a restore has a different learning rate",
-    "other-noise": "a step after a restore draws different random numbers",
+    "different-noise": "a step after a restore draws different random numbers",
     "one-noise-for-all": "a rank resumes with another rank's random state",
-    "other-update": "the optimizer's state is missing, so updates after a restore differ",
+    "different-update": "the optimizer's state is missing, so updates after a restore differ",
     "stopped-short": "the run ends before its last step",
-    "trains-on": "the run takes steps after its last one",
+    "keeps-training": "the run takes steps after its last one",
     "finished-changes": "starting a finished run changes a file",
 }
 # Three steps an epoch, the last of a single sample. Saves are due after 2, 4, 6, 8 and 9.
@@ -130,7 +130,7 @@ def judge_uninterrupted(reports: Sequence[RankReport], earlier: Earlier) -> Iter
         found += f"{TOTAL}"
         rule = "an epoch has one step per global batch, on every rank"
         look = "at what ends an epoch, and at which ranks take each step"
-        yield Finding("other-steps", found, rule, look)
+        yield Finding("wrong-steps", found, rule, look)
         return
     if first[0].before == first[0].after:
         found = "step 1 of the uninterrupted run did not change the weights of the model"

@@ -69,7 +69,7 @@ def _resume_findings(
     last = at[0] + len(taken[0])
     if all(start.end for start in starts) and last != run.total:
         yield Finding(
-            "stopped-short" if last < run.total else "trains-on",
+            "stopped-short" if last < run.total else "keeps-training",
             f"{kill}, the next start resumed after step {at[0]} and took {len(taken[0])} "
             f"steps; the whole run has {run.total}",
             "all starts of a run together take the planned steps, no more and no fewer",
@@ -112,7 +112,7 @@ def _position_findings(
         )
     elif at[0] < saved == run.total:
         yield Finding(
-            "trains-on",
+            "keeps-training",
             f"{kill}, the next start resumed after step {at[0]} of {run.total}",
             "starting a finished run again takes no step",
             "at what the folder holds after the last step",
@@ -164,7 +164,7 @@ def _order_findings(
         counts = Counter(sample for step in epoch for sample in step)
         twice = sorted(sample for sample, count in counts.items() if count > 1)
         yield Finding(
-            "other-samples",
+            "different-samples",
             f"{start} and trained samples {some(sorted(steps[0]))}, which no step of the "
             f"uninterrupted run combines; trained twice in this epoch: {some(twice) or 'none'}",
             "a resumed epoch continues in the order in which it began",
@@ -199,7 +199,7 @@ def _cause(pairs: Sequence[tuple[Step, Step]], step: str) -> Finding | None:
     for rank, (ours, whole) in enumerate(pairs):
         if ours.samples != whole.samples:
             return Finding(
-                "other-samples",
+                "different-samples",
                 f"{step} trained samples {some(ours.samples)} on rank {rank}, but "
                 f"{some(whole.samples)} in the uninterrupted run",
                 SAME_RUN,
@@ -226,7 +226,7 @@ def _cause(pairs: Sequence[tuple[Step, Step]], step: str) -> Finding | None:
             )
         if ours.rng != whole.rng:
             return Finding(
-                "other-noise",
+                "different-noise",
                 f"{step} drew different random numbers on rank {rank} than in the "
                 "uninterrupted run, so its dropout mask differs",
                 SAME_RUN,
@@ -236,7 +236,7 @@ def _cause(pairs: Sequence[tuple[Step, Step]], step: str) -> Finding | None:
         distance, name = largest_difference(ours.after, whole.after)
         if ours.after != whole.after:
             return Finding(
-                "other-update",
+                "different-update",
                 f"{step} had the weights, samples, random numbers and learning rate of the "
                 f"uninterrupted run, yet its update differs by {distance:.2g} in {name} on "
                 f"rank {rank}",
