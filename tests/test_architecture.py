@@ -221,11 +221,24 @@ class TestNames:
     def test_the_names_of_the_handbook_are_there(self) -> None:
         """A reader who comes from it looks for them."""
         wanted = [
-            "TrainConfig", "ToyClassificationDataset", "ResumeAwareDistributedSampler",
-            "TinyNet", "setup_seed", "maybe_init_dist", "cleanup_dist", "unwrap",
-            "build_dataloader", "train_step", "phase", "summarize_timers", "log_rank_event",
-            "build_checkpoint", "save_checkpoint", "restore_if_present",
-            "latest_checkpoint_path", "run",
+            "TrainConfig",
+            "ToyClassificationDataset",
+            "ResumeAwareDistributedSampler",
+            "TinyNet",
+            "setup_seed",
+            "maybe_init_dist",
+            "cleanup_dist",
+            "unwrap",
+            "build_dataloader",
+            "train_step",
+            "phase",
+            "summarize_timers",
+            "log_rank_event",
+            "build_checkpoint",
+            "save_checkpoint",
+            "restore_if_present",
+            "latest_checkpoint_path",
+            "run",
         ]
         defined = {name for path in CORE.glob("*.py") for name in top_level_names(path)}
         assert sorted(set(wanted) - defined) == []

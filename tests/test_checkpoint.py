@@ -151,7 +151,9 @@ class TestLayout:
         for name in names:
             folder = checkpoints / name
             assert sorted(path.name for path in folder.iterdir()) == [
-                "manifest.json", "rng-rank-0.pt", "state.pt",
+                "manifest.json",
+                "rng-rank-0.pt",
+                "state.pt",
             ]
             manifest = verify(folder)
             assert manifest["format"] == 1
@@ -238,10 +240,15 @@ class TestPublish:
         names |= {folder.stat().st_ino: "folder", tmp_path.stat().st_ino: "parent"}
         calls = [f"{verb} {names[inode]}" for verb, inode in recorder.calls]
         assert sorted(calls[:3]) == [
-            "fsync rng-rank-0.pt", "fsync rng-rank-1.pt", "fsync state.pt",
+            "fsync rng-rank-0.pt",
+            "fsync rng-rank-1.pt",
+            "fsync state.pt",
         ]
         assert calls[3:] == [
-            "fsync manifest.json", "fsync folder", "rename folder", "fsync parent",
+            "fsync manifest.json",
+            "fsync folder",
+            "rename folder",
+            "fsync parent",
         ]
         assert recorder.manifest_existed[:4] == [False, False, False, True]
 
@@ -491,7 +498,8 @@ class TestRetention:
         assert list(published_steps(tmp_path)) == [10, 3, 2, 1]
         retain(tmp_path, 2)
         assert sorted(path.name for path in tmp_path.iterdir()) == [
-            "step-00000003", "step-00000010",
+            "step-00000003",
+            "step-00000010",
         ]
 
     @pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
@@ -848,8 +856,13 @@ def start_of(lr: float | None, scales: bool) -> Start:
 
 class TestValidateResume:
     def check(
-        self, name: str, position: int = 4, lr: float | None = 1e-3, scales: bool = False,
-        after: tuple[float, ...] = (1.7, 1.8), schedule: StepSchedule = TEN_STEPS,
+        self,
+        name: str,
+        position: int = 4,
+        lr: float | None = 1e-3,
+        scales: bool = False,
+        after: tuple[float, ...] = (1.7, 1.8),
+        schedule: StepSchedule = TEN_STEPS,
         **changes: Any,
     ) -> bool | None:
         parts = parts_of(trained=4, amp="fp16" if scales else "no")
@@ -862,8 +875,15 @@ class TestValidateResume:
         state = checkpoint_of(parts_of(trained=4, amp="fp16"), losses=[2.0, 1.9, 1.8])
         checks = validate_resume(state, start_of(1e-3, True), TEN_STEPS, 4, [1.8, 1.7])
         assert checks == dict.fromkeys(
-            ["step_monotone", "sampler_position_continuous", "learning_rate_continuous",
-             "optimizer_state_present", "scaler_state_present", "loss_continuous"], True,
+            [
+                "step_monotone",
+                "sampler_position_continuous",
+                "learning_rate_continuous",
+                "optimizer_state_present",
+                "scaler_state_present",
+                "loss_continuous",
+            ],
+            True,
         )
 
     @pytest.mark.parametrize("step", [3, 5])

@@ -428,7 +428,9 @@ class TestLoaderWorkers:
         run = subprocess.run(
             [sys.executable, "-c", ABANDON, signals],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-            capture_output=True, text=True, timeout=60,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert (run.returncode, run.stderr) == (0, "")
         pids = run.stdout.split()

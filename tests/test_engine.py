@@ -457,8 +457,13 @@ class TestHostile:
         reports = run_ranks(body, world_size=2, deadline_s=1.0)
         first = reports[0]
         found = (
-            "late" if first.exitcode is None else "failed" if first.failure
-            else "answered" if first.has_answer else "silent"
+            "late"
+            if first.exitcode is None
+            else "failed"
+            if first.failure
+            else "answered"
+            if first.has_answer
+            else "silent"
         )
         assert found == outcome
         assert children_of_the_server() == []

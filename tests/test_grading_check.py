@@ -371,7 +371,11 @@ class TestPieces:
     def test_a_verdict_shows_found_rule_look_and_next(self) -> None:
         """In text and in HTML, where the learner's text is escaped."""
         verdict = Verdict(
-            drill="d", status="wrong", seconds=0.31, world_sizes=[1, 2], after="hint",
+            drill="d",
+            status="wrong",
+            seconds=0.31,
+            world_sizes=[1, 2],
+            after="hint",
             findings=[Finding("c", "a < b", "a rule", "there")],
         )
         lines = str(verdict).splitlines()

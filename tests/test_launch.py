@@ -112,8 +112,12 @@ class TestFlags:
         ],
     )
     def test_a_mistake_ends_with_2_and_a_short_message(
-        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-        flags: str, message: str,
+        self,
+        launch: ModuleType,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        flags: str,
+        message: str,
     ) -> None:
         """A traceback says where the program was, not what the user can mend."""
         if flags == "--device cuda" and __import__("torch").cuda.is_available():
@@ -128,7 +132,9 @@ class TestFlags:
         assert not run_dir.exists(), "a refused start writes nothing"
 
     def test_a_mistake_on_another_node_is_said_there(
-        self, launch: ModuleType, monkeypatch: pytest.MonkeyPatch,
+        self,
+        launch: ModuleType,
+        monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         """A flag may be wrong on one node only; its ranks would die without a word."""
@@ -187,7 +193,10 @@ class TestFlags:
 
     @pytest.mark.parametrize("content", [b"{}", b"not json", b'{"config": 1}'])
     def test_a_folder_of_something_else_is_left_alone(
-        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        self,
+        launch: ModuleType,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
         content: bytes,
     ) -> None:
         """What a person keeps in a folder of that name would be overwritten."""
@@ -221,7 +230,10 @@ class TestFlags:
         assert path.exists()
 
     def test_start_over_goes_on_in_its_own_folder_after_a_restart(
-        self, launch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        self,
+        launch: ModuleType,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         """torchrun repeats the command at each restart; that must not begin again each time."""

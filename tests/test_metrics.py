@@ -430,7 +430,10 @@ class TestTrace:
                 assert places == expected
         event = found[-1]
         assert {key: event[key] for key in ("name", "ph", "pid", "tid")} == {
-            "name": "forward", "ph": "X", "pid": 3, "tid": 0,
+            "name": "forward",
+            "ph": "X",
+            "pid": 3,
+            "tid": 0,
         }
         assert (event["ts"], event["dur"]) == (1.5e15 + 6, 601.5)
 

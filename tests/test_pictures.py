@@ -14,13 +14,24 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from trainer_core.order import EpochOrder
 from rehearsal.evidence.pictures import (
-    VERMILLION, loss_curves, phase_bars, rank_timeline, read_trace_events, sample_map,
+    VERMILLION,
+    loss_curves,
+    phase_bars,
+    rank_timeline,
+    read_trace_events,
+    sample_map,
 )
 
 Record = dict[str, Any]
 PHASES_MS = {
-    "data_wait": 0.8, "h2d": 0.1, "forward": 2.1, "backward": 3.9, "grad_sync": 1.2,
-    "optimizer": 0.9, "checkpoint": 0.0, "other": 0.3,
+    "data_wait": 0.8,
+    "h2d": 0.1,
+    "forward": 2.1,
+    "backward": 3.9,
+    "grad_sync": 1.2,
+    "optimizer": 0.9,
+    "checkpoint": 0.0,
+    "other": 0.3,
 }
 
 
@@ -31,7 +42,11 @@ def append(path: Path, record: Record) -> None:
 
 
 def write_run(
-    folder: Path, *, n: int = 480, batch: int = 32, epochs: int = 3,
+    folder: Path,
+    *,
+    n: int = 480,
+    batch: int = 32,
+    epochs: int = 3,
     attempts: tuple[tuple[int, int, int], ...] = ((2, 1, 27), (2, 21, 45)),
     skip: tuple[int, int] = (0, 0),
 ) -> Path:
@@ -189,9 +204,10 @@ def test_loss_curves_say_how_far_two_runs_differ(tmp_path: Path) -> None:
     assert "restart: resumed, attempt 1" in text
     labels = [line.get_label() for line in figure.axes[0].get_lines()]
     assert labels[:2] == ["straight", "resumed, attempt 0"]
-    append(straight / "logs" / "rank-0.jsonl", {
-        "event": "train_progress", "rank": 0, "attempt": 0, "step": 45, "loss": 9.0,
-    })
+    append(
+        straight / "logs" / "rank-0.jsonl",
+        {"event": "train_progress", "rank": 0, "attempt": 0, "step": 45, "loss": 9.0},
+    )
     assert "every logged digit agrees" not in texts_of(
         loss_curves({"a": straight, "b": resumed})
     )
@@ -274,7 +290,10 @@ def test_every_picture_is_1000_pixels_wide_and_closed_in_pyplot(tmp_path: Path) 
 
     run = write_run(tmp_path / "run")
     for figure in (
-        sample_map(run), loss_curves({"run": run}), phase_bars(run), rank_timeline(run),
+        sample_map(run),
+        loss_curves({"run": run}),
+        phase_bars(run),
+        rank_timeline(run),
     ):
         assert isinstance(figure, Figure)
         assert pixels_of(figure).shape[1] == 1000

@@ -227,7 +227,10 @@ class TestCommands:
         with (tmp_path / "lab.log").open("w") as log:
             lab = subprocess.Popen(
                 ["make", "lab", f"ARGS={arguments}"],
-                cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         try:
             assert answer(url)["type"] == "notebook"
@@ -273,11 +276,19 @@ def test_a_joining_node_ends_every_agent_unless_the_shared_store_is_off(
 
     def start_agent(address: str) -> subprocess.Popen[str]:
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1",
-            "--max-restarts=3", "--monitor-interval=0.1", "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={endpoint}", f"--local-addr={address}",
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes=1:2",
+            "--nproc-per-node=1",
+            "--max-restarts=3",
+            "--monitor-interval=0.1",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={endpoint}",
+            f"--local-addr={address}",
             # The last one is what takes 60 s by default.
-            "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,read_timeout=3", "rank.py",
+            "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,read_timeout=3",
+            "rank.py",
         ]
         environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": switch}
         return subprocess.Popen(

@@ -206,8 +206,7 @@ def next_step(
         return [next(batches) for _ in range(micro_steps)], None
     except Exception as error:  # the caller raises it on all ranks
         if isinstance(error, UserError):  # a loader worker wraps it in the text of a traceback
-            message = str(error).rpartition("UserError: ")[2].strip()
-            return [empty_batch], UserError(message)
+            error = UserError(str(error).rpartition("UserError: ")[2].strip())
         return [empty_batch], error
 
 

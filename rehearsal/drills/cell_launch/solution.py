@@ -1,3 +1,6 @@
+# Derived by scripts/sync_notebooks.py; edit trainer_core/launch.py.
+from __future__ import annotations
+
 import threading
 import time
 import traceback
@@ -210,8 +213,7 @@ def next_step(
         return [next(batches) for _ in range(micro_steps)], None
     except Exception as error:  # the caller raises it on all ranks
         if isinstance(error, UserError):  # a loader worker wraps it in the text of a traceback
-            message = str(error).rpartition("UserError: ")[2].strip()
-            return [empty_batch], UserError(message)
+            error = UserError(str(error).rpartition("UserError: ")[2].strip())
         return [empty_batch], error
 
 
