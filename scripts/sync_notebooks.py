@@ -45,7 +45,7 @@ import jupytext  # type: ignore[import-untyped, unused-ignore]  # ships no types
 
 from rehearsal.grading.blanks import bodies, empty_bodies, is_among, is_constant
 from rehearsal.grading.derive import Derived, derive, without_mark
-from rehearsal.grading.minutes import minutes_for
+from rehearsal.grading.minutes import minutes_for, typed_text, typing_minutes
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = ("blank", "hidden")
@@ -327,11 +327,14 @@ def drills_of(root: Path, kind: str = "") -> list[dict[str, Any]]:
         file = path.relative_to(root).as_posix()
         try:
             table = tomllib.loads(read_text(root, file))
-            wanted = {key: table[key] for key in ("order", "title", "minutes", "kind")}
-            table = {"needs": {}, "derived": {}} | table | wanted
+            wanted = {key: table[key] for key in ("order", "title", "kind")}
+            table = {"needs": {}, "derived": {}, "id": path.parent.name} | table | wanted
+            if files := derived_files(root, table):
+                table["minutes"] = typing_minutes(typed_text(files.solution, files.blank))
+            table["minutes"] = float(table["minutes"])  # or the error below
         except (tomllib.TOMLDecodeError, KeyError) as error:
             raise SyncError(f"{file} can't be used ({error!r}). Fix it there.") from error
-        found.append({**table, "id": path.parent.name})
+        found.append(table)
     chosen = [table for table in found if kind in ("", table["kind"])]
     return sorted(chosen, key=lambda table: (table["order"], table["id"]))
 

@@ -248,7 +248,7 @@ class TestWithoutSamples:
     @pytest.mark.parametrize("amp", ["no", "bf16", "fp16"])
     @pytest.mark.parametrize("data", ["toy", "tokens:file"])
     def test_the_model_gets_a_sample_of_weight_zero(self, data: str, amp: str) -> None:
-        """Not every kernel accepts an empty batch, and the peers wait for this rank's backward."""
+        """Not every kernel takes an empty batch, and the peers wait for this backward pass."""
         trainer = trainer_of(
             data=data, amp=amp, seq_len=12, vocab_size=5, dropout=0.5, world_size=2
         )

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rehearsal.engine.reports import Fault
 from rehearsal.grading.derive import without_mark
+from rehearsal.grading.minutes import typed_text, typing_minutes
 from rehearsal.grading.verdict import Judge
 
 if TYPE_CHECKING:
@@ -178,6 +179,9 @@ def load(drill_id: str) -> Drill:
             "rehearsal.drills() lists all."
         )
     table = tomllib.loads(path.read_text())
+    if "derived" in table:  # a cell: its minutes are what its bodies take to type
+        solution, blank = ((path.parent / f"{n}.py").read_text() for n in ("solution", "blank"))
+        table["minutes"] = typing_minutes(typed_text(solution, blank))
     return Drill(
         id=drill_id,
         title=table["title"],
