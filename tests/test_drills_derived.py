@@ -201,6 +201,8 @@ class TestDrift:
             "notebooks/02_rehearse.ipynb",
         }
         assert sync.check(project) == []
+        for path in (project / "notebooks").rglob("*.ipynb"):
+            assert MARK not in path.read_text()  # a note to editors, not to learners
 
     def test_an_edited_solution_fails_the_check(self, project: Path) -> None:
         """It is not the place for an edit: the next build would drop it."""

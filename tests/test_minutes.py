@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from rehearsal import drills
-from rehearsal.grading.drill import Drill
-from rehearsal.grading.minutes import TYPING_SPEED, typed_text, typing_minutes
+from rehearsal.grading.drill import Drill, load
+from rehearsal.grading.minutes import TYPING_SPEED, typed_characters, typed_text, typing_minutes
+from scripts.sync_notebooks import typing_times
+
+ROOT = Path(__file__).resolve().parents[1]
 
 BLANK = '''
 import os
@@ -52,6 +56,18 @@ def test_a_cells_minutes_are_its_typing_time(drill: Drill) -> None:
     """A budget that nobody can type in teaches people to distrust the clock."""
     assert drill.minutes == typing_minutes(typed_text(drill.solution, drill.blank)) > 1
     assert "minutes" not in tomllib.loads((drill.folder / "drill.toml").read_text())
+
+
+@pytest.mark.parametrize("cell", ["config", "model"])
+def test_the_walkthrough_counts_like_the_drill(cell: str) -> None:
+    """Two budgets for the same text are both disbelieved.
+
+    In these two cells, the walkthrough's blank and the drill's leave the same bodies to type.
+    """
+    drill = load(f"cell_{cell}")
+    characters = typed_characters(typed_text(drill.solution, drill.blank))
+    told = f"{drill.minutes} min ({characters:,} characters)"
+    assert typing_times(ROOT)[f"{{{{typing {cell}}}}}"] == told
 
 
 def test_only_what_the_blank_lacks_is_typed() -> None:

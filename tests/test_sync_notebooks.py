@@ -361,7 +361,7 @@ class TestCheck:
     ) -> None:
         """A check that always fails is switched off."""
         assert sync.main(["check"], root=built) == 0
-        assert "All notebooks match their sources" in capsys.readouterr().out
+        assert "All derived files match their sources" in capsys.readouterr().out
 
     def test_drift_of_a_module_fails_with_a_diff_for_each_notebook(
         self, built: Path, capsys: pytest.CaptureFixture[str]
@@ -757,7 +757,7 @@ AREA = area(3)'''
     )
     def test_each_form_of_a_body(self, body: str, emptied: str | None) -> None:
         """A body left in gives the answer away; a broken blank cannot be started from."""
-        result = sync.empty_bodies(body)
+        result = sync.empty_bodies(body, sync.EMPTIED)
         assert result == (body if emptied is None else emptied)
         ast.parse(result)
 
