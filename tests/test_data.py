@@ -250,6 +250,7 @@ class TestPosition:
 
 
 class TestLoader:
+    @pytest.mark.ranks
     @pytest.mark.parametrize("position", [0, 5])
     def test_batches_do_not_depend_on_the_workers(self, position: int) -> None:
         """Prefetching workers moved the handbook's position 64 samples ahead per rank."""
