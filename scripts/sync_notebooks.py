@@ -3,10 +3,11 @@
 The modules in ``trainer_core`` are the source of every definition; ``notebooks/src/*.py`` is
 the source of prose and demos. ``notebooks/*.ipynb`` is derived from both and committed without
 outputs. ``notebooks/drills/NNN_<id>.ipynb`` is derived from the drills' folders and the setup
-cells of 02_rehearse.
+cells of 02_rehearse. The drills on trainer_core's cells have two more derived files: blank.py
+and solution.py, from the definitions that their drill.toml names (rehearsal/grading/derive.py).
 
-    build           write every notebook
-    check           exit with 1 and print a diff if a notebook is out of date
+    build           write every derived file
+    check           exit with 1 and print a diff if a derived file is out of date
     push NOTEBOOK   carry edits made in a notebook's cells back to their source files
 
 What a file in ``notebooks/src`` can contain besides jupytext's percent format:
@@ -31,12 +32,9 @@ import ast
 import difflib
 import functools
 import hashlib
-import io
 import json
 import re
 import sys
-import textwrap
-import tokenize
 import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,9 +43,11 @@ from typing import Any
 
 import jupytext  # type: ignore[import-untyped, unused-ignore]  # ships no types
 
+from rehearsal.grading.blanks import bodies, empty_bodies, is_among, is_constant
+from rehearsal.grading.derive import Derived, derive, without_mark
+from rehearsal.grading.minutes import minutes_for
+
 ROOT = Path(__file__).resolve().parents[1]
-# Non-blank characters a minute, for somebody who explains the code while typing it.
-TYPING_SPEED = 120
 VARIANTS = ("blank", "hidden")
 PACKAGES = ("trainer_core/", "rehearsal/")
 VARIANTS_LINE = re.compile(r"^# variants:(.*)$", re.MULTILINE)
@@ -173,10 +173,6 @@ def docstring(cell: Cell) -> str:
     return "".join(lines[:end])
 
 
-def is_constant(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
 def trainer_imports(text: str, where: str, module: str = "") -> set[str]:
     """The project's own modules that ``text`` imports from at its top level."""
     found: set[str] = set()
@@ -211,80 +207,6 @@ def bindings(cell: Cell) -> Iterator[tuple[str, str]]:
 # Deriving cells -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
-    """A function's body without its docstring: the part that somebody types."""
-
-    name: str  # qualified, such as TinyNet.forward
-    start: int  # its first line (from 1), counting a comment above the first statement
-    end: int
-    before: str  # text before the body on its first line: indentation, or a signature
-    text: str
-
-    @property
-    def characters(self) -> int:
-        """Characters to type: neither comments nor whitespace count."""
-        lines = self.text.split("\n")
-        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
-            if token.type == tokenize.COMMENT:
-                row, column = token.start
-                lines[row - 1] = lines[row - 1][:column]
-        return len("".join("".join(lines).split()))
-
-
-def bodies(text: str, where: str) -> list[Body]:
-    """The body of each function and method, in order.
-
-    Protocols don't count, and neither do bodies that hold only a docstring, ``...`` or
-    ``pass``: there is nothing to type.
-    """
-    lines = text.split("\n")
-    found: list[Body] = []
-
-    def collect(node: ast.AST, prefix: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                body = child.body[ast.get_docstring(child) is not None :]
-                if not all(isinstance(node, ast.Pass) or is_constant(node) for node in body):
-                    found.append(body_of(f"{prefix}{child.name}", child, body[0]))
-            elif isinstance(child, ast.ClassDef):
-                if not any(re.search(r"\bProtocol\b", ast.unparse(b)) for b in child.bases):
-                    collect(child, f"{prefix}{child.name}.")
-            else:
-                collect(child, prefix)
-
-    def body_of(name: str, function: ast.stmt, first: ast.stmt) -> Body:
-        start = min([first.lineno, *(d.lineno for d in getattr(first, "decorator_list", []))])
-        before = lines[first.lineno - 1].encode()[: first.col_offset].decode()
-        on_one_line = bool(before.strip())
-        while not on_one_line and re.match(r"\s*(#|$)", lines[start - 2]):
-            start -= 1  # a comment above the first statement belongs to the body
-        typed = lines[start - 1 : function.end_lineno]
-        typed[0] = typed[0].removeprefix(before) if on_one_line else typed[0]
-        return Body(name, start, function.end_lineno or start, before, dedented(typed))
-
-    collect(parse(text, where), "")
-    return found
-
-
-def dedented(lines: list[str]) -> str:
-    return textwrap.dedent("\n".join(lines)) + "\n"
-
-
-def is_typed(name: str, typed: Iterable[str] | None) -> bool:
-    """Whether ``typed`` lists a function or the class it belongs to; None lists everything."""
-    return typed is None or any(f"{name}.".startswith(f"{entry}.") for entry in typed)
-
-
-def empty_bodies(text: str, where: str = "the cell", typed: Iterable[str] | None = None) -> str:
-    """Remove the bodies of the ``typed`` functions; signatures and docstrings stay."""
-    lines = text.split("\n")
-    for body in reversed(bodies(text, where)):  # bottom-up, so line numbers stay valid
-        if is_typed(body.name, typed):
-            lines[body.start - 1 : body.end] = [body.before + EMPTIED]
-    return "\n".join(lines)
-
-
 def collapse(cell: Cell, title: str, role: str) -> Cell:
     """Collapse a cell, in JupyterLab (source_hidden) and in Colab (cellView and a title)."""
     tags = [*cell.metadata.get("tags", []), "hide-input"]
@@ -297,7 +219,7 @@ def vary(cell: Cell, variant: str, typed: Sequence[str]) -> list[Cell]:
     """The cells that replace ``cell`` in a variant, which empties the ``typed`` functions."""
     if not variant or cell.kind != "code":
         return [cell]
-    emptied = empty_bodies(cell.text, cell.origin, typed)
+    emptied = empty_bodies(cell.text, EMPTIED, typed)
     if emptied == cell.text:
         return [cell]
     blank = replace(cell, text=emptied, role="blank")
@@ -346,9 +268,9 @@ def typing_times(root: Path) -> dict[str, str]:
             if typed := typed_names(node):
                 module, characters = node.metadata["include"], 0
                 for cell in module_cells(root, module):
-                    found = bodies(cell.text, cell.origin) if cell.kind == "code" else []
-                    characters += sum(b.characters for b in found if is_typed(b.name, typed))
-                minutes = -(-characters // TYPING_SPEED)
+                    found = bodies(cell.text) if cell.kind == "code" else []
+                    characters += sum(b.characters for b in found if is_among(b.name, typed))
+                minutes = minutes_for(characters)
                 total += minutes
                 times[f"{{{{typing {module}}}}}"] = f"{minutes} min ({characters:,} characters)"
     return times | {"{{typing}}": f"{total} minutes"}
@@ -405,12 +327,35 @@ def drills_of(root: Path, kind: str = "") -> list[dict[str, Any]]:
         file = path.relative_to(root).as_posix()
         try:
             table = tomllib.loads(read_text(root, file))
-            table = {key: table[key] for key in ("order", "title", "minutes", "kind")}
+            wanted = {key: table[key] for key in ("order", "title", "minutes", "kind")}
+            table = {"needs": {}, "derived": {}} | table | wanted
         except (tomllib.TOMLDecodeError, KeyError) as error:
             raise SyncError(f"{file} can't be used ({error!r}). Fix it there.") from error
         found.append({**table, "id": path.parent.name})
     chosen = [table for table in found if kind in ("", table["kind"])]
     return sorted(chosen, key=lambda table: (table["order"], table["id"]))
+
+
+def derived_files(root: Path, drill: dict[str, Any]) -> Derived | None:
+    """What blank.py and solution.py of a drill have to contain; None if people write them."""
+    if not drill["derived"]:
+        return None
+    try:
+        return derive(root / "trainer_core", drill["id"], drill["needs"], drill["derived"])
+    except (ValueError, KeyError) as error:
+        file = f"rehearsal/drills/{drill['id']}/drill.toml"
+        raise SyncError(f"{file}, [derived]: {error}") from error
+
+
+def compose_files(root: Path) -> dict[str, str]:
+    """Every derived file that is not a notebook: path -> text."""
+    composed = {}
+    for drill in drills_of(root):
+        if files := derived_files(root, drill):
+            folder = f"rehearsal/drills/{drill['id']}"
+            composed[f"{folder}/blank.py"] = files.blank
+            composed[f"{folder}/solution.py"] = files.solution
+    return composed
 
 
 def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
@@ -432,7 +377,9 @@ def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
         Cell(kind=kind, text=t, source=t, file=f"{folder}/drill.toml", index=i, role="drill")
         for i, (kind, t) in enumerate(texts)
     ]
-    blank = read_text(root, f"{folder}/blank.py").rstrip("\n")
+    files = derived_files(root, drill)
+    blank = files.blank if files else read_text(root, f"{folder}/blank.py")
+    blank = without_mark(blank).rstrip("\n")
     parse(blank, f"{folder}/blank.py")
     typed = Cell(
         kind="code", text=blank, source=blank, file=f"{folder}/blank.py", index=0, role="drill"
@@ -530,9 +477,9 @@ def refuse_clashes(cells: Iterable[Cell], where: str) -> None:
 
 def refuse_untypeable(root: Path, module: str, where: str, typed: Sequence[str]) -> None:
     code = [cell for cell in module_cells(root, module) if cell.kind == "code"] if typed else []
-    known = {body.name for cell in code for body in bodies(cell.text, cell.origin)}
+    known = {body.name for cell in code for body in bodies(cell.text)}
     for entry in typed:
-        if not any(is_typed(name, [entry]) for name in known):
+        if not any(is_among(name, [entry]) for name in known):
             raise SyncError(
                 f"{where} marks {entry!r} as typed, but {module_file(module)} has no such "
                 f"function or class with something to type.{nearest(entry, known)}"
@@ -678,12 +625,16 @@ def is_edited(cell: dict[str, Any]) -> bool:
 
 
 def build(root: Path, *, overwrite: bool = False) -> list[Path]:
-    """Write every notebook; returns the paths of those that changed.
+    """Write every derived file; returns the paths of those that changed.
 
     Raises:
         SyncError: if that would lose an edit made in a notebook, unless ``overwrite``.
     """
     changed = []
+    for file, text in compose_files(root).items():
+        path = root / file
+        if not path.exists() or path.read_bytes() != text.encode():
+            changed.append((path, text))
     for name, cells in compose(root).items():
         path, text = root / "notebooks" / name, dump(as_notebook(name, cells))
         if path.exists() and path.read_bytes() == text.encode():
@@ -705,7 +656,7 @@ def build(root: Path, *, overwrite: bool = False) -> list[Path]:
 
 
 def check(root: Path) -> list[str]:
-    """Differences between the notebooks and their sources; outputs don't count."""
+    """Differences between the derived files and their sources; outputs don't count."""
 
     def lines(notebook: dict[str, Any]) -> Iterator[str]:
         yield f"metadata {notebook.get('metadata', {}).get('execution')}"
@@ -716,6 +667,11 @@ def check(root: Path) -> list[str]:
             yield from cell["source"].split("\n")
 
     problems, composed = [], compose(root)
+    for file, text in compose_files(root).items():
+        found = read_text(root, file) if (root / file).exists() else ""
+        sides = found.split("\n"), text.split("\n")
+        diff = difflib.unified_diff(*sides, file, "trainer_core", lineterm="")
+        problems += ["\n".join(diff)] if found != text else []
     for name, cells in composed.items():
         path, wanted = root / "notebooks" / name, as_notebook(name, cells)
         if not path.exists():
@@ -842,11 +798,11 @@ def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
         description="Derive notebooks/*.ipynb from their sources, and check that they match."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    building = commands.add_parser("build", help="write every notebook")
+    building = commands.add_parser("build", help="write every derived file")
     building.add_argument(
         "--overwrite", action="store_true", help="drop edits made in the notebooks"
     )
-    commands.add_parser("check", help="exit with 1 and a diff if a notebook is out of date")
+    commands.add_parser("check", help="exit with 1 and a diff if a derived file is out of date")
     pushing = commands.add_parser(
         "push", help="carry a notebook's edits back to their source files"
     )
@@ -862,7 +818,7 @@ def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
             print(f"{diff}Now run build." if diff else "No cell was edited.")
         else:
             problems = check(root)
-            print("\n".join(problems) or "All notebooks match their sources.")
+            print("\n".join(problems) or "All derived files match their sources.")
             if problems:
                 print("To keep a notebook's edits, run push NOTEBOOK; otherwise run build.")
                 return 1

@@ -491,6 +491,21 @@ class TestTokens:
         inputs, targets = build_dataset(tokens_of(tmp_path / "x.bin")).batch([])
         assert inputs.shape == targets.shape == (0, 8)
 
+    @pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.ranks)])
+    def test_batches_from_the_loader_are_contiguous(
+        self, tmp_path: Path, num_workers: int
+    ) -> None:
+        """The copy of a strided tensor to the GPU goes through memory that is not pinned."""
+        write_tokens(tmp_path / "x.bin", 100)
+        cfg = tokens_of(tmp_path / "x.bin", micro_batch_size=4, num_workers=num_workers)
+        _, loader = loader_of(cfg)
+        for batch in loader:
+            assert len(batch.samples) > 1  # one row is contiguous whatever its stride
+            for name, tensor in batch._asdict().items():
+                assert tensor.is_contiguous(), name
+                # A view of a larger buffer would pin and send the buffer's other numbers too.
+                assert tensor.untyped_storage().nbytes() == tensor.nbytes, name
+
     @pytest.mark.parametrize("size", [0, 1, 17, 16, 101])
     def test_a_file_of_odd_length_or_too_short_is_refused(
         self, tmp_path: Path, size: int

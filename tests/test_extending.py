@@ -24,7 +24,7 @@ from rehearsal.engine.ranks import run_ranks
 from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.faults import breaks, jobs, matrix
 from rehearsal.grading import events, new_drill
-from rehearsal.grading.drill import Scenario
+from rehearsal.grading.drill import Scenario, former_ids
 from rehearsal.grading.verdict import Finding
 
 from trainer_core.metrics import Sink
@@ -214,14 +214,13 @@ class TestNew:
         assert (tmp_path / "mine" / "grader.py").read_text() == "my own"
         assert [path.name for path in (tmp_path / "mine").iterdir()] == ["grader.py"]
 
-    def test_a_former_id_is_taken_as_well(self) -> None:
+    def test_a_former_id_is_taken_as_well(self, tmp_path: Path) -> None:
         """It is an alias of today's drill, which would then be unreachable under it."""
-        from rehearsal.grading.drill import DRILLS, former_ids
-
-        former = next(iter(former_ids()))
-        with pytest.raises(new_drill.BadName, match=f"{former!r} is taken"):
-            new_drill.create(former)
-        assert not (DRILLS / former).exists()
+        former, today = next(iter(former_ids().items()))
+        (tmp_path / today).mkdir()
+        with pytest.raises(new_drill.BadName, match=f"{former!r} is taken: .*{today} exists"):
+            new_drill.create(former, tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [today]
 
     @pytest.mark.parametrize(
         ("name", "why"),

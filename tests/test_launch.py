@@ -263,6 +263,7 @@ class TestFlags:
         assert choose_run_dir(cfg, ["job/c/1"]).name == "run-2"
         assert choose_run_dir(cfg, []).name == "run-2"
 
+    @pytest.mark.ranks
     def test_a_bad_token_is_said_in_short_also_by_a_loader_worker(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

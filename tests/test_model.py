@@ -58,7 +58,7 @@ class TestTinyNet:
         assert shas[0] == shas[1] != shas[2]
 
     def test_it_takes_an_empty_batch_through_forward_and_backward(self) -> None:
-        """A rank without samples in the last step still joins the gradients' sync."""
+        """Training never passes one, but a share of an evaluation may be empty."""
         model = build_model(TrainConfig(), 10, 7)
         model(torch.zeros(0, 10)).sum().backward()
         assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
@@ -93,7 +93,7 @@ class TestTinyDecoder:
     def test_it_takes_an_empty_batch_through_forward_and_backward(
         self, decoder: nn.Module, training: bool
     ) -> None:
-        """A rank without samples in the last step still joins the gradients' sync."""
+        """Training never passes one, but a share of an evaluation may be empty."""
         decoder.train(training)
         logits = decoder(torch.zeros(0, 12, dtype=torch.int64))
         assert logits.shape == (0, 12, 50)

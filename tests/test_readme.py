@@ -215,6 +215,7 @@ class TestCommands:
         assert "NOT ATTEMPTED" in shell(check, exit_code=1)
 
     @needs_setup
+    @pytest.mark.ranks
     def test_make_lab_serves_the_start_notebook(self, tmp_path: Path) -> None:
         """The first thing a newcomer types must work on its own."""
         with socket.socket() as free:

@@ -748,7 +748,8 @@ AREA = area(3)'''
                 'def f():\n    raise NotImplementedError("type this")\n\ng = 1',
             ),
             (
-                "if True:\n    def f():\n        @wraps\n        def g(): pass\n        return g",
+                "if True:\n    def f():\n        @wraps\n        def g(): pass\n"
+                "        return g",
                 'if True:\n    def f():\n        raise NotImplementedError("type this")',
             ),
             ("size = 3\nkey = lambda x: x + 1", None),

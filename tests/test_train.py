@@ -235,6 +235,40 @@ class TestGradient:
         assert max(moved) == pytest.approx(0.25, rel=0.05)  # Adam moves by about the rate
 
 
+def refuse_empty_batches(model: nn.Module) -> None:
+    """Do to an empty batch what attention's backward pass does on CUDA in torch 2.11."""
+
+    def check(module: nn.Module, inputs: Any) -> None:
+        assert len(inputs[0]) > 0, "a kernel that divides by the batch size"
+
+    model.register_forward_pre_hook(check)
+
+
+class TestWithoutSamples:
+    @pytest.mark.parametrize("amp", ["no", "bf16", "fp16"])
+    @pytest.mark.parametrize("data", ["toy", "tokens:file"])
+    def test_the_model_gets_a_sample_of_weight_zero(self, data: str, amp: str) -> None:
+        """Not every kernel accepts an empty batch, and the peers wait for this rank's backward."""
+        trainer = trainer_of(
+            data=data, amp=amp, seq_len=12, vocab_size=5, dropout=0.5, world_size=2
+        )
+        refuse_empty_batches(trainer.model)
+        dtype = torch.float32 if data == "toy" else torch.int64
+        none = torch.zeros(0, dtype=torch.int64)
+        inputs = torch.zeros(0, 12, dtype=dtype)
+        targets = none if data == "toy" else inputs
+        before = torch.get_rng_state()
+        skipped = train_step(trainer, [MicroBatch(none, inputs, targets)], 7, 1e-3)
+        # Dropout drew for the placeholder; the rank's next samples must not notice.
+        assert torch.equal(torch.get_rng_state(), before)
+        assert skipped.item() == 0
+        grads = gradients(trainer.model)
+        assert len(grads) == len(list(trainer.model.parameters()))
+        assert not any(grad.any() for grad in grads)
+        (record,) = read_records(trainer, 1)
+        assert (record.loss, record.grad_norm) == (0.0, 0.0)
+
+
 class TestClipping:
     @pytest.mark.parametrize("amp", ["no", "fp16"])
     def test_the_whole_step_is_clipped_once_by_its_global_norm(self, amp: str) -> None:
@@ -492,6 +526,30 @@ def count_calls(owner: Any, name: str) -> list[None]:
 
     setattr(owner, name, counting)
     return calls
+
+
+def wrapped_once() -> tuple[bool, ...]:
+    """What each rank runs: wrap a model with dropout that refuses empty batches."""
+    from trainer_core.distributed import cleanup_dist, maybe_init_dist, wrap_model
+
+    info = maybe_init_dist(TrainConfig(device="cpu"))
+    torch.manual_seed(0)
+    model = build_model(TrainConfig(dropout=0.5), 12, 5)
+    refuse_empty_batches(model)
+    before = torch.get_rng_state()
+    wrap_model(model, info, torch.zeros(0, 12))
+    is_unchanged = torch.equal(torch.get_rng_state(), before)
+    has_gradient = any(p.grad is not None for p in model.parameters())
+    cleanup_dist()
+    return is_unchanged, has_gradient
+
+
+@pytest.mark.ranks
+class TestWrapModel:
+    def test_no_empty_batch_no_draw_no_gradient(self) -> None:
+        """A start that draws differs from an uninterrupted run; one that fails never trains."""
+        results = LocalRanks(wrapped_once, 2).wait(120)
+        assert [result.value for result in results] == [(True, False)] * 2
 
 
 @pytest.mark.ranks

@@ -59,15 +59,17 @@ def manifest_sha256(manifest: Mapping[str, Any]) -> str:
 def publish(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
     """Turn the files in ``temporary`` into the checkpoint ``target``.
 
-    The order matters: the contents; then the manifest, which vouches for them; then one rename,
-    which publishes them; then the folder that holds the new name. Each reaches the disk before
-    the next begins.
+    Its manifest is {"format": FORMAT, **facts, "files": {name: describe(path)}}, and the
+    ``manifest_sha256`` of that under "sha256".
 
     Raises:
         FileExistsError: if ``target`` exists; nothing is ever written into a checkpoint.
     """
     if target.exists():
         raise FileExistsError(f"{target} exists, and a published checkpoint is never rewritten")
+    # The order matters: the contents; then the manifest, which vouches for them; then one
+    # rename, which publishes them; then the folder that holds the new name. Each reaches the
+    # disk before the next begins.
     paths = sorted(temporary.iterdir())
     with ThreadPoolExecutor() as pool:
         # Hashing reads the page cache while the disk is still writing.

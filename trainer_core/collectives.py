@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 # %% active="py"
 from trainer_core.settings import UserError
@@ -94,6 +95,24 @@ def any_rank(*claims: bool) -> Callable[[], list[bool]]:
         return [bool(vote) for vote in votes.tolist()]
 
     return answers
+
+
+# %%
+def placeholder(no_samples: Tensor) -> Tensor:
+    """One sample of zeros in place of none, for a backward pass that only has to take part.
+
+    Not every kernel accepts an empty batch: in torch 2.11, the backward pass of
+    memory-efficient attention divides by the batch size before it checks for emptiness. The
+    caller multiplies the output by zero, so the sample counts for nothing. It has to be finite
+    for that: 0 * inf is NaN.
+
+    Args:
+        no_samples: an empty batch, (0, ...).
+
+    Returns:
+        A batch of one, (1, ...), on the same device and of the same dtype.
+    """
+    return no_samples.new_zeros(1, *no_samples.shape[1:])
 
 
 # %%

@@ -202,7 +202,7 @@ class TrainingView(Dataset[MicroBatch]):
         self.source = source
         self.seed = seed
         self.input_noise = input_noise
-        # For a rank without samples, which still has to join the gradient sync.
+        # For a rank without samples; it still has to join the gradient sync.
         self.empty_batch = self.__getitems__([])
 
     def __getitems__(self, keys: Sequence[SampleKey]) -> MicroBatch:

@@ -143,14 +143,18 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
 
     def batch(self, samples: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
         starts = np.asarray(samples, dtype=np.int64)[:, None] * self.seq_len
-        windows = self.tokens[starts + np.arange(self.seq_len + 1)].astype(np.int64)
+        windows = self.tokens[starts + np.arange(self.seq_len + 1)]  # (B, T + 1) uint16
         if windows.size and windows.max() >= self.num_classes:
             raise UserError(
                 f"--data tokens:{self.path}: token {windows.max()} found, but the model has "
                 f"rows only for ids below --vocab-size {self.num_classes}. Raise --vocab-size."
             )
-        rows = torch.from_numpy(windows)  # (B, T + 1)
-        return rows[:, :-1], rows[:, 1:]
+        # Each contiguous, by the copy that widens it anyway. Two views of one (B, T + 1) tensor
+        # would not be: .to(device) first packs a strided tensor into a new one that isn't
+        # pinned, and then the host waits for the copy despite non_blocking.
+        inputs = windows[:, :-1].astype(np.int64, order="C")
+        targets = windows[:, 1:].astype(np.int64, order="C")
+        return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
 # %%

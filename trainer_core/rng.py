@@ -1,11 +1,13 @@
 """A rank's random states: seeded, saved and restored.
 
-Supports cell 4 (distributed) and cell 6 (checkpoint).
+Supports cell 4 (distributed), cell 5 (train) and cell 6 (checkpoint).
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,16 @@ def set_rng_state(state: dict[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] is not None and torch.cuda.is_initialized():
         torch.cuda.set_rng_state(state["cuda"])
+
+
+@contextmanager
+def rng_unchanged() -> Iterator[None]:
+    """After the block, the random states are what they were before it."""
+    state = rng_state()
+    try:
+        yield
+    finally:
+        set_rng_state(state)
 
 
 def restore_rng(folder: Path | None, rank: int) -> None:

@@ -7,6 +7,8 @@
         other_*.py        correct solutions of another design: the grader must pass them too
         grader.py         SCENARIOS and CODES
 
+The blank and the solution of a drill on a trainer_core cell are derived: see ``derive``.
+
 A scenario's ``body`` runs in each rank, with the learner's names. Its ``judge`` runs in the
 caller's process, on plain data only: what the ranks recorded.
 """
@@ -25,6 +27,7 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rehearsal.engine.reports import Fault
+from rehearsal.grading.derive import without_mark
 from rehearsal.grading.verdict import Judge
 
 if TYPE_CHECKING:
@@ -108,17 +111,17 @@ class Drill:
     @property
     def blank(self) -> str:
         """The starter code."""
-        return (self.folder / "blank.py").read_text()
+        return self._text("blank.py")
 
     @property
     def solution(self) -> str:
         """The solution that is shown after a pass."""
-        return (self.folder / "solution.py").read_text()
+        return self._text("solution.py")
 
     def solutions(self) -> dict[str, str]:
         """Every correct text, by name."""
         paths = [self.folder / "solution.py", *sorted(self.folder.glob("other_*.py"))]
-        return {path.stem: path.read_text() for path in paths}
+        return {path.stem: self._text(path.name) for path in paths}
 
     @property
     def grader(self) -> Any:
@@ -142,8 +145,11 @@ class Drill:
         table = tomllib.loads((self.folder / "drill.toml").read_text())
         return [self._near_miss(entry) for entry in table.get("near_miss", ())]
 
+    def _text(self, file: str) -> str:
+        return without_mark((self.folder / file).read_text())
+
     def _near_miss(self, entry: Mapping[str, Any]) -> NearMiss:
-        text = (self.folder / entry.get("of", "solution.py")).read_text()
+        text = self._text(entry.get("of", "solution.py"))
         edits = entry.get("edits", [entry] if "find" in entry else [])
         for edit in edits:
             count = text.count(edit["find"])

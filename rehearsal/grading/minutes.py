@@ -1,12 +1,15 @@
 """How long it takes to type an answer while explaining it.
 
-One rule for every place that promises minutes: what you type, at the speed of somebody who
-talks while typing.
+One rule for every place that promises minutes, the walkthrough's table and the drills alike:
+what you type, at the speed of somebody who talks while typing.
 """
 
 from __future__ import annotations
 
 import ast
+import io
+import textwrap
+import tokenize
 
 # Non-blank characters a minute. Nobody who types and explains is faster.
 TYPING_SPEED = 120
@@ -14,46 +17,59 @@ TYPING_SPEED = 120
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def typing_minutes(text: str) -> int:
-    """Minutes for typing Python code aloud, rounded up.
+def typed_characters(text: str) -> int:
+    """Characters to type; comments, docstrings and whitespace don't count."""
+    lines = text.split("\n")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, Function | ast.ClassDef | ast.Module) and ast.get_docstring(node):
+            first = node.body[0]
+            end = first.end_lineno or first.lineno
+            lines[first.lineno - 1 : end] = [""] * (end - first.lineno + 1)
+    return len("".join("".join(lines).split()))
 
-    Comments, docstrings and whitespace don't count.
-    """
-    return -(-len("".join(_bare(text).split())) // TYPING_SPEED)
+
+def minutes_for(characters: int) -> int:
+    """Minutes for that many characters, rounded up."""
+    return -(-characters // TYPING_SPEED)
+
+
+def typing_minutes(text: str) -> int:
+    """Minutes for typing Python code aloud, rounded up."""
+    return minutes_for(typed_characters(text))
 
 
 def typed_text(solution: str, blank: str) -> str:
-    """The code of ``solution`` that ``blank`` doesn't already contain, without comments.
+    """The code of ``solution`` that ``blank`` doesn't already contain.
 
     Where the blank gives a function's signature, only the body counts.
     """
-    given = _pieces(ast.parse(_bare(blank)))
-    wanted = _pieces(ast.parse(_bare(solution)))
+    given = _pieces(ast.parse(blank), blank)
+    wanted = _pieces(ast.parse(solution), solution)
     return "\n".join(text for key, text in wanted.items() if given.get(key) != text)
 
 
-def _bare(text: str) -> str:
-    """The code without docstrings, in one canonical layout (which has no comments)."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
-        if isinstance(node, Function | ast.ClassDef | ast.Module) and ast.get_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
-
-
-def _pieces(tree: ast.AST, prefix: str = "") -> dict[str, str]:
+def _pieces(tree: ast.AST, text: str, prefix: str = "") -> dict[str, str]:
     """By qualified name: headers of functions and classes, their bodies, other statements."""
+
+    def source(node: ast.stmt) -> str:
+        return textwrap.dedent(ast.get_source_segment(text, node, padded=True) or "")
+
     found: dict[str, str] = {}
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, Function | ast.ClassDef):
-            name, body = f"{prefix}{node.name}", node.body
+            name = f"{prefix}{node.name}"
+            body = node.body[ast.get_docstring(node) is not None :]
             node.body = [ast.Pass()]
             found[f"{name} header"] = ast.unparse(node)
             node.body = body
             if isinstance(node, ast.ClassDef):
-                found |= _pieces(node, f"{name}.")
+                found |= _pieces(node, text, f"{name}.")
             else:
-                found[f"{name} body"] = "\n".join(map(ast.unparse, body))
+                found[f"{name} body"] = "\n".join(map(source, body))
         elif isinstance(node, ast.stmt):
-            found[f"{prefix}{ast.unparse(node)}"] = ast.unparse(node)
+            found[f"{prefix}{ast.unparse(node)}"] = source(node)
     return found

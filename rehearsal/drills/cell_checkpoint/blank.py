@@ -1,39 +1,49 @@
-import hashlib
+# Derived by scripts/sync_notebooks.py; edit trainer_core/checkpoint_format.py, checkpoint.py.
+from __future__ import annotations
+
 import json
-import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from trainer_core.checkpoint_format import FORMAT, DamagedCheckpoint, describe
+from trainer_core.checkpoint_format import (
+    FORMAT,
+    DamagedCheckpoint,
+    describe,
+    fsync_path,
+    manifest_sha256,
+    published_steps,
+    verify,
+)
 from trainer_core.checkpoint_writer import CheckpointWriter
-from trainer_core.checkpoint_format import fsync_path, manifest_sha256, published_steps, verify
+from trainer_core.collectives import errors_on_all_ranks, gather_objects
 from trainer_core.rng import rng_state
 from trainer_core.settings import UserError
-from trainer_core.collectives import errors_on_all_ranks, gather_objects
 
 
-def build_checkpoint(parts: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
-    """The state of a run but for the random streams; the tensors in it are the live ones.
+def publish(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
+    """Turn the files in ``temporary`` into the checkpoint ``target``.
 
-    Args:
-        parts: model, optimizer, scaler (None without fp16), sampler: each has a ``state_dict``.
-        facts: step, epoch, ...; they stand beside the parts' states.
+    Its manifest is {"format": FORMAT, **facts, "files": {name: describe(path)}}, and the
+    ``manifest_sha256`` of that under "sha256".
+
+    Raises:
+        FileExistsError: if ``target`` exists; nothing is ever written into a checkpoint.
     """
     raise NotImplementedError
 
 
-def publish(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
-    """Turn the files in ``temporary`` into the checkpoint ``target``, manifest.json included.
+def build_checkpoint(parts: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+    """The state of a run without its random states; it holds the live tensors, not copies.
 
-    ``verify`` reads {"format": FORMAT, **facts, "files": {name: describe(path)}}, and under
-    "sha256" the ``manifest_sha256`` of that.
-
-    Raises:
-        FileExistsError: if ``target`` exists; a checkpoint is never written into.
+    Args:
+        parts: model (unwrapped, so that names don't depend on DDP), optimizer, scaler (None
+            without fp16) and sampler: anything with a ``state_dict``.
+        facts: step, epoch, learning_rate, losses (of the last steps).
     """
     raise NotImplementedError
 
@@ -41,12 +51,13 @@ def publish(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
 def save_checkpoint(
     writer: CheckpointWriter, state: dict[str, Any], manifest: dict[str, Any]
 ) -> None:
-    """Save one step: ``writer.save(state, rng_states, manifest)``, by rank 0 for all.
+    """Save one step; rank 0 writes for all.
 
-    Collective: every rank.
+    Collective: every rank, once it has flushed its ledger. Gathering the random states also
+    proves that every rank got this far.
 
     Raises:
-        Exception: on every rank, if the save has failed on rank 0.
+        Exception: on every rank, if this save or the one in flight failed on rank 0.
     """
     raise NotImplementedError
 
@@ -54,12 +65,12 @@ def save_checkpoint(
 def latest_checkpoint_path(
     checkpoints: Path,
 ) -> tuple[Path | None, dict[str, Any], dict[Path, str]]:
-    """The newest checkpoint that holds, its manifest, and what is wrong with newer ones.
+    """The newest intact checkpoint, its manifest, and what is wrong with the newer ones.
 
-    Reads only. Without any checkpoint: (None, {}, {}).
+    It only reads. The caller sets damaged checkpoints aside once the run starts.
 
     Raises:
-        UserError: if there are checkpoints and none holds.
+        UserError: if there are checkpoints but none is intact, or one has a newer format.
     """
     raise NotImplementedError
 
@@ -67,8 +78,9 @@ def latest_checkpoint_path(
 def restore_if_present(
     folder: Path | None, parts: Mapping[str, Any], device: torch.device
 ) -> dict[str, Any] | None:
-    """Load ``folder``/state.pt into ``parts`` and return it; None without a folder.
+    """Load a verified checkpoint into ``parts``; returns its state, or None without one.
 
-    Hyperparameters stay as configured.
+    Every rank loads it for itself. Hyperparameters stay as configured: the optimizer's own
+    ``load_state_dict`` would silently bring the old weight decay back.
     """
     raise NotImplementedError

@@ -1,3 +1,6 @@
+# Derived by scripts/sync_notebooks.py; edit trainer_core/checkpoint_format.py, checkpoint.py.
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +23,35 @@ from trainer_core.checkpoint_writer import CheckpointWriter
 from trainer_core.collectives import errors_on_all_ranks, gather_objects
 from trainer_core.rng import rng_state
 from trainer_core.settings import UserError
+
+
+def publish(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
+    """Turn the files in ``temporary`` into the checkpoint ``target``.
+
+    Its manifest is {"format": FORMAT, **facts, "files": {name: describe(path)}}, and the
+    ``manifest_sha256`` of that under "sha256".
+
+    Raises:
+        FileExistsError: if ``target`` exists; nothing is ever written into a checkpoint.
+    """
+    if target.exists():
+        raise FileExistsError(f"{target} exists, and a published checkpoint is never rewritten")
+    # The order matters: the contents; then the manifest, which vouches for them; then one
+    # rename, which publishes them; then the folder that holds the new name. Each reaches the
+    # disk before the next begins.
+    paths = sorted(temporary.iterdir())
+    with ThreadPoolExecutor() as pool:
+        # Hashing reads the page cache while the disk is still writing.
+        syncing = pool.map(fsync_path, paths)
+        files = {path.name: describe(path) for path in paths}
+        list(syncing)
+    manifest = {"format": FORMAT, **facts, "files": files}
+    manifest["sha256"] = manifest_sha256(manifest)
+    (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    fsync_path(temporary / "manifest.json")
+    fsync_path(temporary)
+    temporary.rename(target)
+    fsync_path(target.parent)
 
 
 def build_checkpoint(parts: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
@@ -98,30 +130,3 @@ def restore_if_present(
         if part is not None and state[name] is not None:
             part.load_state_dict(state[name])
     return state
-
-
-def publish(temporary: Path, target: Path, facts: Mapping[str, Any]) -> None:
-    """Turn the files in ``temporary`` into the checkpoint ``target``.
-
-    The order matters: the contents; then the manifest, which vouches for them; then one rename,
-    which publishes them; then the folder that holds the new name. Each reaches the disk before
-    the next begins.
-
-    Raises:
-        FileExistsError: if ``target`` exists; nothing is ever written into a checkpoint.
-    """
-    if target.exists():
-        raise FileExistsError(f"{target} exists, and a published checkpoint is never rewritten")
-    paths = sorted(temporary.iterdir())
-    with ThreadPoolExecutor() as pool:
-        # Hashing reads the page cache while the disk is still writing.
-        syncing = pool.map(fsync_path, paths)
-        files = {path.name: describe(path) for path in paths}
-        list(syncing)
-    manifest = {"format": FORMAT, **facts, "files": files}
-    manifest["sha256"] = manifest_sha256(manifest)
-    (temporary / "manifest.json").write_text(json.dumps(manifest, indent=1))
-    fsync_path(temporary / "manifest.json")
-    fsync_path(temporary)
-    temporary.rename(target)
-    fsync_path(target.parent)

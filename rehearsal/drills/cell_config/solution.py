@@ -1,3 +1,4 @@
+# Derived by scripts/sync_notebooks.py; edit trainer_core/config.py.
 from __future__ import annotations
 
 import hashlib

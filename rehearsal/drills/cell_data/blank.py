@@ -1,9 +1,12 @@
+# Derived by scripts/sync_notebooks.py; edit trainer_core/data.py.
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from trainer_core.config import TrainConfig

@@ -1,3 +1,6 @@
+# Derived by scripts/sync_notebooks.py; edit trainer_core/distributed.py.
+from __future__ import annotations
+
 import gc
 import os
 from datetime import timedelta

@@ -142,8 +142,13 @@ def summary_findings(
         if wrong:
             yield Finding(
                 "wrong-summary",
-                f"rank {report.rank} was {status} at step {step}, and run returned the wrong "
-                f"{', '.join(f'{name}={value!r}' for name, value in wrong.items())}",
+                f"rank {report.rank} was {status} at step {step}, and run returned "
+                + ", ".join(
+                    f"{name}={value!r} instead of {wanted[name]!r}"
+                    if name in wanted
+                    else f"{name}={value!r} instead of a finite number"
+                    for name, value in wrong.items()
+                ),
                 "the launcher relies on the return value of every rank",
                 "at what you return",
             )
@@ -235,12 +240,15 @@ def start_findings(
     steps = together(reports)
     at = start_of(steps, plan)
     if at is None and (steps or all(report.has_answer for report in reports)):
-        first = steps[0] if steps else []
+        how = "took no step"
+        if steps:
+            how = (
+                f"first trained samples {some(steps[0], 8)}, then {len(steps) - 1} more step(s)"
+            )
         yield Finding(
             "different-order",
-            f"{saved} steps were done; the next start first trained samples {some(first, 8)}, "
-            f"then {max(0, len(steps) - 1)} more step(s). The uninterrupted run has no such "
-            "sequence of steps",
+            f"{saved} steps were done; the next start {how}. The uninterrupted run does not "
+            "continue that way",
             "a resume continues after the last saved step, in the same order",
             "at the position you restore, and at what advances it",
         )
@@ -306,8 +314,8 @@ def finished_judge(
         if files or steps:
             yield Finding(
                 "touched-finished-run",
-                f"starting the finished run, rank {report.rank} took {steps} steps and changed "
-                f"{len(files)} file(s)" + (f": {some(files, 3)}" if files else ""),
+                f"starting the finished run, rank {report.rank} took {steps} steps and did "
+                f"{len(files)} file operation(s)" + (f": {some(files, 3)}" if files else ""),
                 "a finished run stays unchanged, however often it is started",
                 "at what you do before you know whether anything is left to train",
             )

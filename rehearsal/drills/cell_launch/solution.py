@@ -1,3 +1,6 @@
+# Derived by scripts/sync_notebooks.py; edit trainer_core/launch.py.
+from __future__ import annotations
+
 import threading
 import time
 import traceback

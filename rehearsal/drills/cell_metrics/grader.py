@@ -364,7 +364,9 @@ def lost(what: str, lines: Sequence[str]) -> Finding:
     """A finding about emitted lines that are not in the file."""
     return Finding(
         "lost-lines",
-        f"{what}; the file has the steps {some(steps_of(lines), 9) or 'none'}",
+        f"{what}; the file has {len(lines)} line(s), of steps {some(steps_of(lines), 9)}"
+        if lines
+        else f"{what}; the file is empty",
         "when emit returns, the operating system has the line, so a kill can't lose it",
         "at who still holds the bytes when emit returns",
     )

@@ -1,3 +1,6 @@
+# Derived by scripts/sync_notebooks.py; edit trainer_core/metrics.py, json_lines.py.
+from __future__ import annotations
+
 import json
 import math
 import time
@@ -11,8 +14,6 @@ from torch import nn
 
 # "other" is the rest of the step: logging, the ledger, the loop itself.
 PHASES = "data_wait h2d forward backward grad_sync optimizer checkpoint other".split()
-
-
 Stamp = Any  # seconds on a CPU, a torch.cuda.Event on CUDA
 
 
@@ -113,6 +114,28 @@ def summarize_timers(steps: Sequence[Mapping[str, float]]) -> dict[str, dict[str
     return summary
 
 
+class JsonlSink:
+    """One JSON object per line, handed to the operating system at once: it survives SIGKILL."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.file = path.open("ab+", buffering=0)
+        # A kill may have truncated the last line; the next line must not continue it.
+        self.file.seek(max(0, path.stat().st_size - 1))
+        if self.file.read() not in (b"", b"\n"):
+            self.file.write(b"\n")
+
+    def emit(self, record: Mapping[str, Any]) -> None:
+        """Append one line in one write, so a kill can truncate only the last line."""
+        line = json.dumps(record).encode() + b"\n"
+        while line:  # a full disk silently takes part of the line, then raises on the rest
+            line = line[self.file.write(line) :]
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
 class Sink(Protocol):
     """A destination for a rank's events. An exporter for a vendor is one more of these.
 
@@ -152,25 +175,3 @@ def log_rank_event(log: RankLog, event: str, *, step: int, epoch: int, **fields:
     record = {"time": time.time(), "event": event, **log.common, "step": step, "epoch": epoch}
     for sink in log.sinks:
         sink.emit(record | finite)
-
-
-class JsonlSink:
-    """One JSON object per line, handed to the operating system at once: it survives SIGKILL."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = path.open("ab+", buffering=0)
-        # A kill may have truncated the last line; the next line must not continue it.
-        self.file.seek(max(0, path.stat().st_size - 1))
-        if self.file.read() not in (b"", b"\n"):
-            self.file.write(b"\n")
-
-    def emit(self, record: Mapping[str, Any]) -> None:
-        """Append one line in one write, so a kill can truncate only the last line."""
-        line = json.dumps(record).encode() + b"\n"
-        while line:  # a full disk silently takes part of the line, then raises on the rest
-            line = line[self.file.write(line) :]
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()

@@ -1,3 +1,6 @@
+# Derived by scripts/sync_notebooks.py; edit trainer_core/model.py.
+from __future__ import annotations
+
 import math
 from itertools import pairwise
 

@@ -1,12 +1,14 @@
-from collections.abc import Sequence
-from contextlib import nullcontext
+# Derived by scripts/sync_notebooks.py; edit trainer_core/train.py.
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel as DDP
 
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch
@@ -35,14 +37,15 @@ def train_step(
 ) -> Tensor:
     """One optimizer step over the samples of all ranks; nothing in it waits for the device.
 
-    Collective: every rank, also one without samples.
+    Collective: every rank, including one without samples: its empty backward pass joins the
+    sync.
 
     Args:
-        micro_batches: this rank's samples; some, or all, of the micro-batches may be empty.
+        micro_batches: this rank's samples. Empty ones are skipped, except the last.
         samples_in_step: S, equal on all ranks.
 
     Returns:
-        1.0 if the update was withheld because of a non-finite gradient, else 0.0; shape (), on
-        the device, equal on all ranks.
+        1.0 if a non-finite gradient made the update be skipped, else 0.0; shape (), on the
+        device, and equal on all ranks because it is decided after the sync.
     """
     raise NotImplementedError

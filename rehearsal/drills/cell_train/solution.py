@@ -1,3 +1,6 @@
+# Derived by scripts/sync_notebooks.py; edit trainer_core/train.py.
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
