@@ -246,7 +246,7 @@ class TestWithoutSamples:
     @pytest.mark.parametrize("amp", ["no", "bf16", "fp16"])
     @pytest.mark.parametrize("data", ["toy", "tokens:file"])
     def test_the_model_gets_a_sample_of_weight_zero(self, data: str, amp: str) -> None:
-        """Not every kernel accepts an empty batch, and the peers wait for this rank's backward."""
+        """Not every kernel accepts an empty batch, and the peers wait for this rank."""
         trainer = trainer_of(
             data=data, amp=amp, seq_len=12, vocab_size=5, dropout=0.5, world_size=2
         )
@@ -441,7 +441,9 @@ class TestSync:
             train_step(trainer, parts, 64, 1e-3)
 
     @pytest.mark.cuda
-    @pytest.mark.skipif(not HAS_CUDA, reason="not checked: whether a step syncs with the device")
+    @pytest.mark.skipif(
+        not HAS_CUDA, reason="not checked: whether a step syncs with the device"
+    )
     @pytest.mark.parametrize("amp", ["no", "bf16", "fp16"])
     def test_a_step_does_not_wait_for_the_device(self, amp: str) -> None:
         """The same claim, watched by CUDA itself."""
