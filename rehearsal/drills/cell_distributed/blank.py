@@ -11,8 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+from trainer_core.collectives import placeholder
 from trainer_core.config import TrainConfig
 from trainer_core.rendezvous import attempt_store
+from trainer_core.rng import rng_unchanged
 from trainer_core.settings import UserError
 
 
@@ -51,7 +53,7 @@ def wrap_model(model: nn.Module, info: RankInfo, no_inputs: Tensor) -> nn.Module
 
     DDP rearranges its gradient buckets after the first backward pass, and with three or more
     ranks a different layout adds in a different order. A resumed run would then differ from an
-    uninterrupted one in the last bits. One backward pass over an empty batch, at every start,
+    uninterrupted one in the last bits. One backward pass over a placeholder, at every start,
     produces the final layout before the first step.
 
     Collective: every rank.

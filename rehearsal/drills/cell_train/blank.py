@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trainer_core.collectives import placeholder
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch
 from trainer_core.metrics import StepTimers, phase
+from trainer_core.rng import rng_unchanged
 
 AUTOCAST_DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -37,8 +39,8 @@ def train_step(
 ) -> Tensor:
     """One optimizer step over the samples of all ranks; nothing in it waits for the device.
 
-    Collective: every rank, including one without samples: its empty backward pass joins the
-    sync.
+    Collective: every rank, including one without samples: its backward pass, of weight zero,
+    joins the sync.
 
     Args:
         micro_batches: this rank's samples. Empty ones are skipped, except the last.
