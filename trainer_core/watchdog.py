@@ -161,11 +161,11 @@ class Watchdog:
             store.set(f"report/{self.info.rank}", json.dumps(report))
             if is_first:
                 blamed = self.publish_reports(self.gather(store))
-                store.set("told", "")
+                store.set("reported", "")
                 # It may have reported and hang again, and the launcher waits for it to end.
                 self.send(store, blamed, signal.SIGKILL)
             with contextlib.suppress(RuntimeError):  # the store may end with the first rank
-                store.wait(["told"])
+                store.wait(["reported"])
         except Exception:  # whatever failed here, the job hangs and has to end
             traceback.print_exc()
         finally:
