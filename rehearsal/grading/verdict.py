@@ -296,10 +296,11 @@ def where_it_stood(report: RankReport) -> str:
     """One rank of a job that hung: its collectives so far, and its stack if it still ran."""
     issued = report.collectives
     last = f", the last {issued[-1]['name']} of {issued[-1]['bytes']} bytes" if issued else ""
-    head = f"[rank {report.rank}] {len(issued)} collective(s){last}; "
+    after = f"after {counted(len(issued), 'collective')}{last}"
     if report.exitcode is not None:
-        return head + ("has returned" if report.has_answer else "has failed")
-    return head + f"stands at\n{report.stacks or 'an unknown line: it was stopped'}"
+        return f"[rank {report.rank}] {'returned' if report.has_answer else 'failed'} {after}"
+    where = report.stacks or "an unknown line: it was stopped"
+    return f"[rank {report.rank}] stuck {after}, at\n{where}"
 
 
 def is_echo(report: RankReport) -> bool:
