@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rehearsal.engine.programs import run as run_program
+from trainer_core import launch
 from trainer_core.chrome_trace import append_trace
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch, SampleKey, TrainingView
@@ -30,12 +31,11 @@ from trainer_core.metrics import (
     phase,
     summarize_timers,
 )
+from trainer_core.train import read_records, train_step
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = torch.device("cpu")
-needs_cuda = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="not checked: phases by CUDA events"
-)
+HAS_CUDA = torch.cuda.is_available()
 
 
 @pytest.fixture
@@ -144,7 +144,8 @@ class TestPhases:
         assert optimizer["ts"] - forward["ts"] == pytest.approx(15e3, abs=1)
         assert abs(forward["ts"] / 1e6 - began) < 5
 
-    @needs_cuda
+    @pytest.mark.cuda
+    @pytest.mark.skipif(not HAS_CUDA, reason="not checked: phases by CUDA events")
     def test_on_cuda_the_work_is_billed_to_the_phase_that_asked_for_it(self) -> None:
         """By the host's clock, the forward pass is free and the optimizer pays for all."""
         timers = StepTimers(torch.device("cuda"))
@@ -162,6 +163,128 @@ class TestPhases:
         torch.cuda.synchronize()
         ((_, spent, _),) = timers.read()
         assert spent["forward"] > 10 * spent["optimizer"]
+
+
+class FakeDevice:
+    """A device that works through a queue, and the host that fills it; in milliseconds."""
+
+    def __init__(self) -> None:
+        self.queued_ms = 0.0  # the device's clock when it has done all that is queued
+        self.known_ms = -1.0  # up to here, the host knows that the device is done
+
+    def synchronize(self) -> None:
+        self.known_ms = self.queued_ms
+
+
+class FakeEvent:
+    """A CUDA event on ``device``: it has a time only once the host has waited for it."""
+
+    device = FakeDevice()
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.device.queued_ms += 1e-3  # so that no two events coincide
+        self.at_ms = self.device.queued_ms
+
+    def query(self) -> bool:
+        return self.at_ms <= self.device.known_ms
+
+    def synchronize(self) -> None:
+        self.device.known_ms = max(self.device.known_ms, self.at_ms)
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        assert self.query(), "torch raises: both events must be completed"
+        assert end.query(), "torch raises: both events must be completed"
+        return end.at_ms - self.at_ms
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    """What torch.cuda.Event is recorded on, and StepTimers measures by."""
+    FakeEvent.device = FakeDevice()
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    on_device = StepTimers.__init__
+    monkeypatch.setattr(
+        StepTimers, "__init__", lambda self, _: on_device(self, torch.device("cuda"))
+    )
+    return FakeEvent.device
+
+
+def queue_steps(monkeypatch: pytest.MonkeyPatch, device: FakeDevice, step_ms: float) -> None:
+    """Have each step of a run queue work, and each reading of records wait for it."""
+
+    def stepping(*arguments: Any) -> torch.Tensor:
+        with phase(arguments[0].timers, "forward"):
+            device.queued_ms += step_ms
+        return train_step(*arguments)
+
+    def reading(*arguments: Any) -> Any:
+        device.synchronize()
+        return read_records(*arguments)
+
+    monkeypatch.setattr(launch, "train_step", stepping)
+    monkeypatch.setattr(launch, "read_records", reading)
+
+
+class TestDeviceTime:
+    """Whole runs whose timers use events that a fake device records."""
+
+    STEP_MS = 4000.0  # far more than the host takes for a whole run
+
+    def events_of(self, run_dir: Path, log_every: int) -> list[dict[str, Any]]:
+        cfg = TrainConfig(
+            run_dir=run_dir,
+            device="cpu",
+            dataset_size=160,
+            micro_batch_size=16,
+            max_epochs=1,
+            log_every=log_every,
+            trace_steps=100,
+        )
+        run(cfg)
+        lines = (run_dir / "logs/rank-0.jsonl").read_text().splitlines()
+        return [e for e in map(json.loads, lines) if e["event"] == "train_progress"]
+
+    @pytest.mark.parametrize("log_every", [1, 4])
+    def test_every_step_is_reported_in_its_own_window(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        device: FakeDevice,
+        log_every: int,
+    ) -> None:
+        """The last step's event is recorded just before it is asked; it was always missing."""
+        queue_steps(monkeypatch, device, self.STEP_MS)
+        events = self.events_of(tmp_path / "run", log_every)
+        assert [event["step"] for event in events] == [*range(log_every, 10, log_every), 10]
+        for event in events:
+            assert event["phases"]["forward"]["p50"] >= self.STEP_MS
+        trace = json.loads((tmp_path / "run/traces/rank-0.json").read_text())
+        traced = [
+            event["args"]["step"] for event in trace if event["dur"] >= 1e3 * self.STEP_MS
+        ]
+        assert traced == list(range(1, 11))
+
+    def test_the_ledger_has_the_devices_times(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: FakeDevice
+    ) -> None:
+        """The host queues a step in no time; goodput would call the rest of the run logging."""
+        queue_steps(monkeypatch, device, self.STEP_MS)
+        self.events_of(tmp_path / "run", log_every=4)
+        text = (tmp_path / "run/ledger/rank-0.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert [line["step"] for line in lines] == list(range(1, 11))
+        step_s = self.STEP_MS / 1e3
+        for line in lines:
+            assert line["step_s"] == pytest.approx(step_s, rel=1e-3)
+        # Steps that are read together end one after the other, the last of them at the reading.
+        ends = [line["time"] for line in lines]
+        for first, last in ((0, 3), (4, 7), (8, 9)):
+            for at in range(first, last):
+                assert ends[at + 1] - ends[at] == pytest.approx(step_s, rel=1e-3)
+        assert time.time() - ends[-1] < step_s
 
 
 class TestRunPhases:

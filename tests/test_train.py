@@ -26,9 +26,7 @@ from trainer_core.train import Trainer, read_records, train_step
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CPU = torch.device("cpu")
-needs_cuda = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason="not checked: whether a step syncs with a CUDA device"
-)
+HAS_CUDA = torch.cuda.is_available()
 
 
 def trainer_of(device: torch.device = CPU, **settings: Any) -> Trainer:
@@ -442,7 +440,10 @@ class TestSync:
         for _ in range(3):
             train_step(trainer, parts, 64, 1e-3)
 
-    @needs_cuda
+    @pytest.mark.cuda
+    @pytest.mark.skipif(
+        not HAS_CUDA, reason="not checked: whether a step syncs with the device"
+    )
     @pytest.mark.parametrize("amp", ["no", "bf16", "fp16"])
     def test_a_step_does_not_wait_for_the_device(self, amp: str) -> None:
         """The same claim, watched by CUDA itself."""

@@ -13,15 +13,24 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
 import pytest
+import torch
 from torch.distributed import HashStore
 
-from rehearsal.faults.breaks import at_read, slow_saves, slow_steps, wrap
+from rehearsal.faults.breaks import at_read, signal_at_the_vote, slow_saves, slow_steps, wrap
 from rehearsal.faults.jobs import Job, codes_of, finish, small, start, wait_for_step
-from trainer_core.hang_report import blame, process_identity
+from trainer_core.distributed import RankInfo
+from trainer_core.hang_report import (
+    blame,
+    last_collective,
+    process_identity,
+    recorded_collectives,
+)
+from trainer_core.metrics import StepTimers
 from trainer_core.watchdog import Watchdog
 
 TIMEOUT_S = 2.0
@@ -57,6 +66,134 @@ class TestBlame:
         ranks, why = blame([report(False, 4), report(False, 4)])
         assert ranks == []
         assert "no rank waits in a collective" in why
+
+
+def entry(
+    name: str, number: int, created: int, *, retired: bool = True, state: str = "completed"
+) -> dict[str, Any]:
+    """One collective, as a flight recorder dumps it."""
+    return {
+        "collective_seq_id": number,
+        "profiling_name": name,
+        "state": state if name.startswith("nccl") else "scheduled",  # gloo's never changes
+        "retired": retired,
+        "time_created_ns": created,
+    }
+
+
+class Dumps:
+    """What the two recorders of each rank of a job dump."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+
+    def report(self, gloo: list[Any], nccl: list[Any] | None) -> dict[str, Any]:
+        """A rank's report; ``nccl`` is None in a build without CUDA."""
+        c10d = torch._C._distributed_c10d
+        for name, entries in (("_dump_fr_trace_json", gloo), ("_dump_nccl_trace_json", nccl)):
+            text = json.dumps({"entries": entries} if entries else {})
+            if entries is None:
+                self.monkeypatch.delattr(c10d, name, raising=False)
+            else:
+                dump = partial(self.dump, text)
+                self.monkeypatch.setattr(c10d, name, dump, raising=False)
+        return {"how": "answered", **last_collective(recorded_collectives())}
+
+    @staticmethod
+    def dump(text: str, include_collectives: bool, only_active: bool) -> str:
+        assert (include_collectives, only_active) == (True, False)
+        return text
+
+
+class TestFlightRecorders:
+    """Under NCCL the votes are in gloo's recorder and the gradients in NCCL's."""
+
+    VOTE = entry("gloo:all_reduce", 8, 100)
+    GRADIENT = entry("nccl:all_reduce", 21, 110)
+    RECORDS = entry("nccl:all_reduce", 22, 120, retired=False, state="scheduled")
+
+    @pytest.fixture
+    def dumps(self, monkeypatch: pytest.MonkeyPatch) -> Dumps:
+        return Dumps(monkeypatch)
+
+    def test_a_host_that_waits_for_its_device_waits_in_the_collective(
+        self, dumps: Dumps
+    ) -> None:
+        """Rank 0 is in tolist(), behind an all_reduce that rank 1 never issued."""
+        waiting = dumps.report([self.VOTE], [self.GRADIENT, self.RECORDS])
+        stuck = dumps.report([self.VOTE], [self.GRADIENT])
+        assert waiting == {
+            "how": "answered",
+            "waits": True,
+            "name": "all_reduce",
+            "issued": 8 + 22,
+        }
+        assert not stuck["waits"]
+        assert blame([waiting, stuck])[0] == [1]
+
+    def test_if_both_wait_the_one_with_fewer_of_either_kind_is_blamed(
+        self, dumps: Dumps
+    ) -> None:
+        """Rank 1 skipped the vote, so its gradient and rank 0's vote wait for each other."""
+        vote = entry("gloo:all_reduce", 9, 130, retired=False)
+        gradient = entry("nccl:all_reduce", 23, 140, retired=False, state="started")
+        ahead = dumps.report([self.VOTE, vote], [self.GRADIENT, gradient])
+        behind = dumps.report([self.VOTE], [self.GRADIENT, gradient])
+        assert ahead["waits"]
+        assert behind["waits"]
+        assert blame([ahead, behind])[0] == [1]
+
+    def test_the_oldest_that_is_not_done_is_named(self, dumps: Dumps) -> None:
+        """What the host queued behind it has not even begun."""
+        stuck = entry("nccl:broadcast", 22, 120, retired=False, state="started")
+        later = [
+            entry("nccl:all_reduce", number, 100 + number, retired=False, state="scheduled")
+            for number in range(23, 26)
+        ]
+        vote = entry("gloo:barrier", 9, 150, retired=False)
+        report = dumps.report([self.VOTE, vote], [self.GRADIENT, stuck, *later])
+        assert (report["name"], report["issued"]) == ("broadcast", 9 + 25)
+
+    def test_what_the_device_completed_is_done_before_it_is_retired(self, dumps: Dumps) -> None:
+        """torch's thread retires an entry up to 100 ms later; nobody waits for that."""
+        done = self.RECORDS | {"state": "completed"}
+        report = dumps.report([self.VOTE], [self.GRADIENT, done])
+        assert (report["waits"], report["name"]) == (False, "all_reduce")
+
+    def test_without_cuda_there_is_gloos_alone(self, dumps: Dumps) -> None:
+        """A CPU build has no function for NCCL's."""
+        report = dumps.report([self.VOTE | {"retired": False}], None)
+        assert (report["waits"], report["issued"]) == (True, 8)
+        assert dumps.report([], None)["name"] == "none known"
+
+
+class TestOverdue:
+    def test_a_step_during_the_gathering_does_not_reset_the_time(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """SIGCONT wakes the rank that was stopped, and "no step for 0 s" explains nothing."""
+        watchdog = watchdog_of(tmp_path)
+        watchdog.beat(5)
+        watchdog.beat_at -= 7 * TIMEOUT_S  # so long ago
+        watchdog.ended.wait = lambda _: watchdog.late.is_set()  # type: ignore[method-assign]
+        watchdog.watch()  # one look, which raises the alarm
+        assert watchdog.late.is_set()
+        watchdog.beat(6)
+        reports = [report(True, 4) | STEP, report(False, 4) | STEP]
+        assert watchdog.publish_reports(reports) == [1]
+        message = capsys.readouterr().err
+        assert f"no step for {7 * TIMEOUT_S:.0f} s after step 5: rank 1" in message
+
+
+STEP = {"step": 5, "doing": "forward", "name": "all_reduce", "stack": "a line"}
+
+
+def watchdog_of(run_dir: Path) -> Watchdog:
+    """One that has no launcher, so no threads of its own."""
+    start = SimpleNamespace(cfg=small(run_dir, hang_timeout_s=TIMEOUT_S))
+    info = RankInfo(0, 0, 1, torch.device("cpu"))
+    timers = StepTimers(torch.device("cpu"))
+    return Watchdog(start, info, timers, 0, lambda *_, **__: None)  # type: ignore[arg-type]
 
 
 def sleep() -> None:
@@ -143,6 +280,21 @@ class TestHang:
         # Of the latter two no Python code could run; a C handler could.
         assert hung["how"] == {"sleep": "answered", "stop": "woken"}.get(act.__name__, "mute")
         assert f"in {act.__name__}" in hung["stack"]
+        assert finish(cfg, 2)["status"] == "done"
+
+    def test_a_peer_that_stops_between_the_vote_and_the_records_ends_the_job(
+        self, tmp_path: Path
+    ) -> None:
+        """Under NCCL a dead peer looks like this too: its connection says nothing."""
+        cfg = small(tmp_path, hang_timeout_s=TIMEOUT_S, log_every=1)
+        results = start(cfg, 2, partial(signal_at_the_vote, signal.SIGSTOP, 1, 8, "after"))
+        assert all(result.exitcode != 0 for result in results)
+        (hang,) = hangs_of(tmp_path)
+        assert (hang["ranks"], hang["step"]) == ([1], 8)
+        waiting, stopped = hang["reports"]
+        assert waiting["waits"]
+        assert "in read_records" in waiting["stack"]
+        assert stopped["how"] == "woken"
         assert finish(cfg, 2)["status"] == "done"
 
     @pytest.mark.parametrize(

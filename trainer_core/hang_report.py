@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import signal
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,50 @@ import torch
 UNKNOWN = {"step": "?", "doing": "?", "issued": "?", "name": "?", "waits": False}
 
 
-def last_collective() -> dict[str, Any]:
-    """Number and name of this rank's last collective, and whether it is still waiting in it."""
-    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
-    entries = json.loads(dump(True, False)).get("entries", []) if dump else []
-    if not entries:
+# torch has a flight recorder for gloo, and one of its own for NCCL in builds with CUDA.
+RECORDERS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
+
+
+def recorded_collectives() -> dict[str, list[dict[str, Any]]]:
+    """Each flight recorder's entries, oldest first; empty for a recorder this torch lacks."""
+    entries = {}
+    for backend, name in RECORDERS.items():
+        dump = getattr(torch._C._distributed_c10d, name, None)
+        entries[backend] = json.loads(dump(True, False)).get("entries", []) if dump else []
+    return entries
+
+
+def last_collective(recorded: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """What this rank waits in, or its last collective, and how many it has issued.
+
+    Gradients and loss records travel by NCCL on a GPU; votes and objects by gloo. Gloo's last
+    entry tells whether the rank waits there. An NCCL entry may be any number of collectives
+    old: the host runs ahead, and waits only where it reads a value, such as in ``tolist()``.
+    So a rank waits if any NCCL collective it has queued is not done, in the oldest of them.
+
+    Args:
+        recorded: the entries of both recorders, as ``recorded_collectives`` returns them.
+    """
+    gloo, nccl = recorded["gloo"], recorded["nccl"]
+    # An entry is retired by a thread that looks every 100 ms; its state is read at the dump.
+    pending = [e for e in nccl if not e["retired"] and e["state"] != "completed"]
+    pending = pending[:1] + [e for e in gloo[-1:] if not e["retired"]]
+    latest = [*gloo[-1:], *nccl[-1:]]
+    if not latest:
         return {"issued": 0, "name": "none known", "waits": False}
-    last = entries[-1]
+    at = min(pending, key=created) if pending else max(latest, key=created)
     return {
-        "issued": last["collective_seq_id"],
-        "name": last["profiling_name"].partition(":")[2],
-        "waits": not last["retired"],
+        # Each recorder counts its own. All ranks issue the same ones in the same order, so a
+        # smaller sum is a rank that is behind.
+        "issued": sum(entry["collective_seq_id"] for entry in latest),
+        "name": at["profiling_name"].partition(":")[2],
+        "waits": bool(pending),
     }
+
+
+def created(entry: Mapping[str, Any]) -> int:
+    """When a collective was issued; both recorders use the same clock."""
+    return int(entry["time_created_ns"])
 
 
 def blame(reports: list[dict[str, Any]]) -> tuple[list[int], str]:

@@ -71,7 +71,7 @@ def open_job(
                 closing.callback(lock.close)
         with errors_on_all_ranks():
             confirm_run_dir(start)
-            ledger = Ledger(start, info, schedule, errors)
+            ledger = Ledger(start, info, schedule, timers, errors)
             closing.callback(ledger.close)
             log = RunLog(start, info, schedule, sinks, errors)
             closing.callback(log.close)

@@ -16,6 +16,7 @@ from trainer_core.collectives import DeferredErrors
 from trainer_core.data import MicroBatch, StepSchedule
 from trainer_core.distributed import RankInfo
 from trainer_core.json_lines import JsonlSink
+from trainer_core.metrics import Stamp, StepTimers
 from trainer_core.run_folder import Start
 
 
@@ -24,28 +25,40 @@ class Ledger:
     """RUN/ledger/rank-R.jsonl: evidence of what was trained, not of what was planned.
 
     Args:
+        timers: the loop's; on CUDA they know when the device took a step, and how long.
         errors: where a failed write is kept until all ranks can raise it together.
     """
 
     def __init__(
-        self, start: Start, info: RankInfo, schedule: StepSchedule, errors: DeferredErrors
+        self,
+        start: Start,
+        info: RankInfo,
+        schedule: StepSchedule,
+        timers: StepTimers,
+        errors: DeferredErrors,
     ) -> None:
+        self.timers = timers
         self.errors = errors
         self.steps_per_epoch = schedule.steps_per_epoch
         self.rank = info.rank
         self.world_size = info.world_size
         self.attempt = start.attempt
         self.file = JsonlSink(start.cfg.run_dir / "ledger" / f"rank-{info.rank}.jsonl")
-        # Lines that wait for the flag beside them, which says whether the update was skipped.
-        self.waiting: list[tuple[Tensor, dict[str, Any]]] = []
+        # Lines that wait for the device: for the flag that says whether the update was skipped,
+        # and for the stamps at the step's start and end.
+        self.waiting: list[tuple[dict[str, Any], Tensor, Stamp, Stamp]] = []
 
     def add(
         self, step: int, batches: Sequence[MicroBatch], skipped: Tensor, seconds: float
     ) -> None:
         """Record a step that the optimizer has taken.
 
-        The device is the first to know whether the update was skipped (1.0 in ``skipped``). On
-        CUDA the line waits until the host reads the step's records, which precedes every save.
+        On CUDA the host only queued the step: neither the outcome nor the time is known yet.
+        The line waits until the host reads the step's records, which precedes every save.
+
+        Args:
+            skipped: 1.0 if the update was skipped, on the device.
+            seconds: since the step began, by the host's clock. Not used on CUDA.
         """
         line = {
             "step": step,
@@ -57,17 +70,31 @@ class Ledger:
             "time": time.time(),
             "step_s": round(seconds, 6),
         }
-        self.waiting.append((skipped, line))
-        if not skipped.is_cuda:
-            self.flush()
+        if self.timers.uses_events:
+            (_, began, _), *_, (_, _, ended) = self.timers.marks
+            self.waiting.append((line, skipped, began, ended))
+        else:
+            self.write(line, skipped)
 
     def flush(self) -> None:
-        """Hand the waiting lines to the operating system."""
-        for skipped, line in self.waiting:
-            if skipped.item():
-                line["skipped"] = True
-            self.errors.attempt(self.file.emit, line)
+        """Write the lines that wait for the device; the host has just waited for it.
+
+        ``time`` and ``step_s`` become the device's. The last step has ended now, and events
+        tell how long before it the others did, so the two clocks are compared at each flush.
+        """
+        now = time.time()
+        for line, skipped, began, ended in self.waiting:
+            last_end = self.waiting[-1][3]
+            line["time"] = now - self.timers.between_ms(ended, last_end) / 1e3
+            line["step_s"] = round(self.timers.between_ms(began, ended) / 1e3, 6)
+            self.write(line, skipped)
         self.waiting.clear()
+
+    def write(self, line: dict[str, Any], skipped: Tensor) -> None:
+        """Hand a line to the operating system."""
+        if skipped.item():
+            line["skipped"] = True
+        self.errors.attempt(self.file.emit, line)
 
     def close(self) -> None:
         """Close the file."""

@@ -80,7 +80,7 @@ class Progress:
         self.logged_at = time.perf_counter()
 
     def read_phases(self) -> list[dict[str, float]]:
-        """Milliseconds per phase of each step the device finished; traces the first steps."""
+        """Milliseconds per phase of each step since the last call; traces the first steps."""
         phases: list[dict[str, float]] = []
         for step, spent, marks in self.timers.read():
             phases.append(spent)

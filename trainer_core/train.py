@@ -194,7 +194,11 @@ class StepRecord(NamedTuple):
 def read_records(trainer: Trainer, step: int) -> list[StepRecord]:
     """Records of the steps since the last call, up to ``step``. Here the host waits.
 
-    Collective: every rank, after the same steps.
+    Collective: every rank, after the same steps. A peer that died after the vote doesn't join.
+    With gloo that raises as soon as its connection closes. With NCCL nothing does: the host
+    waits in ``tolist()`` until something ends this process. Whichever comes first: torchrun's
+    agent, once a rank of its node has exited; our watchdog, after ``hang_timeout_s``; NCCL's,
+    after ``dist_timeout_s`` (in torch, 10 minutes by default).
 
     Raises:
         UserError: on every rank, if a step is not finite and ``on_nonfinite`` says stop.

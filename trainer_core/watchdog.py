@@ -33,6 +33,7 @@ from trainer_core.hang_report import (
     hang_text,
     last_collective,
     process_identity,
+    recorded_collectives,
     send_to_main_thread,
 )
 from trainer_core.metrics import StepTimers
@@ -72,6 +73,7 @@ class Watchdog:
         self.interval_s = min(5.0, start.cfg.hang_timeout_s / 10)
         self.watched = threading.get_ident()
         self.late = threading.Event()
+        self.overdue = (position, 0.0)  # once late: after which step, and for how many seconds
         self.ended = threading.Event()
         if info.world_size > 1 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             # A connection of its own: the process group may be using its store.
@@ -118,6 +120,9 @@ class Watchdog:
                 self.beat_at = now  # this process itself was stopped, maybe the whole job
             looked_at = now
             if self.is_late():
+                # Noted now: gathering the reports may wake a stopped rank, and then the loop
+                # completes a step after all.
+                self.overdue = (self.step, now - self.beat_at)
                 self.late.set()
                 # Reporting takes two rounds of three intervals, then ends this process.
                 if not self.ended.wait(10 * self.interval_s):
@@ -125,10 +130,11 @@ class Watchdog:
 
     def exit_without_reports(self) -> None:
         """End this rank without the other ranks' reports: the store is out of reach."""
+        step, seconds = self.overdue
         print(
-            f"launch: no step for {time.monotonic() - self.beat_at:.0f} s after step "
-            f"{self.step}, and the launcher's store doesn't answer: its host is gone or "
-            f"stopped. Ending the job. Rank {self.info.rank} is at\n{self.stack()}",
+            f"launch: no step for {seconds:.0f} s after step {step}, and the launcher's store "
+            "doesn't answer: its host is gone or stopped. Ending the job. "
+            f"Rank {self.info.rank} is at\n{self.stack()}",
             file=sys.stderr,
             flush=True,
         )
@@ -150,12 +156,11 @@ class Watchdog:
         """Report where this rank is; the first rank to do so prints all reports."""
         try:
             is_first = store.add("alarm", 1) == 1
-            step = self.step
-            where = {"step": step, "doing": self.timers.doing, "stack": self.stack()}
-            report = {"how": "answered", **where, **last_collective()}
+            where = {"step": self.step, "doing": self.timers.doing, "stack": self.stack()}
+            report = {"how": "answered", **where, **last_collective(recorded_collectives())}
             store.set(f"report/{self.info.rank}", json.dumps(report))
             if is_first:
-                blamed = self.publish_reports(step, self.gather(store))
+                blamed = self.publish_reports(self.gather(store))
                 store.set("told", "")
                 # It may have reported and hang again, and the launcher waits for it to end.
                 self.send(store, blamed, signal.SIGKILL)
@@ -204,10 +209,10 @@ class Watchdog:
         path = self.stacks / f"rank-{rank}.stack"
         return path.read_text(errors="replace") if path.exists() else ""
 
-    def publish_reports(self, step: int, reports: list[dict[str, Any]]) -> list[int]:
+    def publish_reports(self, reports: list[dict[str, Any]]) -> list[int]:
         """Print and log where every rank is; returns the ranks to blame."""
         ranks, why = blame(reports)
-        seconds = time.monotonic() - self.beat_at
+        step, seconds = self.overdue
         print(hang_text(seconds, step, reports), file=sys.stderr, flush=True)
         self.event("hang", step=step, ranks=ranks, reason=why, reports=reports)
         return ranks

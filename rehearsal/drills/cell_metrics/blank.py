@@ -34,7 +34,11 @@ class StepTimers:
         raise NotImplementedError
 
     def read(self) -> Iterator[tuple[int, dict[str, float], list[tuple[str, Stamp, Stamp]]]]:
-        """Steps that the device has finished: step, milliseconds per phase, stamps."""
+        """The steps since the last call: step, milliseconds per phase, stamps.
+
+        On CUDA the host waits for the last one's end. Call this where the host has waited for
+        the step's results anyway: then only the event itself is left to wait for.
+        """
         raise NotImplementedError
 
 

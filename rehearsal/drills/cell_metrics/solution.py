@@ -65,8 +65,14 @@ class StepTimers:
         self.marks = []
 
     def read(self) -> Iterator[tuple[int, dict[str, float], list[tuple[str, Stamp, Stamp]]]]:
-        """Steps that the device has finished: step, milliseconds per phase, stamps."""
-        while self.unread and (not self.uses_events or self.unread[0][2].query()):
+        """The steps since the last call: step, milliseconds per phase, stamps.
+
+        On CUDA the host waits for the last one's end. Call this where the host has waited for
+        the step's results anyway: then only the event itself is left to wait for.
+        """
+        if self.uses_events and self.unread:
+            self.unread[-1][2].synchronize()
+        while self.unread:
             step, start, end, marks = self.unread.popleft()
             spent = dict.fromkeys(PHASES, 0.0)
             for name, begin, finish in marks:

@@ -23,8 +23,9 @@ def marked_samples(count: int, features: int = 5, seed: int = 3) -> tuple[Tensor
 
 
 def ids_of(inputs: Tensor) -> list[int]:
-    """The ids in feature 0 of ``inputs`` (B, D)."""
-    return (inputs[..., 0].detach().double() * ID_SCALE).round().long().flatten().tolist()
+    """The ids in feature 0 of ``inputs`` (B, D); a row of zeros is a placeholder, no sample."""
+    rows = inputs.detach().double().flatten(0, -2)
+    return (rows[rows.any(dim=1), 0] * ID_SCALE).round().long().tolist()
 
 
 class OddNet(nn.Module):
