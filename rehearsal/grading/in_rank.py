@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from rehearsal.engine.reports import Blank, Mismatch
+from rehearsal.grading import former_modules
 from rehearsal.grading.attempt import Attempt, codes_of, functions_of
 from rehearsal.grading.drill import module_at
 
@@ -38,6 +39,7 @@ def run_scenario(
         Mismatch: if a needed name is missing or takes different arguments.
         Blank: if a needed name is still the blank's.
     """
+    former_modules.install()
     module = module_at(grader)
     scenario = next(s for s in module.SCENARIOS if s.name == name)
     # Formatting a stack (torch.manual_seed does it) reads the lines of the grader and of the
