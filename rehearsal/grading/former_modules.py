@@ -142,8 +142,6 @@ class FormerModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         return FormerModule(spec.name, "A former name: rehearsal/grading/former_modules.py")
-            spec.name, "A former name; see rehearsal/grading/former_modules.py."
-        )
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing to run: names are looked up when they are asked for."""
