@@ -1,11 +1,12 @@
 # Everything installs into .venv.
-# Commands: setup, lab, train, test (types and pytest), selftest, faults, mutants, notebooks, bench, clean.
+# Commands: setup, lab, train, check (fast), test (everything), selftest, faults, mutants, gpu,
+# notebooks, bench, clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup lab train test types pytest selftest faults mutants gpu bench notebooks clean
+.PHONY: setup lab train check static fast test types pytest selftest faults mutants gpu bench notebooks clean
 
 setup: $(VENV)/.complete
 
@@ -24,12 +25,23 @@ lab: setup
 train: setup
 	$(BIN)/python scripts/demo.py $(ARGS)
 
-test: setup
+# Everything that needs no ranks: format, lint, types, derived files, and the tests of plain code.
+check: static
+	$(MAKE) --no-print-directory -j2 types fast
+
+# The same, and every test, and every notebook from top to bottom.
+test: static
+	@# Types and tests in parallel: the tests leave a core idle now and then.
+	$(MAKE) --no-print-directory -j2 types pytest
+
+static: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/sync_notebooks.py check
-	@# Types and tests in parallel: the tests leave a core idle now and then.
-	$(MAKE) --no-print-directory -j2 types pytest
+
+fast: setup
+	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 $(BIN)/pytest -q -m 'not ranks' \
+	  -n 2 --dist loadscope --durations 5 tests
 
 types: setup
 	$(BIN)/mypy
