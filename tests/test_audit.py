@@ -69,11 +69,18 @@ def script_run(n: int, batch: int, epochs: int, attempts: list[Attempt], seed: i
             ranks = attempt.in_flight if step > attempt.last else attempt.world_size
             for rank in range(ranks):
                 epoch, samples = share_of(run, step, rank, attempt.world_size)
-                run.ledger.append({
-                    "attempt": number, "epoch": epoch, "step": step, "rank": rank,
-                    "world_size": attempt.world_size, "samples": samples, "time": now,
-                    "step_s": 0.5,
-                })  # fmt: skip
+                run.ledger.append(
+                    {
+                        "attempt": number,
+                        "epoch": epoch,
+                        "step": step,
+                        "rank": rank,
+                        "world_size": attempt.world_size,
+                        "samples": samples,
+                        "time": now,
+                        "step_s": 0.5,
+                    }
+                )
             if step == attempt.saved:
                 run.logs.append(base | {"event": "checkpoint_saved", "step": step, "time": now})
                 newest = step
@@ -88,9 +95,13 @@ def write_run(run: Run, folder: Path, *, cut: Line | None = None) -> Path:
     for part in ("ledger", "logs"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     identity = {
-        "data": "toy", "num_samples": run.num_samples, "dataset_fingerprint": "f",
-        "seed": run.seed, "global_batch_size": run.global_batch, "model": {},
-    }  # fmt: skip
+        "data": "toy",
+        "num_samples": run.num_samples,
+        "dataset_fingerprint": "f",
+        "seed": run.seed,
+        "global_batch_size": run.global_batch,
+        "model": {},
+    }
     config = {"format": 1, "identity": identity, "total_steps": run.total_steps}
     (folder / "config.json").write_text(json.dumps(config))
     for part, records in (("ledger", run.ledger), ("logs", run.logs)):
@@ -265,10 +276,14 @@ def test_one_change_to_the_ledger_is_refuted_with_its_own_finding(
     lines = [x for x in surviving(run) if len(x["samples"]) > 1]
     line = data.draw(st.sampled_from(lines))
     words = {
-        "epoch": line["epoch"], "next_epoch": line["epoch"] + 1, "step": line["step"],
-        "rank": line["rank"], "sample": line["samples"][0], "last": line["samples"][-1],
+        "epoch": line["epoch"],
+        "next_epoch": line["epoch"] + 1,
+        "step": line["step"],
+        "rank": line["rank"],
+        "sample": line["samples"][0],
+        "last": line["samples"][-1],
         "foreign": run.num_samples + 5,
-    }  # fmt: skip
+    }
     mutate(run, line)
     report = audit(run)
     assert report.status == "refuted"
@@ -470,7 +485,14 @@ def test_a_ledger_from_another_run_is_refuted() -> None:
 @pytest.mark.parametrize(
     "foreign",
     [
-        "[1, 2]", "7", "null", '"text"', "{}", '{"attempt": "x"}', "\x00\xff", "{" * 50,
+        "[1, 2]",
+        "7",
+        "null",
+        '"text"',
+        "{}",
+        '{"attempt": "x"}',
+        "\x00\xff",
+        "{" * 50,
         '{"attempt":0,"epoch":0,"step":3,"rank":0,"world_size":2,"samples":[1.5]}',
         '{"attempt":0,"epoch":0,"step":3,"rank":0,"world_size":2,"samples":null}',
         '{"attempt":0,"epoch":0,"step":3,"rank":0,"world_size":0,"samples":[1]}',
@@ -479,7 +501,7 @@ def test_a_ledger_from_another_run_is_refuted() -> None:
         '{"attempt":0,"epoch":0,"step":3,"rank":0,"world_size":2,"samples":[99999999999999999999]}',
         '{"attempt":0,"event":"checkpoint_saved","step":"x","time":"now"}',
     ],
-)  # fmt: skip
+)
 def test_foreign_lines_in_the_run_folder_do_not_change_the_verdict(
     foreign: str, tmp_path: Path
 ) -> None:

@@ -76,19 +76,36 @@ def lab(tmp_path: Path) -> Iterator[str]:
     port = free_port()
     folders = {
         name: str(tmp_path / name.lower())
-        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR",
-                     "IPYTHONDIR", "REHEARSAL_HOME", "JUPYTERLAB_WORKSPACES_DIR")
-    }  # fmt: skip
+        for name in (
+            "JUPYTER_CONFIG_DIR",
+            "JUPYTER_DATA_DIR",
+            "JUPYTER_RUNTIME_DIR",
+            "IPYTHONDIR",
+            "REHEARSAL_HOME",
+            "JUPYTERLAB_WORKSPACES_DIR",
+        )
+    }
     command = [
-        sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
-        "--allow-root", "--IdentityProvider.token=", "--ServerApp.password=",
-        f"--ServerApp.root_dir={served}", f"--LabApp.app_settings_dir={settings}",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--allow-root",
+        "--IdentityProvider.token=",
+        "--ServerApp.password=",
+        f"--ServerApp.root_dir={served}",
+        f"--LabApp.app_settings_dir={settings}",
+    ]
     with (tmp_path / "lab.log").open("w") as log:
         server = subprocess.Popen(
-            command, stdout=log, stderr=log, start_new_session=True,
+            command,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
             env={**os.environ, **folders, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
     try:
         wait_for(f"http://127.0.0.1:{port}/api", server, tmp_path / "lab.log")
         yield f"http://127.0.0.1:{port}/lab/tree/{source.name}"

@@ -151,8 +151,10 @@ class TestLayout:
         for name in names:
             folder = checkpoints / name
             assert sorted(path.name for path in folder.iterdir()) == [
-                "manifest.json", "rng-rank-0.pt", "state.pt",
-            ]  # fmt: skip
+                "manifest.json",
+                "rng-rank-0.pt",
+                "state.pt",
+            ]
             manifest = verify(folder)
             assert manifest["format"] == 1
             assert manifest["step"] == int(name[5:])
@@ -238,11 +240,16 @@ class TestPublish:
         names |= {folder.stat().st_ino: "folder", tmp_path.stat().st_ino: "parent"}
         calls = [f"{verb} {names[inode]}" for verb, inode in recorder.calls]
         assert sorted(calls[:3]) == [
-            "fsync rng-rank-0.pt", "fsync rng-rank-1.pt", "fsync state.pt",
-        ]  # fmt: skip
+            "fsync rng-rank-0.pt",
+            "fsync rng-rank-1.pt",
+            "fsync state.pt",
+        ]
         assert calls[3:] == [
-            "fsync manifest.json", "fsync folder", "rename folder", "fsync parent",
-        ]  # fmt: skip
+            "fsync manifest.json",
+            "fsync folder",
+            "rename folder",
+            "fsync parent",
+        ]
         assert recorder.manifest_existed[:4] == [False, False, False, True]
 
     def test_a_kill_at_any_moment_leaves_no_torn_checkpoint(
@@ -491,8 +498,9 @@ class TestRetention:
         assert list(published_steps(tmp_path)) == [10, 3, 2, 1]
         retain(tmp_path, 2)
         assert sorted(path.name for path in tmp_path.iterdir()) == [
-            "step-00000003", "step-00000010",
-        ]  # fmt: skip
+            "step-00000003",
+            "step-00000010",
+        ]
 
     @pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
     def test_nothing_is_deleted_unless_the_newest_holds(
@@ -848,10 +856,15 @@ def start_of(lr: float | None, scales: bool) -> Start:
 
 class TestValidateResume:
     def check(
-        self, name: str, position: int = 4, lr: float | None = 1e-3, scales: bool = False,
-        after: tuple[float, ...] = (1.7, 1.8), schedule: StepSchedule = TEN_STEPS,
+        self,
+        name: str,
+        position: int = 4,
+        lr: float | None = 1e-3,
+        scales: bool = False,
+        after: tuple[float, ...] = (1.7, 1.8),
+        schedule: StepSchedule = TEN_STEPS,
         **changes: Any,
-    ) -> bool | None:  # fmt: skip
+    ) -> bool | None:
         parts = parts_of(trained=4, amp="fp16" if scales else "no")
         state = checkpoint_of(parts, losses=[2.0, 1.9, 1.8, 1.9]) | changes
         start = start_of(lr, scales)
@@ -862,9 +875,16 @@ class TestValidateResume:
         state = checkpoint_of(parts_of(trained=4, amp="fp16"), losses=[2.0, 1.9, 1.8])
         checks = validate_resume(state, start_of(1e-3, True), TEN_STEPS, 4, [1.8, 1.7])
         assert checks == dict.fromkeys(
-            ["step_monotone", "sampler_position_continuous", "learning_rate_continuous",
-             "optimizer_state_present", "scaler_state_present", "loss_continuous"], True,
-        )  # fmt: skip
+            [
+                "step_monotone",
+                "sampler_position_continuous",
+                "learning_rate_continuous",
+                "optimizer_state_present",
+                "scaler_state_present",
+                "loss_continuous",
+            ],
+            True,
+        )
 
     @pytest.mark.parametrize("step", [3, 5])
     def test_a_step_that_jumps_is_seen(self, step: int) -> None:

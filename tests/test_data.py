@@ -250,6 +250,7 @@ class TestPosition:
 
 
 class TestLoader:
+    @pytest.mark.ranks
     @pytest.mark.parametrize("position", [0, 5])
     def test_batches_do_not_depend_on_the_workers(self, position: int) -> None:
         """Prefetching workers moved the handbook's position 64 samples ahead per rank."""
@@ -428,8 +429,10 @@ class TestLoaderWorkers:
         run = subprocess.run(
             [sys.executable, "-c", ABANDON, signals],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-            capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert (run.returncode, run.stderr) == (0, "")
         pids = run.stdout.split()
         assert len(pids) == 2

@@ -457,9 +457,14 @@ class TestHostile:
         reports = run_ranks(body, world_size=2, deadline_s=1.0)
         first = reports[0]
         found = (
-            "late" if first.exitcode is None else "failed" if first.failure
-            else "answered" if first.has_answer else "silent"
-        )  # fmt: skip
+            "late"
+            if first.exitcode is None
+            else "failed"
+            if first.failure
+            else "answered"
+            if first.has_answer
+            else "silent"
+        )
         assert found == outcome
         assert children_of_the_server() == []
         assert [report.answer for report in run_ranks(add_up, world_size=2)] == [3.0, 3.0]

@@ -145,9 +145,13 @@ def test_a_folder_without_the_newer_fields_is_still_accounted_for() -> None:
     account = killed_script(old=True).account()
     check_sums(account)
     assert spent(account) == {
-        "useful": 16.0, "replayed": 2.75, "start_up": 2.0 + 2.0, "checkpoint": 2.75,
-        "logging": 0.5, "unknown": 10.0,
-    }  # fmt: skip
+        "useful": 16.0,
+        "replayed": 2.75,
+        "start_up": 2.0 + 2.0,
+        "checkpoint": 2.75,
+        "logging": 0.5,
+        "unknown": 10.0,
+    }
     assert account.wall_s == 36.0  # the start of the first process is unknown
     assert account.notes == [
         "attempt 0: process start time not known",
@@ -226,9 +230,12 @@ def test_a_hang_right_after_a_save_or_at_startup_is_counted_separately() -> None
     account = run.account()
     check_sums(account)
     assert spent(account) == {
-        "start_up": 6.0 + 2.0, "hang": 14.0 + 10.0, "down": 1.0, "useful": 1.0,
+        "start_up": 6.0 + 2.0,
+        "hang": 14.0 + 10.0,
+        "down": 1.0,
+        "useful": 1.0,
         "checkpoint": 1.0,
-    }  # fmt: skip
+    }
 
 
 def test_an_async_save_stalls_no_longer_than_until_the_next_step() -> None:
@@ -337,9 +344,14 @@ def test_the_kinds_always_add_up_to_the_wall_time(run: Script) -> None:
 # --- real runs ------------------------------------------------------------------------------
 
 LONGER = {
-    "dataset_size": 12_000, "hidden_dim": 512, "micro_batch_size": 64, "max_epochs": 3,
-    "checkpoint_every_steps": 20, "log_every": 5, "num_workers": 1,
-}  # fmt: skip
+    "dataset_size": 12_000,
+    "hidden_dim": 512,
+    "micro_batch_size": 64,
+    "max_epochs": 3,
+    "checkpoint_every_steps": 20,
+    "log_every": 5,
+    "num_workers": 1,
+}
 
 
 def check_real(run_dir: Path) -> Account:
@@ -401,10 +413,15 @@ def test_the_picture_shows_the_totals_and_the_attempts() -> None:
     """A color without its number is a guess."""
     text = texts_of(killed_script().account())
     for wanted in (
-        "useful steps: 14.5 s, 34.5%", "lost steps: 2.8 s, 6.5%", "down: 5.0 s, 11.9%",
-        "waiting for data: 1.5 s, 3.6%", "goodput 43.2%", "attempt 0", "attempt 1",
+        "useful steps: 14.5 s, 34.5%",
+        "lost steps: 2.8 s, 6.5%",
+        "down: 5.0 s, 11.9%",
+        "waiting for data: 1.5 s, 3.6%",
+        "goodput 43.2%",
+        "attempt 0",
+        "attempt 1",
         "seconds since the first start",
-    ):  # fmt: skip
+    ):
         assert wanted in text
     with pytest.raises(ValueError, match="nothing to draw"):
         goodput_picture(Account(begin=0, wall_s=0, seconds={}, fractions={}, goodput=None))

@@ -370,9 +370,13 @@ class TestPieces:
     def test_a_verdict_shows_what_style_promises(self) -> None:
         """found, rule, look, next: in text and in HTML, escaped."""
         verdict = Verdict(
-            drill="d", status="wrong", seconds=0.31, world_sizes=[1, 2], after="hint",
+            drill="d",
+            status="wrong",
+            seconds=0.31,
+            world_sizes=[1, 2],
+            after="hint",
             findings=[Finding("c", "a < b", "a rule", "there")],
-        )  # fmt: skip
+        )
         lines = str(verdict).splitlines()
         assert lines[0] == "d   NOT YET   1, 2 ranks, 0.3 s"
         assert [line.split()[0] for line in lines[1:]] == [

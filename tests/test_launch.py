@@ -112,9 +112,13 @@ class TestFlags:
         ],
     )
     def test_a_mistake_ends_with_2_and_a_short_message(
-        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-        flags: str, message: str,
-    ) -> None:  # fmt: skip
+        self,
+        launch: ModuleType,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        flags: str,
+        message: str,
+    ) -> None:
         """A traceback says where the program was, not what the user can mend."""
         if flags == "--device cuda" and __import__("torch").cuda.is_available():
             pytest.skip("a GPU is visible, so --device cuda is no mistake here")
@@ -128,9 +132,11 @@ class TestFlags:
         assert not run_dir.exists(), "a refused start writes nothing"
 
     def test_a_mistake_on_another_node_is_said_there(
-        self, launch: ModuleType, monkeypatch: pytest.MonkeyPatch,
+        self,
+        launch: ModuleType,
+        monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A flag may be wrong on one node only; its ranks would die without a word."""
         monkeypatch.setenv("RANK", "8")
         for local_rank, is_said in [("0", True), ("1", False)]:
@@ -187,9 +193,12 @@ class TestFlags:
 
     @pytest.mark.parametrize("content", [b"{}", b"not json", b'{"config": 1}'])
     def test_a_folder_of_something_else_is_left_alone(
-        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        self,
+        launch: ModuleType,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
         content: bytes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """What a person keeps in a folder of that name would be overwritten."""
         (tmp_path / "config.json").write_bytes(content)
         assert launch.main(["--run-dir", str(tmp_path), *FLAGS.split()]) == 2
@@ -221,9 +230,12 @@ class TestFlags:
         assert path.exists()
 
     def test_start_over_goes_on_in_its_own_folder_after_a_restart(
-        self, launch: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        self,
+        launch: ModuleType,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """torchrun repeats the command at each restart; that must not begin again each time."""
         command = ["--run-dir", str(tmp_path / "run"), *FLAGS.split(), "--start-over"]
         folders = []
@@ -251,7 +263,8 @@ class TestFlags:
         assert choose_run_dir(cfg, ["job/c/1"]).name == "run-2"
         assert choose_run_dir(cfg, []).name == "run-2"
 
-    def test_a_bad_token_is_said_in_short_also_by_a_loader_worker(
+    @pytest.mark.ranks
+    def test_a_bad_token_is_reported_in_one_line_even_by_a_loader_worker(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """The worker's traceback is torch's; the user needs the sentence in it."""

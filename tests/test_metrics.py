@@ -430,8 +430,11 @@ class TestTrace:
                 assert places == expected
         event = found[-1]
         assert {key: event[key] for key in ("name", "ph", "pid", "tid")} == {
-            "name": "forward", "ph": "X", "pid": 3, "tid": 0,
-        }  # fmt: skip
+            "name": "forward",
+            "ph": "X",
+            "pid": 3,
+            "tid": 0,
+        }
         assert (event["ts"], event["dur"]) == (1.5e15 + 6, 601.5)
 
     @settings(max_examples=120, deadline=None)

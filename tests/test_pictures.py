@@ -14,14 +14,25 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from trainer_core.order import EpochOrder
 from rehearsal.evidence.pictures import (
-    VERMILLION, loss_curves, phase_bars, rank_timeline, read_trace_events, sample_map,
-)  # fmt: skip
+    VERMILLION,
+    loss_curves,
+    phase_bars,
+    rank_timeline,
+    read_trace_events,
+    sample_map,
+)
 
 Record = dict[str, Any]
 PHASES_MS = {
-    "data_wait": 0.8, "h2d": 0.1, "forward": 2.1, "backward": 3.9, "grad_sync": 1.2,
-    "optimizer": 0.9, "checkpoint": 0.0, "other": 0.3,
-}  # fmt: skip
+    "data_wait": 0.8,
+    "h2d": 0.1,
+    "forward": 2.1,
+    "backward": 3.9,
+    "grad_sync": 1.2,
+    "optimizer": 0.9,
+    "checkpoint": 0.0,
+    "other": 0.3,
+}
 
 
 def append(path: Path, record: Record) -> None:
@@ -31,10 +42,14 @@ def append(path: Path, record: Record) -> None:
 
 
 def write_run(
-    folder: Path, *, n: int = 480, batch: int = 32, epochs: int = 3,
+    folder: Path,
+    *,
+    n: int = 480,
+    batch: int = 32,
+    epochs: int = 3,
     attempts: tuple[tuple[int, int, int], ...] = ((2, 1, 27), (2, 21, 45)),
     skip: tuple[int, int] = (0, 0),
-) -> Path:  # fmt: skip
+) -> Path:
     """Each attempt is (world size, first step, last step); the line ``skip`` is left out.
 
     ``skip`` is (step, rank).
@@ -189,9 +204,10 @@ def test_loss_curves_say_how_far_two_runs_differ(tmp_path: Path) -> None:
     assert "restart: resumed, attempt 1" in text
     labels = [line.get_label() for line in figure.axes[0].get_lines()]
     assert labels[:2] == ["straight", "resumed, attempt 0"]
-    append(straight / "logs" / "rank-0.jsonl", {
-        "event": "train_progress", "rank": 0, "attempt": 0, "step": 45, "loss": 9.0,
-    })  # fmt: skip
+    append(
+        straight / "logs" / "rank-0.jsonl",
+        {"event": "train_progress", "rank": 0, "attempt": 0, "step": 45, "loss": 9.0},
+    )
     assert "every logged digit agrees" not in texts_of(
         loss_curves({"a": straight, "b": resumed})
     )
@@ -274,8 +290,11 @@ def test_every_picture_is_1000_pixels_wide_and_closed_in_pyplot(tmp_path: Path) 
 
     run = write_run(tmp_path / "run")
     for figure in (
-        sample_map(run), loss_curves({"run": run}), phase_bars(run), rank_timeline(run),
-    ):  # fmt: skip
+        sample_map(run),
+        loss_curves({"run": run}),
+        phase_bars(run),
+        rank_timeline(run),
+    ):
         assert isinstance(figure, Figure)
         assert pixels_of(figure).shape[1] == 1000
         assert figure.get_size_inches()[0] * figure.dpi == 1000

@@ -152,7 +152,7 @@ class TestCommands:
             ".venv/bin/python -m rehearsal start lift_to_distributed",
             ".venv/bin/python -m rehearsal blank lift_to_distributed > attempt.py",
             ".venv/bin/python -m rehearsal check lift_to_distributed attempt.py",
-        ]  # fmt: skip
+        ]
         assert commands() == tested
 
     @needs_setup
@@ -215,6 +215,7 @@ class TestCommands:
         assert "NOT ATTEMPTED" in shell(check, exit_code=1)
 
     @needs_setup
+    @pytest.mark.ranks
     def test_make_lab_serves_the_start_notebook(self, tmp_path: Path) -> None:
         """The first thing a newcomer types must work on its own."""
         with socket.socket() as free:
@@ -227,8 +228,11 @@ class TestCommands:
         with (tmp_path / "lab.log").open("w") as log:
             lab = subprocess.Popen(
                 ["make", "lab", f"ARGS={arguments}"],
-                cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         try:
             assert answer(url)["type"] == "notebook"
         finally:
@@ -273,12 +277,20 @@ def test_a_joining_node_ends_every_agent_unless_the_shared_store_is_off(
 
     def start_agent(address: str) -> subprocess.Popen[str]:
         command = [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes=1:2", "--nproc-per-node=1",
-            "--max-restarts=3", "--monitor-interval=0.1", "--rdzv-backend=c10d",
-            f"--rdzv-endpoint={endpoint}", f"--local-addr={address}",
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nnodes=1:2",
+            "--nproc-per-node=1",
+            "--max-restarts=3",
+            "--monitor-interval=0.1",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint={endpoint}",
+            f"--local-addr={address}",
             # The last one is what takes 60 s by default.
-            "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,read_timeout=3", "rank.py",
-        ]  # fmt: skip
+            "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,read_timeout=3",
+            "rank.py",
+        ]
         environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": switch}
         return subprocess.Popen(
             command, cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE

@@ -83,9 +83,12 @@ class TestImport:
             "if m in sys.modules])"
         )
         run = subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert run.stdout == "[]\n"
 
     def test_every_exported_name_is_there_and_is_no_module(self) -> None:
@@ -154,9 +157,14 @@ class TestStart:
 class TestClock:
     @pytest.mark.parametrize(
         ("seconds", "text"),
-        [(0, "0:00 of 12:00"), (192.9, "3:12 of 12:00"), (720, "12:00 of 12:00"),
-         (760, "12:40 of 12:00, 0:40 over"), (3725, "1:02:05 of 12:00, 50:05 over")],
-    )  # fmt: skip
+        [
+            (0, "0:00 of 12:00"),
+            (192.9, "3:12 of 12:00"),
+            (720, "12:00 of 12:00"),
+            (760, "12:40 of 12:00, 0:40 over"),
+            (3725, "1:02:05 of 12:00, 50:05 over"),
+        ],
+    )
     def test_it_says_time_and_budget_and_what_is_over(self, seconds: float, text: str) -> None:
         """A clock that ends at the budget hides by how much it was missed."""
         assert clock.pace(seconds, 12) == text
@@ -438,8 +446,13 @@ def round_of(*entries: tuple[float, str, str], drill: str = ID) -> Round:
 
 
 EASY = round_of((0, "start", ""), (100, "hint", "1"), (400, "attempt", "passed"))
-LATE = round_of((500, "start", ""), (600, "attempt", "wrong"), (700, "attempt", "wrong"),
-                (1500, "attempt", "passed"), drill="b")  # fmt: skip
+LATE = round_of(
+    (500, "start", ""),
+    (600, "attempt", "wrong"),
+    (700, "attempt", "wrong"),
+    (1500, "attempt", "passed"),
+    drill="b",
+)
 BROKEN = round_of((1600, "start", ""), (1700, "attempt", "hung"), drill="c")
 DRILLS = dict.fromkeys((ID, "b", "c"), DRILL)
 

@@ -257,9 +257,13 @@ class TestRounds:
     def test_a_start_begins_a_round_for_its_drill_only(self) -> None:
         """Hints of the last sitting must not count against this one."""
         history = [
-            entry(0, "start"), entry(1, "start", drill="e"), entry(2, "hint", "1"),
-            entry(3, "attempt", "wrong", "e"), entry(4, "start"), entry(5, "attempt", "passed"),
-        ]  # fmt: skip
+            entry(0, "start"),
+            entry(1, "start", drill="e"),
+            entry(2, "hint", "1"),
+            entry(3, "attempt", "wrong", "e"),
+            entry(4, "start"),
+            entry(5, "attempt", "passed"),
+        ]
         rounds = rounds_of(history)
         assert [(one.drill, len(one.entries)) for one in rounds] == [
             ("d", 2),
@@ -354,9 +358,13 @@ class TestNext:
         ],
     )
     def test_due_comes_before_started_before_new(
-        self, drills: list[Drill], history: list[tuple[str, str]], days: float,
-        expected: str | None, words: list[str],
-    ) -> None:  # fmt: skip
+        self,
+        drills: list[Drill],
+        history: list[tuple[str, str]],
+        days: float,
+        expected: str | None,
+        words: list[str],
+    ) -> None:
         """A drill that is never repeated is forgotten by the day of the interview."""
         entries = [entry(place, "attempt", s, d) for place, (d, s) in enumerate(history)]
         found = standings(drills, rounds_of(entries))

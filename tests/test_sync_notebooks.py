@@ -480,27 +480,83 @@ class TestPush:
     @pytest.mark.parametrize(
         ("notebook", "origin", "old", "new", "file", "line"),
         [
-            (MAIN, "trainer_core/config.py#0", "import functools", "import functools  # cache",
-             "trainer_core/config.py", "+import functools  # cache"),
-            (MAIN, "trainer_core/order.py#1:collapsed", "Slots, backwards", "Slots, reversed",
-             "trainer_core/order.py", '+    """Slots, reversed."""'),
-            (HIDDEN, "trainer_core/config.py#2:solution", "batch: int = 4", "batch: int = 5",
-             "trainer_core/config.py", "+    batch: int = 5  # samples"),
-            (MAIN, "trainer_core/config.py#3", "Prose", "Text",
-             "trainer_core/config.py", "+# Text *inside* a module."),
-            (BLANK, "notebooks/src/01_walkthrough.py#1", "Second", "Last",
-             "notebooks/src/01_walkthrough.py", "+# Last paragraph."),
-            (MAIN, "notebooks/src/01_walkthrough.py#2", "copy nothing", "copy all",
-             "notebooks/src/01_walkthrough.py", "+# copy all, list nothing"),
-            (MAIN, "notebooks/src/01_walkthrough.py#2", "%matplotlib inline", "%matplotlib agg",
-             "notebooks/src/01_walkthrough.py", "+# %matplotlib agg"),
+            (
+                MAIN,
+                "trainer_core/config.py#0",
+                "import functools",
+                "import functools  # cache",
+                "trainer_core/config.py",
+                "+import functools  # cache",
+            ),
+            (
+                MAIN,
+                "trainer_core/order.py#1:collapsed",
+                "Slots, backwards",
+                "Slots, reversed",
+                "trainer_core/order.py",
+                '+    """Slots, reversed."""',
+            ),
+            (
+                HIDDEN,
+                "trainer_core/config.py#2:solution",
+                "batch: int = 4",
+                "batch: int = 5",
+                "trainer_core/config.py",
+                "+    batch: int = 5  # samples",
+            ),
+            (
+                MAIN,
+                "trainer_core/config.py#3",
+                "Prose",
+                "Text",
+                "trainer_core/config.py",
+                "+# Text *inside* a module.",
+            ),
+            (
+                BLANK,
+                "notebooks/src/01_walkthrough.py#1",
+                "Second",
+                "Last",
+                "notebooks/src/01_walkthrough.py",
+                "+# Last paragraph.",
+            ),
+            (
+                MAIN,
+                "notebooks/src/01_walkthrough.py#2",
+                "copy nothing",
+                "copy all",
+                "notebooks/src/01_walkthrough.py",
+                "+# copy all, list nothing",
+            ),
+            (
+                MAIN,
+                "notebooks/src/01_walkthrough.py#2",
+                "%matplotlib inline",
+                "%matplotlib agg",
+                "notebooks/src/01_walkthrough.py",
+                "+# %matplotlib agg",
+            ),
             # The cell has {{repository}} only, so a notebook's name in it is just a name.
-            (MAIN, "notebooks/src/01_walkthrough.py#2", "copy nothing", "01_walkthrough.ipynb",
-             "notebooks/src/01_walkthrough.py", "+# 01_walkthrough.ipynb, list nothing"),
+            (
+                MAIN,
+                "notebooks/src/01_walkthrough.py#2",
+                "copy nothing",
+                "01_walkthrough.ipynb",
+                "notebooks/src/01_walkthrough.py",
+                "+# 01_walkthrough.ipynb, list nothing",
+            ),
         ],
-        ids=["docstring", "title", "solution", "module-prose", "address", "comment", "magic",
-             "name"],
-    )  # fmt: skip
+        ids=[
+            "docstring",
+            "title",
+            "solution",
+            "module-prose",
+            "address",
+            "comment",
+            "magic",
+            "name",
+        ],
+    )
     def test_what_deriving_added_or_took_away_is_undone(
         self, built: Path, notebook: str, origin: str, old: str, new: str, file: str, line: str
     ) -> None:
@@ -678,18 +734,27 @@ AREA = area(3)'''
             ("def f(): pass", None),
             ("class P(Protocol[T]):\n    def f(self):\n        return 1", None),
             ("class P(typing.Protocol):\n    def f(self):\n        return 1", None),
-            ("class E(ProtocolError):\n    def f(self): return 1",
-             f"class E(ProtocolError):\n    def f(self): {sync.EMPTIED}"),
-            ("class A:\n  class B:\n    def f(self):\n      return 1\n  C = 3",
-             f"class A:\n  class B:\n    def f(self):\n      {sync.EMPTIED}\n  C = 3"),
+            (
+                "class E(ProtocolError):\n    def f(self): return 1",
+                f"class E(ProtocolError):\n    def f(self): {sync.EMPTIED}",
+            ),
+            (
+                "class A:\n  class B:\n    def f(self):\n      return 1\n  C = 3",
+                f"class A:\n  class B:\n    def f(self):\n      {sync.EMPTIED}\n  C = 3",
+            ),
             ("async def f(x='\u00e4'): await x", f"async def f(x='\u00e4'): {sync.EMPTIED}"),
-            ("def f():\n    # why\n    x = '''\nend'''  # said\n\ng = 1",
-             'def f():\n    raise NotImplementedError("type this")\n\ng = 1'),
-            ("if True:\n    def f():\n        @wraps\n        def g(): pass\n        return g",
-             'if True:\n    def f():\n        raise NotImplementedError("type this")'),
+            (
+                "def f():\n    # why\n    x = '''\nend'''  # said\n\ng = 1",
+                'def f():\n    raise NotImplementedError("type this")\n\ng = 1',
+            ),
+            (
+                "if True:\n    def f():\n        @wraps\n        def g(): pass\n"
+                "        return g",
+                'if True:\n    def f():\n        raise NotImplementedError("type this")',
+            ),
             ("size = 3\nkey = lambda x: x + 1", None),
         ],
-    )  # fmt: skip
+    )
     def test_each_form_of_a_body(self, body: str, emptied: str | None) -> None:
         """A body left in gives the answer away; a broken blank cannot be started from."""
         result = sync.empty_bodies(body)
@@ -763,21 +828,33 @@ class TestDirectives:
     @pytest.mark.parametrize(
         ("old", "new", "message"),
         [
-            ('include="config"', 'include="confg"',
-             r"py#5 includes 'confg', .* Did you mean 'config'\?"),
-            ('include="integrations.interfaces"', 'include="interfaces"',
-             "Did you mean 'integrations.interfaces'"),
+            (
+                'include="config"',
+                'include="confg"',
+                r"py#5 includes 'confg', .* Did you mean 'config'\?",
+            ),
+            (
+                'include="integrations.interfaces"',
+                'include="interfaces"',
+                "Did you mean 'integrations.interfaces'",
+            ),
             ('include="config"', 'inclde="config"', "'inclde', .* Did you mean 'include'"),
             ('include="config"', "include=config", "marked 'include=config', which means"),
-            ('include="integrations.interfaces"', 'include="config"',
-             "includes 'config', and so does another cell"),
+            (
+                'include="integrations.interfaces"',
+                'include="config"',
+                "includes 'config', and so does another cell",
+            ),
             (' typed="Config area"', "\nx = 1", "the cell also has text"),
             ("Config area", "Config aera", "'aera' as typed, .* Did you mean 'area'"),
             ("Config area", "LIMIT", "'LIMIT' as typed, but trainer_core/config.py has no"),
-            ('# %% include="order" collapsed=true\n', "",
-             r"'config', which imports from 'order'.*Add # %% include=\"order\" to"),
+            (
+                '# %% include="order" collapsed=true\n',
+                "",
+                r"'config', which imports from 'order'.*Add # %% include=\"order\" to",
+            ),
         ],
-    )  # fmt: skip
+    )
     def test_a_directive_that_cannot_be_meant_is_refused(
         self, project: Path, old: str, new: str, message: str
     ) -> None:
@@ -795,9 +872,13 @@ class TestDirectives:
 
     @pytest.mark.parametrize(
         "line",
-        ["from trainer_core.order import FIRST", "from .order import FIRST",
-         "from trainer_core import order", "import trainer_core.order"],
-    )  # fmt: skip
+        [
+            "from trainer_core.order import FIRST",
+            "from .order import FIRST",
+            "from trainer_core import order",
+            "import trainer_core.order",
+        ],
+    )
     def test_an_import_of_the_package_needs_a_cell_of_its_own(
         self, project: Path, line: str
     ) -> None:
@@ -831,9 +912,14 @@ class TestDirectives:
 
     @pytest.mark.parametrize(
         "text",
-        ["from dataclasses import dataclass", "import functools", "__all__ = ['Store']",
-         "OTHER = [area for area in ()]", "dataclass.note = 1"],
-    )  # fmt: skip
+        [
+            "from dataclasses import dataclass",
+            "import functools",
+            "__all__ = ['Store']",
+            "OTHER = [area for area in ()]",
+            "dataclass.note = 1",
+        ],
+    )
     def test_names_that_mean_the_same_may_be_repeated(self, project: Path, text: str) -> None:
         """Modules import the same things; refusing that would forbid modules."""
         replace(project, "trainer_core/config.py", "LIMIT = 8", "LIMIT = 8\n__all__ = ['A']")
@@ -856,10 +942,12 @@ class TestAddresses:
 
     @pytest.mark.parametrize(
         "line",
-        ['repository = "https://github.com/owner/name"',
-         'Repository = "https://github.com/owner/name.git"',
-         'Repository = "https://github.com/owner/name/"'],
-    )  # fmt: skip
+        [
+            'repository = "https://github.com/owner/name"',
+            'Repository = "https://github.com/owner/name.git"',
+            'Repository = "https://github.com/owner/name/"',
+        ],
+    )
     def test_other_spellings_of_the_address_give_the_same_notebook(
         self, built: Path, line: str
     ) -> None:
@@ -1082,8 +1170,11 @@ class TestDrills:
         """A hint that nobody asked for spoils the drill, and counts."""
         last = read(drilled, DRILL).cells[-1].source
         assert [line.split("(")[0] for line in last.splitlines()] == [
-            "# hint", "# diff", "# narration", "# solution",
-        ]  # fmt: skip
+            "# hint",
+            "# diff",
+            "# narration",
+            "# solution",
+        ]
 
     def test_the_rehearsal_holds_the_drills_of_the_kind_in_order(self, drilled: Path) -> None:
         """Blanks of two drills may define the same name: one is typed after the other."""
@@ -1108,8 +1199,9 @@ class TestDrills:
         replace(drilled, "rehearsal/drills/early/blank.py", "SAME = 1", "SAME = 2")
         problems = sync.check(drilled)
         assert [problem.splitlines()[0] for problem in problems] == [
-            "--- notebooks/02_rehearse.ipynb", f"--- {DRILL}",
-        ]  # fmt: skip
+            "--- notebooks/02_rehearse.ipynb",
+            f"--- {DRILL}",
+        ]
 
     def test_a_notebook_of_a_drill_that_is_gone_is_named(self, drilled: Path) -> None:
         """It would call a check that there is no longer."""
