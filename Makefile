@@ -1,12 +1,11 @@
 # Everything installs into .venv.
-# Commands: setup, lab, train, check (fast), test (everything), selftest, faults, mutants, gpu,
-# notebooks, bench, clean.
+# Commands: setup, lab, train, check, test, selftest, faults, mutants, gpu, notebooks, bench, clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup lab train check static fast test types pytest selftest faults mutants gpu bench notebooks clean
+.PHONY: setup lab train check test texts types unmarked pytest selftest faults mutants gpu bench notebooks clean
 
 setup: $(VENV)/.complete
 
@@ -25,26 +24,27 @@ lab: setup
 train: setup
 	$(BIN)/python scripts/demo.py $(ARGS)
 
-# Everything that needs no ranks: format, lint, types, derived files, and the tests of plain code.
-check: static
-	$(MAKE) --no-print-directory -j2 types fast
+# For every change: everything but the tests that start processes. 90 seconds on two cores.
+check: texts
+	@# In parallel: they fill two cores together.
+	$(MAKE) --no-print-directory -j2 types unmarked
 
-# The same, and every test, and every notebook from top to bottom.
-test: static
-	@# Types and tests in parallel: the tests leave a core idle now and then.
+# For every merge: what check does, and the tests that start processes. 8 minutes on two cores.
+test: texts
+	@# In parallel: the tests leave a core idle now and then.
 	$(MAKE) --no-print-directory -j2 types pytest
 
-static: setup
+texts: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/sync_notebooks.py check
 
-fast: setup
-	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 $(BIN)/pytest -q -m 'not ranks' \
-	  -n 2 --dist loadscope --durations 5 tests
-
 types: setup
 	$(BIN)/mypy
+
+unmarked: setup
+	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 $(BIN)/pytest -m "not ranks" tests \
+	  -n 2 --dist loadscope --durations 5
 
 # One worker runs all tests of a class, because they share its fixtures. The slowest come first.
 # The drills' notebooks run in tests/test_notebooks_drills.py, all in one process.

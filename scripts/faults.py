@@ -1,10 +1,10 @@
-"""The matrix of faults: breaks the trainer at every point, and has an audit judge each run.
+"""The fault matrix: break the trainer in every way we know, and audit every run.
 
     python scripts/faults.py --quick                  a few tries of each fault, for CI
-    python scripts/faults.py --only points --seed 3   all tries of one group
+    python scripts/faults.py --only points --seed 3   every try of one group
 
-Prints the table, what was skipped and why, and each fault that was not survived. Exit code 0
-only if every try that was made was survived, and every group made one or says why it made none.
+Prints the table, what was skipped and why, and every try that the run did not survive. Exits
+with 0 only if the runs survived every try, and each group made one or says why it could not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = ("fault", "tries", "survived", "skipped", "lost", "repeated", "replaye
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """The rows under their heads; numbers to the right."""
+    """The rows under their headings, with numbers to the right."""
     cells = [COLUMNS] + [
         (
             row.fault,
@@ -48,7 +48,7 @@ def format_table(rows: Sequence[Row]) -> str:
 
 
 def run_groups(names: Sequence[str], bench: Bench) -> dict[str, list[Try]]:
-    """Run the groups one after the other, with a line for each."""
+    """Run the groups one after the other, and print a line for each."""
     tries: dict[str, list[Try]] = {}
     for name in names:
         began = time.monotonic()
@@ -57,11 +57,11 @@ def run_groups(names: Sequence[str], bench: Bench) -> dict[str, list[Try]]:
         try:
             for each in GROUPS[name](bench):
                 tries[name].append(each)
-        except Exception:  # what the other groups find is not lost for it
+        except Exception:  # the other groups still run
             problem = f"{traceback.format_exc()}; the run folders are in {bench.root}"
             tries[name].append(Try(name, "the group itself", problem))
         if not tries[name]:
-            tries[name].append(Try(name, "the group itself", "nothing was tried or skipped"))
+            tries[name].append(Try(name, "the group itself", "nothing tried, nothing skipped"))
         skipped = sum(bool(each.skipped) for each in tries[name])
         bad = sum(bool(each.problem) for each in tries[name])
         print(
@@ -73,14 +73,14 @@ def run_groups(names: Sequence[str], bench: Bench) -> dict[str, list[Try]]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for; returns the exit code."""
+    """Run what the command line asks for; return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="a few tries of each fault")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn at random (0)")
-    parser.add_argument("--only", metavar="GROUP,...", help=f"of {', '.join(GROUPS)}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all tries there, too")
+    parser.add_argument("--seed", type=int, default=0, help="for random choices (default: 0)")
+    parser.add_argument("--only", metavar="GROUP,...", help=f"only these: {', '.join(GROUPS)}")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every try to it")
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else list(GROUPS)
     if unknown := [name for name in names if name not in GROUPS]:

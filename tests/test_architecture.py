@@ -367,10 +367,18 @@ class TestSetUp:
             line for line in lines if line and not line.startswith(("#", "set ", "cd "))
         ]
         assert commands == ["bash .ci/browser", "make test"]
+        make = (ROOT / "Makefile").read_text("utf-8")
+        texts = make.partition("\ntexts: setup\n")[2].partition("\n\n")[0].split("\n\t$(BIN)/")
+        assert texts[1:] == ["ruff format --check .", "python scripts/sync_notebooks.py check"]
+        assert texts[0] == "\t$(BIN)/ruff check ."
+        for target, parts in (("check", "types unmarked"), ("test", "types pytest")):
+            recipe = make.partition(f"\n{target}: texts\n")[2].partition("\n\n")[0]
+            assert recipe.endswith(f"\t$(MAKE) --no-print-directory -j2 {parts}"), target
+        assert '$(BIN)/pytest -m "not ranks" tests' in make
         assert "set -euo pipefail" in lines
         workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
         steps = [step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
         assert steps == ["bash .ci/run", "make faults ARGS=--quick", "make selftest"]
         contributing = (ROOT / ".github/CONTRIBUTING.md").read_text("utf-8")
-        for command in ("make test", *steps[1:]):
+        for command in ("make check", "make test", *steps[1:]):
             assert f"`{command}`" in contributing

@@ -386,7 +386,7 @@ class TestTable:
         assert faults.main(["--only", "mine", "--quick"]) == 1
         said = capsys.readouterr().out
         assert "SKIPPED kill: no clock" in said
-        assert "NOT SURVIVED mine: the group itself: nothing was tried or skipped" in said
+        assert "NOT SURVIVED mine: the group itself: nothing tried, nothing skipped" in said
         assert "--only mine --seed 0 --quick" in said
         with pytest.raises(SystemExit):
             faults.main(["--only", "yours"])

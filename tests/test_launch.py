@@ -264,7 +264,7 @@ class TestFlags:
         assert choose_run_dir(cfg, []).name == "run-2"
 
     @pytest.mark.ranks
-    def test_a_bad_token_is_said_in_short_also_by_a_loader_worker(
+    def test_a_bad_token_is_reported_in_one_line_even_by_a_loader_worker(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """The worker's traceback is torch's; the user needs the sentence in it."""
