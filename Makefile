@@ -1,5 +1,6 @@
 # Everything installs into .venv.
-# Commands: setup, lab, train, test (types and pytest), selftest, faults, mutants, notebooks, bench, clean.
+# Commands: setup, lab, train, test (types and pytest), selftest, faults, mutants,
+# gpu, notebooks, bench, clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
