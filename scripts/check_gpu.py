@@ -1,13 +1,13 @@
-"""What a first run on a GPU node has to check, in order, with a report: make gpu.
+"""The checks that a first run on a GPU node needs, in order, with a report: make gpu.
 
     python scripts/check_gpu.py                         needs one GPU; two for all checks
     python scripts/check_gpu.py --only stop,fp16        some of the groups
     python scripts/check_gpu.py --device cpu            rehearses the same checks with gloo
 
-Each check starts the trainer as its user would, breaks what it names, and has the audit judge
-the run folder. A check that needs more GPUs than there are is skipped, and says so.
+Most checks start the trainer as its user would, break what their name says, and have the audit
+judge the run folder. A check that needs more GPUs than there are is skipped, and says so.
 
-Exit codes: 0 every check that was made passed; 1 one failed; 2 there is no GPU.
+Exit codes: 0 every check that ran passed; 1 at least one failed; 2 no GPU, or a usage error.
 """
 
 from __future__ import annotations
@@ -37,13 +37,12 @@ from rehearsal.faults import breaks
 
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "scripts" / "launch.py"
-DEADLINE_S = (
-    300.0  # of one start; the first one on a node loads CUDA libraries from cold storage
-)
+# Of one start; the first one on a node loads CUDA libraries from cold storage.
+DEADLINE_S = 300.0
 KILL_STEP = 5
 SEQ_LEN = 8
 
-# What a rank may be told to do to itself before it trains: --break NAME.
+# How a rank can break itself before it trains: --break=NAME.
 BREAKS: dict[str, Callable[[], None]] = {
     "killed": partial(breaks.signal_itself, signal.SIGKILL, 0, KILL_STEP),
     "peer-killed-before-the-vote": partial(
@@ -53,7 +52,7 @@ BREAKS: dict[str, Callable[[], None]] = {
         breaks.signal_at_the_vote, signal.SIGKILL, 1, KILL_STEP, "after"
     ),
     "peer-stopped": partial(breaks.signal_itself, signal.SIGSTOP, 1, KILL_STEP),
-    "peer-told-to-stop": partial(breaks.signal_itself, signal.SIGTERM, 1, KILL_STEP),
+    "peer-gets-sigterm": partial(breaks.signal_itself, signal.SIGTERM, 1, KILL_STEP),
     "huge-loss-scale": partial(breaks.start_the_scaler_at, 2.0**19),
     "deterministic": partial(torch.use_deterministic_algorithms, True),
     "names-backends": breaks.print_the_backends,
@@ -75,7 +74,7 @@ class Started(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What one check came to."""
+    """How one check ended."""
 
     name: str
     outcome: str  # passed, failed, skipped
@@ -85,11 +84,11 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing to look at.
+    """One thing to verify.
 
     Args:
         group: what ``--only`` names.
-        run: returns what was seen, in one line.
+        run: returns what it saw, in one line.
 
     Raises from ``run``:
         AssertionError: it failed; the message says what was found.
@@ -118,7 +117,7 @@ class Node:
         breaks_: Sequence[str] = (),
         max_restarts: int = 0,
     ) -> Started:
-        """Start the trainer in ``run_dir`` and wait for its end; no process outlives it."""
+        """Start the trainer in ``run_dir`` and wait until it exits; no process outlives it."""
         words = [str(Path(__file__).resolve())]
         words += [f"--break={name}" for name in breaks_]
         words += ["--as-rank", "--run-dir", str(run_dir), "--device", self.device]
@@ -328,13 +327,13 @@ def backends(node: Node) -> str:
     return wanted
 
 
-def told_to_stop(node: Node) -> str:
-    """SIGTERM on one rank: all ranks save the same step and exit with 0; then it goes on."""
+def peer_gets_sigterm(node: Node) -> str:
+    """SIGTERM on one rank: all ranks save the same step and exit with 0; then it resumes."""
     run_dir, expected = node.run_dir("sigterm"), node.reference(ranks=2)
-    told = node.start(run_dir, ranks=2, breaks_=["peer-told-to-stop"])
-    expect(told.code == 0, f"exited with {told.code}", told)
+    stopped = node.start(run_dir, ranks=2, breaks_=["peer-gets-sigterm"])
+    expect(stopped.code == 0, f"exited with {stopped.code}", stopped)
     last = list(read_jsonl(run_dir / "logs" / "rank-0.jsonl"))[-1]
-    expect(last["event"] == "preempted", f"the last event is {last['event']}", told)
+    expect(last["event"] == "preempted", f"the last event is {last['event']}", stopped)
     resumed = node.start(run_dir, ranks=2)
     prove(run_dir)
     found = resumed.summary.get("weights_sha256")
@@ -388,7 +387,7 @@ def all_checks() -> Iterator[Check]:
     yield Check("start", "two ranks, five times", two_ranks_start, 2)
     yield Check("tail", "fewer samples than ranks", short_tail, 2)
     yield Check("backends", "backend of each device", backends, 2)
-    yield Check("stop", "SIGTERM to one rank", told_to_stop, 2)
+    yield Check("stop", "SIGTERM to one rank", peer_gets_sigterm, 2)
     for when in ("before", "after"):
         what = f"peer-killed-{when}-the-vote"
         run = partial(peer_fails, what=what)
@@ -421,7 +420,7 @@ def run_checks(node: Node, checks: Sequence[Check]) -> list[Result]:
 
 
 def as_rank(words: Sequence[str], names: Sequence[str]) -> None:
-    """Be a rank: break what is to be broken, then run launch.py."""
+    """Run as one rank: apply the named breaks on the first attempt, then run launch.py."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         for name in names:
             BREAKS[name]()
@@ -435,13 +434,26 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     groups = list(dict.fromkeys(check.group for check in all_checks()))
-    parser.add_argument("--only", help=f"groups, separated by commas: {', '.join(groups)}")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--report", type=Path, help="write the results to this file as JSON")
+    parser.add_argument(
+        "--only", metavar="GROUPS", help=f"separated by commas, from: {', '.join(groups)}"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="cpu rehearses the checks with gloo (default: cuda)",
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE", help="also write the results as JSON"
+    )
     options = parser.parse_args(arguments)
     wanted = options.only.split(",") if options.only else groups
     if unknown := set(wanted) - set(groups):
-        print(f"check_gpu: no group {sorted(unknown)}; there are {', '.join(groups)}")
+        print(
+            f"check_gpu: --only {','.join(sorted(unknown))}: no such group, so nothing was "
+            f"checked. Choose from {', '.join(groups)}.",
+            file=sys.stderr,
+        )
         return 2
     num_gpus = torch.cuda.device_count()
     if options.device == "cuda" and not num_gpus:
@@ -453,7 +465,9 @@ def main(arguments: Sequence[str]) -> int:
         )
         return 2
     names = [torch.cuda.get_device_name(index) for index in range(num_gpus)]
-    print(f"torch {torch.__version__}, {num_gpus} GPUs {names}, device {options.device}")
+    print(
+        f"torch {torch.__version__}, device {options.device}, GPUs visible: {names or 'none'}"
+    )
     root = Path(tempfile.mkdtemp(prefix="check-gpu-"))
     node = Node(options.device, root, num_gpus)
     results = run_checks(node, [check for check in all_checks() if check.group in wanted])

@@ -1,4 +1,4 @@
-"""Who writes checkpoints, and what training may do meanwhile: snapshots, one save at a time.
+"""How checkpoints are written while training continues: from a snapshot, one save at a time.
 
 Supports cell 6 (checkpoint).
 """
@@ -24,7 +24,7 @@ from trainer_core.checkpoint_format import publish, retain
 
 # %%
 class HostSnapshot:
-    """Copies of tensors in reused host buffers, so training can go on changing the originals.
+    """Copies of tensors in reused host buffers, so training can keep changing the originals.
 
     The first copy allocates the buffers, later ones cost one memcpy. Buffers for CUDA tensors
     are pinned.
@@ -118,7 +118,7 @@ class CheckpointWriter:
         self.report("checkpoint_saved", step=manifest["step"], seconds=seconds)
 
     def error(self) -> BaseException | None:
-        """The error of the save in flight, if it has ended with one."""
+        """The error of the save in flight, if it has failed."""
         flight = self.in_flight
         return flight.exception() if flight and flight.done() else None
 

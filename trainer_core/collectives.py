@@ -99,12 +99,12 @@ def any_rank(*claims: bool) -> Callable[[], list[bool]]:
 
 # %%
 def placeholder(no_samples: Tensor) -> Tensor:
-    """One sample of zeros in place of none, for a backward pass that only has to take part.
+    """One sample of zeros in place of none, for a backward pass that only has to join the sync.
 
     Not every kernel accepts an empty batch: in torch 2.11, the backward pass of
     memory-efficient attention divides by the batch size before it checks for emptiness. The
-    caller multiplies the output by zero, so the sample counts for nothing. It has to be finite
-    for that: 0 * inf is NaN.
+    caller multiplies the output by zero, so the sample adds nothing to the gradient. That works
+    only if the output is finite: 0 * inf is NaN.
 
     Args:
         no_samples: an empty batch, (0, ...).

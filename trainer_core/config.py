@@ -38,7 +38,7 @@ class TrainConfig:
     num_heads: int = setting("identity", 4, "attention heads", low=1, only="tokens")
     seq_len: int = setting("identity", 64, "tokens per sample", low=1, only="tokens")
     vocab_size: int = setting(
-        "identity", 256, "token ids are below it", low=2, high=65536, only="tokens"
+        "identity", 256, "token ids must be below this", low=2, high=65536, only="tokens"
     )
     # how the global batch is split: micro_batch_size is what fits in a device's memory
     micro_batch_size: int = setting("batch_cut", 16, "samples per forward pass", low=1)
@@ -60,9 +60,11 @@ class TrainConfig:
     decay_steps: int | None = setting(
         "training", None, "steps until the final rate; default: planned steps", low=1
     )
-    weight_decay: float = setting("training", 0.01, "AdamW's decay, of matrices only", low=0.0)
+    weight_decay: float = setting(
+        "training", 0.01, "AdamW weight decay, matrices only", low=0.0
+    )
     max_grad_norm: float | None = setting(
-        "training", 1.0, "clip to this norm, or none", low=1e-12
+        "training", 1.0, "clip gradients to this norm, or none", low=1e-12
     )
     dropout: float = setting("training", 0.0, "dropout probability", low=0.0, high=0.99)
     input_noise: float = setting(
@@ -70,7 +72,7 @@ class TrainConfig:
     )
     amp: str = setting("training", "no", "autocast precision", choices=("no", "bf16", "fp16"))
     on_nonfinite: str = setting(
-        "training", "stop", "what to do at a NaN", choices=("stop", "skip")
+        "training", "stop", "if a loss or gradient isn't finite", choices=("stop", "skip")
     )
     # operation: no effect on what is trained
     run_dir: Path = setting("operation", Path("runs/default"), "the run's folder")
@@ -78,15 +80,17 @@ class TrainConfig:
         "operation", "auto", "where to train", choices=("auto", "cpu", "cuda")
     )
     num_workers: int = setting("operation", 0, "loader processes per rank", low=0)
-    checkpoint_every_steps: int = setting("operation", 200, "also at epoch ends", low=1)
+    checkpoint_every_steps: int = setting(
+        "operation", 200, "steps between saves; also saves at epoch ends", low=1
+    )
     keep_last: int = setting("operation", 3, "checkpoints to keep", low=1)
     async_checkpoint: bool = setting("operation", False, "write checkpoints in the background")
     log_every: int = setting("operation", 20, "steps between train_progress events", low=1)
     trace_steps: int = setting("operation", 200, "steps to trace after each start", low=0)
-    dist_timeout_s: float = setting(
-        "operation", 600.0, "how long to wait for a rank", **SECONDS
+    dist_timeout_s: float = setting("operation", 600.0, "seconds to wait for a rank", **SECONDS)
+    hang_timeout_s: float = setting(
+        "operation", 300.0, "seconds without a step before the job exits", **SECONDS
     )
-    hang_timeout_s: float = setting("operation", 300.0, "exit if no step completes", **SECONDS)
     start_over: bool = setting("operation", False, "start from scratch in a new folder")
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What one start of the job works with on one rank, opened and closed in the right order.
+"""Everything that one start of the job needs on one rank, opened and closed in order.
 
 Supports cell 8 (launch).
 """
@@ -54,13 +54,13 @@ def open_job(
     state: Mapping[str, Any] | None,
     sinks: Sequence[Sink],
 ) -> Iterator[Job]:
-    """Take possession of the run folder and open this rank's files in it.
+    """Claim the run folder and open this rank's files in it.
 
     Collective: every rank.
 
     Args:
         state: the restored checkpoint, if any.
-        sinks: further destinations for events.
+        sinks: more destinations for events.
     """
     cfg, timers, sampler = start.cfg, trainer.timers, parts["sampler"]
     schedule, position = sampler.schedule, sampler.position
@@ -80,7 +80,7 @@ def open_job(
         checkpoints = cfg.run_dir / "checkpoints"
         writer = CheckpointWriter(checkpoints, cfg.keep_last, cfg.async_checkpoint, log.event)
         closing.callback(writer.close)  # a save in flight finishes, whatever has failed
-        closing.callback(watchdog.close)  # first of all: from here on, no step is due
+        closing.callback(watchdog.close)  # closes first: from then on, no step is due
         losses = state["losses"] if state else []
         yield Job(
             start=start,

@@ -60,8 +60,8 @@ def run(cfg: TrainConfig, *, sinks: Sequence[Sink] = ()) -> dict[str, Any]:
             traceback.clear_frames(error.__traceback__)
             cleanup_dist()
             raise
-        # After any other error a peer may be dead. Closing the group would wait for what it
-        # still owes, so the group is left to the end of the process.
+        # After any other error a peer may be dead, and closing the group would wait for it. So
+        # the group stays open until the process exits.
         cleanup_dist()
         return result
 
@@ -188,7 +188,7 @@ def train_loop(job: Job, stop: threading.Event) -> str:
         if saves:
             with phase(timers, "checkpoint"):
                 save(job)
-            job.watchdog.beat(step)  # the time of the save doesn't count for the next step
+            job.watchdog.beat(step)  # so the next step isn't charged for the save
         timers.end_step(step)
         if logs:
             job.progress.report(step)
@@ -211,7 +211,7 @@ def next_step(
 
 
 def read_back(job: Job, step: int, lr: float) -> None:
-    """Read what the device knows about the last steps, and write it down.
+    """Read the results of the last steps from the device, and record them.
 
     Collective: every rank, after the same steps.
     """

@@ -36,9 +36,9 @@ from trainer_core.settings import UserError, flag_name
 def run_identity(cfg: TrainConfig, schedule: StepSchedule, fingerprint: str) -> dict[str, Any]:
     """What makes two starts the same run: data, order, global batch, model.
 
-    It consists of the identity fields that this kind of data reads. Two of them count by what
-    they amount to: ``data`` by its content (a moved file is the same data), and
-    ``dataset_size`` by the number of samples (naming all of them changes nothing).
+    It consists of the identity fields that this kind of data reads. Two of them are compared by
+    their meaning, not their spelling: ``data`` by its content (a moved file is the same data),
+    and ``dataset_size`` by the number of samples (asking for all of them changes nothing).
     """
     identity = {
         "data": cfg.data_kind,

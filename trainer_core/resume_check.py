@@ -24,7 +24,7 @@ def validate_resume(
     position: int,
     next_losses: Sequence[float],
 ) -> dict[str, bool | None]:
-    """What a resume must carry over without a jump; None where too little is known to judge.
+    """Whether each value continues across the resume; None where too little is known to judge.
 
     Args:
         state: the restored checkpoint.

@@ -1,4 +1,4 @@
-"""What a run folder says about its run, and how a start takes possession of it.
+"""What a run folder says about its run, and how a start claims it.
 
 Supports cell 8 (launch). Only ``prepare_run_dir`` writes.
 """
@@ -79,7 +79,7 @@ def agent_of_this_rank() -> str | None:
 
 
 def choose_run_dir(cfg: TrainConfig, agents: Sequence[str]) -> Path:
-    """``run_dir``, or with ``start_over`` the first unused folder beside it: RUN-2, RUN-3, ...
+    """``run_dir``, or with ``start_over`` the first unused folder next to it: RUN-2, RUN-3, ...
 
     Ranks that torchrun restarts stay in the folder of their first start. It is recognized by
     any of the agents that were there: the others, even rank 0's, may have died since.
@@ -101,7 +101,7 @@ def choose_run_dir(cfg: TrainConfig, agents: Sequence[str]) -> Path:
 
 # %%
 def prepare_run_dir(start: Start, rank: int) -> IO[str] | None:
-    """Rank 0 locks the folder, writes config.json atomically, and sets damage aside.
+    """Rank 0 locks the folder, writes config.json, and sets damaged checkpoints aside.
 
     Returns:
         The lock, held until it is closed; None on other ranks.

@@ -59,8 +59,8 @@ class Console:
 
 
 class GuardedSink:
-    """A sink of the caller's. If it fails, that is reported once and training continues without
-    it: the run's evidence is in its own files.
+    """A sink that the caller passed in. If it fails, that is reported once and training
+    continues without it: the run's evidence is in its own files.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -90,7 +90,7 @@ class RunLog:
     """The events of one rank, in RUN/logs/rank-R.jsonl and wherever else they go.
 
     Args:
-        sinks: of the caller.
+        sinks: the caller's own.
         errors: where a failed write is kept until all ranks can raise it together.
     """
 

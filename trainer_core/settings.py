@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 # %%
-# For timeouts between ranks: bounds, and that only launched ranks read them.
+# Rules for timeouts between ranks, in seconds. Only ranks started by a launcher read them.
 SECONDS = {"low": 1.0, "high": 1e6, "only": "launched"}
 TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,), "Path": (Path,)}
 
@@ -54,7 +54,11 @@ def check_setting(name: str, value: Any, annotation: str, rules: Mapping[str, An
         rule = f"one of {', '.join(choices)}"
     # Written so that NaN, which compares false with everything, is refused too.
     elif kind in ("int", "float") and not low <= value <= high:
-        rule = f"at least {low} and " + (f"at most {high}" if "high" in rules else "finite")
+        rule = f"at least {low}"
+        if "high" in rules:
+            rule += f" and at most {high}"
+        elif kind == "float":
+            rule += " and finite"
     else:
         return
     raise UserError(

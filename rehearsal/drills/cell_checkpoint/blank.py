@@ -67,7 +67,7 @@ def latest_checkpoint_path(
 ) -> tuple[Path | None, dict[str, Any], dict[Path, str]]:
     """The newest intact checkpoint, its manifest, and what is wrong with the newer ones.
 
-    It only reads. The caller sets damaged checkpoints aside once the run starts.
+    It writes nothing. The caller sets damaged checkpoints aside once the run starts.
 
     Raises:
         UserError: if there are checkpoints but none is intact, or one has a newer format.

@@ -91,7 +91,7 @@ def latest_checkpoint_path(
 ) -> tuple[Path | None, dict[str, Any], dict[Path, str]]:
     """The newest intact checkpoint, its manifest, and what is wrong with the newer ones.
 
-    It only reads. The caller sets damaged checkpoints aside once the run starts.
+    It writes nothing. The caller sets damaged checkpoints aside once the run starts.
 
     Raises:
         UserError: if there are checkpoints but none is intact, or one has a newer format.
@@ -105,8 +105,8 @@ def latest_checkpoint_path(
     if damaged:
         newest, reason_text = next(iter(damaged.items()))
         raise UserError(
-            f"{newest}: {reason_text}; no older checkpoint is intact either. Training on would "
-            "silently start from scratch. Restore a good copy, or use --start-over."
+            f"{newest}: {reason_text}; no older checkpoint is intact either. Continuing "
+            "would silently start from scratch. Restore a good copy, or use --start-over."
         )
     return None, {}, {}
 

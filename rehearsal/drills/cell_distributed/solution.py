@@ -39,7 +39,7 @@ def choose_device(choice: str, local_rank: int, ranks_here: int) -> torch.device
         ranks_here: ranks on this node.
 
     Raises:
-        UserError: if this process sees GPUs, or has to use one, but it's unclear which is its.
+        UserError: if this process sees GPUs, or needs one, but can't tell which is its own.
     """
     num_gpus = 0 if choice == "cpu" else torch.cuda.device_count()
     if choice == "auto" and num_gpus == 0:

@@ -31,7 +31,7 @@ CODES = {
     "many-steps": "the optimizer steps more than once per call",
     "learning-rate": "a group steps with a learning rate other than lr",
     "nonfinite-applied": "a rank applies a gradient that is NaN or infinite",
-    "moved-without-gradient": "the weights change in a step that should be withheld",
+    "moved-without-gradient": "the weights change in a step whose update should be skipped",
     "ranks-differ": "the ranks leave the step with different weights",
     "mean-of-means": "ranks or micro-batches weigh the same, instead of samples",
     "scale": "the gradient is the right sum, divided by the wrong number",
@@ -243,7 +243,7 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
             "moved-without-gradient",
             f"in step {step + 1} one rank's gradient was not finite, and the weights of "
             f"rank(s) {some(moved)} of {world_size} changed",
-            "a withheld step leaves weights and optimizer state unchanged",
+            "a skipped update leaves weights and optimizer state unchanged",
             "at what the optimizer does with a zero gradient, and at who decides",
         )
     for rank, answer in enumerate(answers):
@@ -320,7 +320,7 @@ def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Findin
             yield Finding(
                 "record",
                 f"{where}unread ends with {answer['unread']} and train_step returned "
-                f"{answer['returned']}; the step has {size} samples and withheld is {flag}",
+                f"{answer['returned']}; the step has {size} samples and skipped is {flag}",
                 "a step records its samples, loss, norm and flag; the host reads them later",
                 look,
             )
