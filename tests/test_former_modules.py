@@ -10,7 +10,7 @@ import pytest
 from rehearsal import grade_source
 from rehearsal.grading import former_modules
 
-ATTEMPTS = Path(__file__).parent / "golden" / "attempts"
+ATTEMPTS = Path(__file__).parent / "former_attempts"
 
 
 @pytest.mark.ranks

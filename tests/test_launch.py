@@ -385,7 +385,7 @@ class TestSigterm:
                 break
         job.terminate()
         _, errors = job.communicate(timeout=60)
-        assert (job.returncode, "SIGTERM while it was not training" in errors) == (0, True)
+        assert (job.returncode, "while it was not training" in errors) == (0, True)
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("rank", [0, 1])
