@@ -18,7 +18,7 @@ $(VENV)/.complete: pyproject.toml constraints.txt
 	touch $@
 
 lab: setup
-	@# Started in the project's folder, so that the notebooks' links to the modules work.
+	@# From the project's folder, so that the notebooks' links to the modules work.
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(ARGS)
 
 train: setup

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rehearsal import drills, forget
-from rehearsal.grading.drill import UnknownDrill, load
 from rehearsal.grading import drills_page, new_drill, selftest
+from rehearsal.grading.drill import UnknownDrill, load
 from rehearsal.session import coach
 from rehearsal.session.terminal import spelled_for_a_shell
 
@@ -28,7 +28,7 @@ PLAIN = {
 
 
 class Unreadable(Exception):
-    """A file or folder is missing or cannot be read, which the person who called can fix."""
+    """A file or folder is missing or cannot be read; the user can fix that."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -87,7 +87,11 @@ def check(drill: str, file: Path) -> int:
 
 
 def run_selftest(names: Sequence[str]) -> int:
-    """Judge all texts of the named drills, or of all; print each wrong judgment."""
+    """Judge all texts of the named drills, or of all drills; print each wrong judgment.
+
+    Returns:
+        The exit code: 0 if every judgment was right.
+    """
     bad = 0
     for drill in [load(name) for name in names] or drills():
         rows = list(selftest.run(drill))
@@ -111,7 +115,11 @@ def show_new(folder: Path) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; returns the exit code.
+
+    Raises:
+        UnknownDrill, Unreadable, BadName: for a mistake the user can fix.
+    """
     if options.command == "check":
         return check(options.drill, options.file)
     if options.command == "selftest":
@@ -139,7 +147,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit code. A mistake that the caller can fix is one message and 2."""
+    """Run the command line; returns the exit code. A mistake you can fix is a message and 2."""
     try:
         with spelled_for_a_shell():
             return run(parser().parse_args(arguments))

@@ -44,7 +44,7 @@ from typing import Any
 import jupytext  # type: ignore[import-untyped, unused-ignore]  # ships no types
 
 from rehearsal.grading.blanks import bodies, empty_bodies, is_among, is_constant
-from rehearsal.grading.derive import Derived, derive, without_mark
+from rehearsal.grading.derive import Derived, derive, nearest, without_mark
 from rehearsal.grading.minutes import minutes_for, typed_text, typing_minutes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,9 +84,11 @@ class Cell:
 
     @property
     def origin(self) -> str:
+        """Where the cell comes from: "notebooks/src/a.py#3", or "#3:blank" if derived."""
         return f"{self.file}#{self.index}" + (f":{self.role}" if self.role else "")
 
     def as_json(self) -> dict[str, Any]:
+        """The cell as a notebook has it."""
         origin = {"origin": self.origin, "origin_hash": digest(self.kind, self.text)}
         cell: dict[str, Any] = {
             "cell_type": self.kind,
@@ -100,18 +102,15 @@ class Cell:
 
 
 def digest(kind: str, text: str) -> str:
+    """What tells an edited cell from the one that was built."""
     return hashlib.sha1(f"{kind}\n{text}".encode()).hexdigest()[:12]
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
 # Reading files ------------------------------------------------------------------------------
 
 
 def read_text(root: Path, file: str) -> str:
+    """A file of the project. Raises SyncError if it can't be read."""
     try:
         return (root / file).read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -119,6 +118,7 @@ def read_text(root: Path, file: str) -> str:
 
 
 def parse(text: str, where: str) -> ast.Module:
+    """The syntax tree of ``text``. Raises SyncError, which names ``where``."""
     try:
         return ast.parse(text)
     except SyntaxError as error:
@@ -128,6 +128,7 @@ def parse(text: str, where: str) -> ast.Module:
 
 @functools.cache  # every variant reads the same files, and nothing modifies the cells
 def split(text: str) -> list[Any]:
+    """Jupytext's cells of a percent file's text."""
     cells: list[Any] = jupytext.reads(text, fmt=FORMAT).cells
     for cell in cells:
         cell.source = cell.source.rstrip("\n")
@@ -151,6 +152,7 @@ def read_cells(root: Path, file: str) -> list[Any]:
 
 
 def from_file(node: Any, file: str, index: int, text: str | None = None) -> Cell:
+    """The derived cell of a cell of a source file; ``text`` replaces its own."""
     return Cell(
         kind=node.cell_type,
         text=node.source if text is None else text,
@@ -254,6 +256,7 @@ def addresses(root: Path, name: str) -> dict[str, str]:
 
 
 def typed_names(node: Any) -> list[str]:
+    """The functions and classes that a cell's variants empty."""
     return str(node.metadata.get("typed", "")).split()
 
 
@@ -277,6 +280,7 @@ def typing_times(root: Path) -> dict[str, str]:
 
 
 def placeholders(text: str) -> list[str]:
+    """The placeholders in a text, in order."""
     return re.findall(r"\{\{(?:repository|colab|notebook|typing(?: [\w.]+)?)\}\}", text)
 
 
@@ -410,6 +414,7 @@ def compose_drills(root: Path) -> dict[str, list[Cell]]:
 
 
 def module_file(module: str) -> str:
+    """The path of a module that an include names."""
     folder = "" if module.startswith("rehearsal.") else "trainer_core/"
     return f"{folder}{module.replace('.', '/')}.py"
 
@@ -447,6 +452,7 @@ def module_cells(root: Path, module: str) -> Iterator[Cell]:
 
 
 def refuse_missing(root: Path, module: str, where: str, present: set[str]) -> None:
+    """Reject an include of no module, or of one that imports what the notebook lacks."""
     known = module_names(root)
     if module not in known:
         raise SyncError(
@@ -479,6 +485,7 @@ def refuse_clashes(cells: Iterable[Cell], where: str) -> None:
 
 
 def refuse_untypeable(root: Path, module: str, where: str, typed: Sequence[str]) -> None:
+    """Reject a name marked as typed that has no body to type."""
     code = [cell for cell in module_cells(root, module) if cell.kind == "code"] if typed else []
     known = {body.name for cell in code for body in bodies(cell.text)}
     for entry in typed:
@@ -504,7 +511,7 @@ def variants_of(cells: list[Any], file: str) -> list[str]:
             if index or not is_header(node):
                 raise SyncError(
                     f"{file}#{index} contains {found[0]!r}, which only works in a first cell "
-                    f"that holds nothing but comments. Move it there."
+                    f"with nothing but comments. Move it there."
                 )
             asked += [variant.strip() for variant in found[1].split(",")]
     for variant in asked:
@@ -623,6 +630,7 @@ def written(notebook: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_edited(cell: dict[str, Any]) -> bool:
+    """Whether a cell of a notebook on disk differs from what was built."""
     built: str | None = cell["metadata"].get("origin_hash")
     return digest(cell["cell_type"], cell["source"]) != built
 

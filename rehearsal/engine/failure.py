@@ -1,4 +1,4 @@
-"""What a rank reports when an exception left the code that it ran."""
+"""What a rank reports when the code it ran raised an exception."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rehearsal.engine.reports import Blank, Mismatch
 
 
 def failure_of(error: BaseException, files: Mapping[str, str]) -> dict[str, Any]:
-    """The part of a rank's answer that says why there is none, as JSON has it.
+    """Why a rank has no answer, as an object that JSON can hold.
 
     Args:
         files: the learner's texts by file name; other frames are our own.
@@ -24,7 +24,7 @@ def failure_of(error: BaseException, files: Mapping[str, str]) -> dict[str, Any]
     frame = learners_frame(error, files)
     if frame and isinstance(error, NotImplementedError) and frames[-1].filename in files:
         return {"blank": [frame[1]]}
-    # The learner's lines only: they need not care how the check got there.
+    # The learner's lines only; how the check got there is of no use to them.
     own = [frame for frame in frames if frame.filename in files]
     text = "".join(traceback.format_list(own or frames))
     text += "".join(traceback.format_exception_only(error))

@@ -106,7 +106,7 @@ def serve(connection: socket.socket) -> None:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    # Ctrl-C is for the caller, who tells this process what to kill.
+    # Ctrl-C is for the caller, which tells this process what to kill.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import select
 

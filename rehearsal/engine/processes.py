@@ -27,7 +27,7 @@ class Stat(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can still run: it has not ended, even if nobody has collected its end."""
+        """Whether it can still run; a zombie, which only waits to be reaped, cannot."""
         return self.state not in "ZX"
 
 

@@ -130,7 +130,7 @@ class Program:
         """Wait for it to exit; return its exit code.
 
         Raises:
-            TimeoutExpired: it still runs after ``timeout_s``, and still does afterwards.
+            TimeoutExpired: it still runs after ``timeout_s``. It is not killed.
         """
         self.process.join(timeout_s)
         code = self.process.exitcode

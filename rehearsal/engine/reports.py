@@ -44,7 +44,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """An exception that left the learner's code."""
+    """An exception that the learner's code raised."""
 
     kind: str  # the exception's class
     message: str

@@ -89,12 +89,9 @@ def wrap(name: str, around: Around) -> None:
 
     modules = [m for path, m in sys.modules.items() if path.startswith("trainer_core")]
     kind, _, function = name.rpartition(".")
+    owners: list[Any] = [module for module in modules if function in vars(module)]
     if kind:
-        owners: list[Any] = [vars(module)[kind] for module in modules if kind in vars(module)][
-            :1
-        ]
-    else:
-        owners = [module for module in modules if function in vars(module)]
+        owners = [vars(module)[kind] for module in modules if kind in vars(module)][:1]
     if len({id(getattr(owner, function)) for owner in owners}) != 1:
         raise AttributeError(f"trainer_core has {len(owners)} functions named {name}, not one")
     intercept(owners[0], function, around)
@@ -258,12 +255,12 @@ def slow_saves(seconds: float) -> None:
 
 
 def fail() -> None:
-    """What a bug in somebody's code does."""
+    """Raise what a bug in the user's code may raise."""
     raise ArithmeticError("a bug in the code of this rank")
 
 
 def fill_the_disk() -> None:
-    """What a full disk does to whoever writes."""
+    """Raise what a write to a full disk raises."""
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -291,7 +288,7 @@ def fail_in(place: Place, act: Act, rank: int, call: int) -> None:
 
 
 def exhaust_memory(limit: Literal["address space", "data"], with_torch: bool) -> None:
-    """Allocate a GiB where there is none, and leave only a little for what comes after."""
+    """Allocate more memory than a new limit allows; 32 MiB are left for what comes after."""
     if limit == "address space":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         soft, kind = pages * resource.getpagesize() + 2**25, resource.RLIMIT_AS

@@ -1,4 +1,4 @@
-"""Checkpoints that are not what was saved: the trainer detects them or they do not matter.
+"""Checkpoints that differ from what was saved: each is detected, or the difference is harmless.
 
 A run is killed with three checkpoints on disk. Each try damages a copy of its folder and
 starts it again. There are three right answers: set the checkpoint aside and take the one before
@@ -164,7 +164,7 @@ def files_damaged(rng: Random, quick: bool) -> Iterator[Corruption]:
 
 
 def rewrite(checkpoints: Path, change: Callable[[dict[str, Any]], Any], seals: bool) -> None:
-    """Change the newest manifest; with ``seals``, recompute the hash that it has of itself."""
+    """Change the newest manifest; with ``seals``, recompute its hash of itself."""
     path = folder_of(checkpoints) / "manifest.json"
     manifest = json.loads(path.read_text())
     changed = change(manifest)
@@ -175,7 +175,7 @@ def rewrite(checkpoints: Path, change: Callable[[dict[str, Any]], Any], seals: b
 
 
 def lie(change: Callable[[dict[str, Any]], Any], seals: bool) -> Damage:
-    """``rewrite`` as a damage."""
+    """``rewrite`` in the form of a ``Damage``."""
     return lambda checkpoints, rng: rewrite(checkpoints, change, seals)
 
 
@@ -204,7 +204,7 @@ def drop(*keys: str) -> Callable[[dict[str, Any]], None]:
 
 
 def write_manifest(text: str, checkpoints: Path, rng: Random) -> None:
-    """Replace the newest manifest with any text."""
+    """Replace the newest manifest with ``text``."""
     (folder_of(checkpoints) / "manifest.json").write_text(text, "latin-1")
 
 

@@ -31,9 +31,9 @@ from typing import Any
 
 from torch.distributed import TCPStore
 
+from rehearsal.engine.processes import describe, processes_in
 from rehearsal.engine.programs import Prepare, Program
 from rehearsal.engine.reports import Failure, RankReport
-from rehearsal.engine.processes import describe, processes_in
 from trainer_core.config import TrainConfig
 from trainer_core.settings import flag_name
 
@@ -80,7 +80,7 @@ def small(run_dir: Path, **changes: Any) -> TrainConfig:
 
 
 def arguments(cfg: TrainConfig) -> list[str]:
-    """The command line of launch.py that says ``cfg``; torchrun says the world size."""
+    """The flags of launch.py that give ``cfg``, except the world size, which torchrun sets."""
     words = []
     for spec in fields(cfg):
         value, flag = getattr(cfg, spec.name), flag_name(spec.name)
@@ -97,9 +97,9 @@ def arguments(cfg: TrainConfig) -> list[str]:
 
 
 def in_rank(answer: Path, prepare: Prepare | None) -> None:
-    """Called in each rank before the command: record how ``run`` ends, break what is to break.
+    """Called in each rank before the command: record how ``run`` ends, and apply the breaks.
 
-    launch.py prints no more than its user needs. What each rank returned or raised goes into
+    launch.py prints no more than its user needs, so what each rank returned or raised goes into
     ``answer`` as JSON.
     """
     import trainer_core.launch as launch
@@ -129,7 +129,7 @@ def in_rank(answer: Path, prepare: Prepare | None) -> None:
 
 
 def undo_limits() -> None:
-    """Whatever was broken in this process, it must be able to write its answer."""
+    """Undo the breaks that would keep this process from writing its answer."""
     os.seteuid(os.getuid())
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -222,7 +222,7 @@ class Job:
         return [self.report(number) for number in range(len(self.ranks))]
 
     def stacks(self, ranks: list[int]) -> str:
-        """Where these ranks are: what the kernel says, then their Python stacks and output."""
+        """Where these ranks are: according to the operating system, then stacks and output."""
         for number in ranks:
             for signal_ in (signal.SIGCONT, signal.SIGUSR1):
                 self.ranks[number].send_signal(signal_)
@@ -254,7 +254,7 @@ class Job:
         )
 
     def end(self) -> None:
-        """Kill what is left of the ranks and of their loader workers."""
+        """Kill the ranks and their loader workers, if any are left."""
         for rank in self.ranks:
             rank.close()
         for pid in processes_in(set(self.pids)):

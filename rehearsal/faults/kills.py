@@ -1,4 +1,4 @@
-"""Random kills under torchrun: a rank, a loader worker, all ranks at once, torchrun itself.
+"""Random kills under torchrun: a rank, a loader worker, all ranks together, torchrun itself.
 
 Two ranks have two loader workers each. A run is killed about twenty times, often several times
 in one epoch, sometimes during start-up or shutdown. Torchrun restarts it; if torchrun itself
@@ -17,10 +17,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rehearsal.engine.processes import children_of, describe
 from rehearsal.evidence.audit import read_ledger
 from rehearsal.faults.jobs import ONE_EPOCH, Hang, small
 from rehearsal.faults.matrix import Bench, Try, first_new_step_at, leave, same_weights
-from rehearsal.engine.processes import children_of, describe
 from rehearsal.faults.torchrun import Torchrun
 
 PLAN: dict[str, Any] = {

@@ -66,7 +66,7 @@ class Bench:
     """Where the runs of a matrix live, and what they are compared with.
 
     Args:
-        root: an empty folder; each try makes its own in it and removes it if it survived.
+        root: an empty folder; each try makes its own in it, and removes it if the run survived.
         quick: a few tries of each kind, for CI.
     """
 
@@ -157,7 +157,7 @@ def leave(folder: Path, result: Try) -> Try:
 
 
 def last_state(run_dir: Path) -> dict[str, Any]:
-    """The content of the newest checkpoint's state.pt; {} without one."""
+    """The content of the newest checkpoint's state.pt; {} if there is no checkpoint."""
     newest = next(iter(published_steps(run_dir / "checkpoints").values()), None)
     if newest is None:
         return {}

@@ -1,4 +1,4 @@
-"""File modes that are in a run's way, also for root: its ranks become another user."""
+"""File modes that deny a run access. Root ignores modes, so its ranks become another user."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DENIED = os.strerror(errno.EACCES)  # what a refusal because of a file mode says
 
 
 def why_modes_mean_nothing(root: Path) -> str:
-    """Why file modes bind no process of this user; "" if they do, or it can become another.
+    """Why file modes cannot be tested here; "" if they can.
 
     Args:
-        root: of all runs; made passable for others. If a folder above it is closed, the other
-            user is refused whatever the mode under test.
+        root: the folder of all runs; made passable for other users. If a folder above it is
+            closed, the other user is refused whatever the mode under test.
     """
     if os.geteuid() != 0:
         return ""
@@ -27,7 +27,7 @@ def why_modes_mean_nothing(root: Path) -> str:
     try:
         os.seteuid(NOBODY)
     except OSError as error:
-        return f"root ignores file modes, and may not become another user here: {error}"
+        return f"root ignores file modes, and cannot become another user here: {error}"
     try:
         os.stat(root / ".")
     except OSError as error:
@@ -38,7 +38,7 @@ def why_modes_mean_nothing(root: Path) -> str:
 
 
 def become_nobody() -> None:
-    """Be a user whom file modes bind."""
+    """Become a user to whom file modes apply."""
     if os.geteuid() == 0:
         os.seteuid(NOBODY)
 
@@ -48,10 +48,10 @@ def with_mode(root: Path, run_dir: Path, name: str, mode: int) -> Iterator[Prepa
     """Give a file or folder of a run another mode for a while.
 
     Args:
-        root: of all runs; made passable for others.
+        root: the folder of all runs; made passable for other users.
 
     Yields:
-        What makes a rank a user whom the mode binds.
+        The ``prepare`` of a job: it makes each rank a user to whom the mode applies.
     """
     if os.geteuid() == 0:
         root.chmod(0o711)

@@ -54,7 +54,7 @@ PLANS = [
 
 
 def trace_rank_0(run_dir: Path, log: Path, kill: Kill | None) -> None:
-    """What a rank does before it trains."""
+    """Trace this process if it is rank 0; the ``prepare`` of a job."""
     if is_rank(0):
         trace_this_rank(run_dir, log, kill)
 
@@ -97,7 +97,7 @@ def leave_behind(plan: Plan, run_dir: Path) -> None:
 
 
 def wrong_leavings(run_dir: Path, damaged: tuple[int, ...]) -> str:
-    """What a kill must not leave: a torn checkpoint, or none as new as was saved; "" if right.
+    """What a kill must not leave behind: a torn checkpoint, or none as new as the last save.
 
     Args:
         damaged: steps whose checkpoints were bad before.

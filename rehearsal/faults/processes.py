@@ -15,13 +15,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from rehearsal.engine.processes import stat_of
 from rehearsal.engine.programs import Prepare
 from rehearsal.evidence.audit import read_jsonl
 from rehearsal.faults import breaks
-from rehearsal.faults.jobs import ONE_EPOCH, SMALL, Hang, Job, codes_of, problem_of
-from rehearsal.faults.jobs import small, start, wait_until
+from rehearsal.faults.jobs import (
+    ONE_EPOCH,
+    SMALL,
+    Hang,
+    Job,
+    codes_of,
+    problem_of,
+    small,
+    start,
+    wait_until,
+)
 from rehearsal.faults.matrix import Bench, Try, leave, same_weights
-from rehearsal.engine.processes import stat_of
 from trainer_core.order import EpochOrder
 
 TERM, KILL, STOP = signal.SIGTERM, signal.SIGKILL, signal.SIGSTOP

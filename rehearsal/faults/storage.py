@@ -46,7 +46,7 @@ class Failure(NamedTuple):
     prepare: Prepare | None = None
     settings: dict[str, Any] = KEEP
     world_size: int = 1
-    kept: tuple[int, ...] = (3,)  # the checkpoints that are intact afterwards
+    kept: tuple[int, ...] = (3,)  # the checkpoints that are intact afterward
     stops: bool = True  # otherwise the run is not affected
     around: Callable[[Bench, Path], AbstractContextManager[Prepare | None]] | None = None
     says: str = ""  # what the message for the user must name
@@ -65,17 +65,17 @@ def limit_file_size(limit: int) -> None:
 
 
 def fill_at_save(number: int, limit: int) -> None:
-    """The disk is full from the ``number``-th save on."""
+    """Fill the disk before the ``number``-th save."""
     from trainer_core.checkpoint_writer import CheckpointWriter
 
     before(CheckpointWriter, "_write", at_call(number, lambda *_: limit_file_size(limit)))
 
 
 def fill_at_line(kind: str, rank: int, step: int, passes: bool) -> None:
-    """The disk is full when one rank writes a line of ``step`` to its log or ledger.
+    """Fill the disk while one rank writes a line of ``step`` to its log or ledger.
 
     Args:
-        passes: there is space again at the next line, which must not continue the torn one.
+        passes: there is space again for the next line, which must not continue the torn one.
     """
     from trainer_core.json_lines import JsonlSink
 
@@ -91,7 +91,7 @@ def fill_at_line(kind: str, rank: int, step: int, passes: bool) -> None:
 
 
 def fill_at_trace() -> None:
-    """The disk is full when the trace is written."""
+    """Fill the disk before the trace is appended to."""
 
     def limited(append_trace: Any, path: Path, *rest: Any, **named: Any) -> None:
         if path.exists() and path.stat().st_size > 2000:
@@ -113,7 +113,7 @@ def slow_down_fsync(seconds: float, struck: Path) -> None:
 
 
 def fail_fsync(number: int) -> None:
-    """The disk reports an I/O error for one fsync."""
+    """Make the ``number``-th fsync fail with an I/O error."""
 
     def fail(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -122,7 +122,7 @@ def fail_fsync(number: int) -> None:
 
 
 def deny_at_save(number: int, mode: int) -> None:
-    """The checkpoint folder becomes read-only before the ``number``-th save."""
+    """Make the checkpoint folder read-only before the ``number``-th save."""
     from trainer_core.checkpoint_writer import CheckpointWriter
 
     become_nobody()
@@ -135,7 +135,7 @@ def deny_at_save(number: int, mode: int) -> None:
 
 @contextmanager
 def on_tmpfs(kib: int, bench: Bench, run_dir: Path) -> Iterator[None]:
-    """Put the checkpoints on a file system of so many KiB, which grows when the block ends."""
+    """Put the checkpoints on a tmpfs of ``kib`` KiB, which grows when the block ends."""
     checkpoints = run_dir / "checkpoints"
     checkpoints.mkdir(parents=True)
     mount(checkpoints, f"size={kib}k")
@@ -144,7 +144,7 @@ def on_tmpfs(kib: int, bench: Bench, run_dir: Path) -> Iterator[None]:
 
 
 def mount(folder: Path, options: str) -> None:
-    """Mount a tmpfs, or resize one. Raises OSError if that is not permitted."""
+    """Mount or resize a tmpfs. Raises PermissionError if that is not permitted."""
     command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -315,7 +315,7 @@ def fail_the_storage(bench: Bench) -> Iterator[Try]:
             result = fail(bench, failure, run_dir)
         finally:
             if is_mounted:
-                # What a try leaves may be kept, so copy it off the tmpfs first.
+                # The folder of a failed try is kept, so copy it off the tmpfs first.
                 shutil.copytree(run_dir, root / "copy")
                 subprocess.run(["umount", str(run_dir / "checkpoints")], check=False)
                 shutil.rmtree(run_dir)

@@ -1,4 +1,4 @@
-"""The real launcher, for what is about it: restarts, membership, signals, exit codes.
+"""The real launcher, for what depends on it: restarts, membership, signals, exit codes.
 
 Each start imports torch in every process, which takes seconds. Everything else is a ``Job``.
 
@@ -19,19 +19,19 @@ import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rehearsal.faults.jobs import DEADLINE_S, SCRIPT, Hang, arguments, last_record
 from rehearsal.engine.processes import children_of, describe
+from rehearsal.faults.jobs import DEADLINE_S, SCRIPT, Hang, arguments, last_record
 from trainer_core.config import TrainConfig
 
-MARK = "REHEARSAL_TORCHRUN"  # in the environment of every process that comes of a job
+MARK = "REHEARSAL_TORCHRUN"  # in the environment of every process that a job starts
 
 
 class Torchrun:
     """Torchrun with its ranks. As a context, it leaves no process behind.
 
     Args:
-        restarts: what torchrun may do by itself when a rank fails.
-        meeting: torchrun's flags about other nodes.
+        restarts: how often torchrun may restart the ranks when one fails.
+        meeting: torchrun's rendezvous flags.
         output: a folder for ``torchrun.out`` and ``torchrun.err``; the run folder's parent by
             default.
         environment: added to this process's.
@@ -91,7 +91,7 @@ class Torchrun:
         self.end()
 
     def end(self) -> None:
-        """Kill every process that came of the job."""
+        """Kill every process that the job started."""
         self.agent.kill()
         self.agent.wait()
         while pids := self.processes():
@@ -131,7 +131,7 @@ class Torchrun:
         return found
 
     def ranks(self) -> list[int]:
-        """The process IDs of torchrun's living ranks, in the order of their number."""
+        """The process IDs of torchrun's living ranks, in rank order."""
         found = {}
         for pid in children_of(self.agent.pid):
             with contextlib.suppress(OSError):

@@ -77,7 +77,7 @@ class Point(NamedTuple):
 
 
 class Kill(NamedTuple):
-    """Where the rank is to die."""
+    """Where the rank dies."""
 
     moment: Literal["before", "after"]
     point: Point
@@ -93,7 +93,7 @@ libc.ptrace.restype = ctypes.c_long
 
 
 def ptrace(request: int, thread: int, address: int = 0, data: int = 0) -> None:
-    """Raises OSError, ProcessLookupError if the thread has died meanwhile."""
+    """Make one ptrace call. Raises OSError; ProcessLookupError if the thread has died."""
     if libc.ptrace(request, thread, address, data) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"ptrace({request:#x}): {os.strerror(code)}")
@@ -137,7 +137,7 @@ def trace_this_rank(folder: Path, log: Path, kill: Kill | None = None) -> None:
     Args:
         folder: calls on files below it are points.
         log: gets a line of JSON for each point before it happens, and one for the kill.
-        kill: where this process is to die, if it comes there.
+        kill: where this process dies, if it gets there.
 
     Raises:
         Refused: if the system does not permit it.
@@ -157,7 +157,7 @@ def trace_this_rank(folder: Path, log: Path, kill: Kill | None = None) -> None:
 
 
 def tracer_main(rank: int, folder: Path, log: Path, kill: Kill | None) -> NoReturn:
-    """The life of the tracer: attach, look at each stop, end with the rank."""
+    """What the tracer does: attach, look at each stop, exit when the rank has."""
     code = 1
     try:
         lines = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -182,7 +182,7 @@ def seize(rank: int) -> None:
 
 
 def look(rank: int, folder: str, lines: int, kill: Kill | None) -> None:
-    """Log the points as they come, end the rank at ``kill``; returns when it has ended."""
+    """Log each point before it happens; kill the rank at ``kill``. Returns once it is dead."""
     names, seen = numbers(), Counter[tuple[str, str]]()
 
     def strike() -> None:
@@ -202,7 +202,7 @@ def look(rank: int, folder: str, lines: int, kill: Kill | None) -> None:
             if event == EVENT_SECCOMP:
                 try:
                     at = point_of(thread, names, folder)
-                except FileNotFoundError:  # a closed descriptor: the call will say so
+                except FileNotFoundError:  # a closed descriptor: the call itself will fail
                     at = None
                 if at is not None:
                     seen[at] += 1

@@ -19,12 +19,22 @@ from typing import Any
 
 import numpy as np
 
+from rehearsal.engine.processes import processes_in
 from rehearsal.evidence.audit import read_jsonl
 from rehearsal.faults import breaks
-from rehearsal.faults.jobs import ONE_EPOCH, SMALL, Hang, Job, codes_of, problem_of
-from rehearsal.faults.jobs import small, start, wait_for_step, wait_until
+from rehearsal.faults.jobs import (
+    ONE_EPOCH,
+    SMALL,
+    Hang,
+    Job,
+    codes_of,
+    problem_of,
+    small,
+    start,
+    wait_for_step,
+    wait_until,
+)
 from rehearsal.faults.matrix import Bench, Try, leave, same_weights, snapshot
-from rehearsal.engine.processes import processes_in
 from rehearsal.faults.processes import ends_refused
 from trainer_core.checkpoint_format import FORMAT, manifest_sha256, published_steps
 from trainer_core.config import TrainConfig
@@ -135,7 +145,7 @@ def other_folders(bench: Bench) -> Iterator[Try]:
 
 
 def two_jobs(bench: Bench) -> Iterator[Try]:
-    """A second job in the folder of one that trains, or of which only a worker is left."""
+    """A second job in the folder of one that is training, or that left a worker behind."""
     yield second_job(bench, 2)
     yield late_decision(bench)
     yield orphaned_worker(bench)
@@ -161,7 +171,7 @@ def second_job(bench: Bench, world_size: int) -> Try:
 
 
 def outlive_the_rank() -> None:
-    """Let a loader worker outlive its rank, as where nothing kills it with its parent."""
+    """Let a loader worker outlive its rank, as it does where nothing kills it."""
     breaks.wrap("exit_with_parent", lambda *_: None)
 
 
@@ -203,7 +213,7 @@ def late_decision(bench: Bench) -> Try:
     here, go, cfg = folder / "here", folder / "go", small(folder / "run", **ONE_EPOCH)
     killed(cfg, 1, 5)
     with Job(cfg, 1, partial(wait_before_the_lock, here, go), output=folder) as late:
-        wait_until(here.exists, "a start came to its lock")
+        wait_until(here.exists, "a start reached its lock")
         killed(cfg, 1, 14)
         go.touch()
         problem = refused(late, "or was a moment ago")
@@ -261,7 +271,7 @@ def formats(bench: Bench) -> Iterator[Try]:
 
 
 def newer_format(bench: Bench) -> Try:
-    """A checkpoint of a newer version is good, so it is neither read nor set aside."""
+    """A checkpoint of a newer version may be intact, so it is refused, not set aside."""
     folder = bench.folder("views")
     cfg = small(folder / "run", **ONE_EPOCH)
     killed(cfg, 2, 8)
@@ -294,7 +304,7 @@ OTHER_VALUES: dict[str, Any] = {
     "device": "auto",
 }
 SPECIAL = {"world_size", "run_dir", "start_over", "pinned_global_batch_size"}
-# Settings that act only on what does not happen here.
+# Settings that have no effect in these runs.
 WITHOUT_EFFECT = {"on_nonfinite", "input_dim"}
 
 
@@ -337,7 +347,7 @@ def settings(bench: Bench) -> Iterator[Try]:
 def refused_setting(
     bench: Bench, folder: Path, cfg: TrainConfig, name: str, before: Any, now: Any
 ) -> Try:
-    """All ranks refuse, and the message names the field, both values and the way out."""
+    """All ranks refuse, and the message names the field, both values and what to do."""
     there = contents(folder / "run")
     changes: dict[str, Any] = {name: now}
     with Job(replace(cfg, **changes), 2, output=folder) as job:

@@ -1,7 +1,7 @@
 """What a person typed, in the form in which it travels to the ranks.
 
-Plain data, imported both by the caller's process (``check.py``) and by each rank
-(``in_rank.py``), which import nothing of each other.
+Plain data. The caller's process (``check.py``) and each rank (``in_rank.py``) both import it;
+they import nothing from each other.
 """
 
 from __future__ import annotations

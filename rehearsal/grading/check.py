@@ -29,8 +29,14 @@ from rehearsal.engine.ranks import (
 from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.attempt import Attempt, codes_of
 from rehearsal.grading.drill import Drill, Scenario, load
-from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, Verdict
-from rehearsal.grading.verdict import cheat_findings, failure_verdict
+from rehearsal.grading.verdict import (
+    ENGINE_FINDINGS,
+    Finding,
+    Status,
+    Verdict,
+    cheat_findings,
+    failure_verdict,
+)
 
 # By name: this process needs none of the code that runs in a rank.
 RUN_SCENARIO = "rehearsal.grading.in_rank:run_scenario"
@@ -40,8 +46,7 @@ SERVER_KILLED = ENGINE_FINDINGS(
     "server-killed", "the process that starts the ranks ended while this code ran"
 )
 
-
-Outcome = tuple[Any, Sequence[Finding], str]  # status, findings, detail
+Outcome = tuple[Status, Sequence[Finding], str]  # status, findings, detail
 
 
 def warm_up() -> None:
@@ -150,7 +155,7 @@ def grade_attempt(
     echo: Callable[[str], None] | None = None,
     at_most_s: float = float("inf"),
 ) -> Verdict:
-    """Judge an attempt; judge it again if the machine, not the code, may have failed.
+    """Judge an attempt; judge it once more if the machine may be to blame, not the code.
 
     Args:
         at_most_s: caps the deadline of every scenario, in seconds.
@@ -191,8 +196,8 @@ def run_scenarios(
     """Run the scenarios in order, up to the first that does not pass.
 
     Returns:
-        The outcome; why the job may have failed through no fault of the code, or ""; how many
-        scenarios were run.
+        The outcome; if the code may not be to blame, what went wrong instead, else ""; how many
+        scenarios ran.
     """
     warm_up()
     reports_of = dict[str, Sequence[RankReport]]()

@@ -160,6 +160,7 @@ def bound_names(node: ast.stmt) -> list[str]:
 
 
 def first_line(node: ast.stmt) -> int:
+    """The first line of a definition, decorators included."""
     decorators = node.decorator_list if isinstance(node, Definition) else []
     return min([node.lineno, *(decorator.lineno for decorator in decorators)])
 

@@ -105,7 +105,7 @@ class Drill:
     brief: str
     needs: Mapping[str, str]  # name: signature, as "(samples, rank, world_size)"
     hints: Sequence[str]  # a question, a pointer, the idea
-    deeper: str  # asked after a pass
+    deeper: str  # a follow-up question, asked after a pass
     narration: Narration
     folder: Path
 

@@ -46,7 +46,7 @@ def kept_scores(path: Path = PATH) -> dict[str, Score]:
 
 
 def judged(drill: Drill, say: Callable[[str], None]) -> Score:
-    """Run the selftest of a drill; its new score."""
+    """Run the selftest of a drill; returns its new score."""
     digest, rows = digest_of(drill), list(selftest.run(drill))
     ok = sum(row.ok for row in rows)
     say(f"{drill.id}: {ok} of {len(rows)} texts judged correctly")

@@ -1,4 +1,4 @@
-"""Modules of trainer_core under the names they had before: an attempt typed earlier still runs.
+"""Modules of trainer_core under their former names, so that earlier attempts still run.
 
 Blanks used to import from ``trainer_core.publish`` and others that have since been split or
 renamed. An attempt that keeps those lines is judged for what it does, not for where it imports

@@ -1,7 +1,7 @@
 """How long it takes to type an answer while explaining it.
 
-One rule for every place that promises minutes, the walkthrough's table and the drills alike:
-what you type, at the speed of somebody who talks while typing.
+One rule wherever we promise minutes, in the walkthrough's table and in the drills: what you
+type, at the speed of somebody who talks while typing.
 """
 
 from __future__ import annotations

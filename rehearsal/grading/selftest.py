@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from rehearsal.grading.drill import Drill
 from rehearsal.grading.check import attempt_of_source, grade_attempt
+from rehearsal.grading.drill import Drill
 from rehearsal.grading.verdict import Verdict
 
-# What a text may do instead of solving the drill, whichever drill it is.
+# Ways to cheat that work on any drill.
 PEEK = """
 import pathlib, rehearsal
 exec((pathlib.Path(rehearsal.__file__).parent / "drills" / "{id}" / "solution.py").read_text())

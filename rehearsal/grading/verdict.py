@@ -33,7 +33,7 @@ Judge = Callable[[Sequence[RankReport], Mapping[str, Sequence[RankReport]]], Ite
 
 
 class FindingTable:
-    """What each code means, which rule it states, and where it sends the reader.
+    """For each code: what it means, the rule it states, and where it tells you to look.
 
     TABLE = FindingTable({
         "drops-the-rest": (
@@ -42,7 +42,7 @@ class FindingTable:
             "at how the number of steps is rounded",
         ),
     })
-    CODES = TABLE.codes                      # a grader lists them so
+    CODES = TABLE.codes                      # how a grader lists its codes
     yield TABLE("drops-the-rest", "3 of 23 samples were never trained")
     """
 
@@ -57,7 +57,7 @@ class FindingTable:
 
 
 OWN_WORK = "you rehearse what you can write; solution() shows the answer when you ask"
-# What any check may find, whatever the drill. A drill's own codes are in its grader's CODES.
+# What a check of any drill may find. A drill's own codes are in its grader's CODES.
 ENGINE_FINDINGS = FindingTable(
     {
         "not-attempted": (
@@ -117,7 +117,7 @@ ENGINE_FINDINGS = FindingTable(
         ),
     }
 )
-# Codes that findings had before, in people's histories, and what they are called today.
+# Former codes of findings, which people's histories still have, and today's codes.
 FORMER_CODES = {
     "walkthroughs-own": "imported-not-typed",
     "loads-by-itself": "loads-in-the-trainer",
@@ -171,14 +171,14 @@ def current_code(code: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What a check has come to."""
+    """The result of a check."""
 
     drill: str
     status: Status
     findings: Sequence[Finding] = ()
     seconds: float = 0.0
     world_sizes: Sequence[int] = ()
-    detail: str = ""  # a traceback, or where every rank stood
+    detail: str = ""  # a traceback, or where each rank was stuck
     after: str = ""  # what to do next; after a pass, one deeper question
 
     @property
@@ -197,9 +197,9 @@ class Verdict:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        # Colour and word both: nobody has to tell two hues apart. White on it is readable in a
-        # light and in a dark theme.
-        colour = {"passed": "#0072b2", "not_attempted": "#767676"}.get(self.status, "#b34700")
+        # Color and word both: nobody has to tell two hues apart. White text on these colors is
+        # readable in light and dark themes.
+        color = {"passed": "#0072b2", "not_attempted": "#767676"}.get(self.status, "#b34700")
         pairs = [pair for finding in self.findings for pair in finding._asdict().items()]
         pairs += [("next", self.after)] if self.after else []
         cells = [
@@ -208,9 +208,9 @@ class Verdict:
         ]
         detail = f"<pre>{html.escape(self.detail.rstrip())}</pre>" if self.detail else ""
         return (
-            f'<div style="border-left:4px solid {colour};padding-left:.8em;max-width:60em">'
+            f'<div style="border-left:4px solid {color};padding-left:.8em;max-width:60em">'
             f"<b>{html.escape(self.drill)}</b>&ensp;"
-            f'<b style="background:{colour};color:#fff;padding:.1em .5em">'
+            f'<b style="background:{color};color:#fff;padding:.1em .5em">'
             f"{SHOWN[self.status]}</b>&ensp;{html.escape(self.facts)}"
             '<div style="display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;'
             f'margin:.4em 0">{"".join(cells)}</div>{detail}</div>'
@@ -236,7 +236,7 @@ def failure_verdict(
 ) -> tuple[Status, list[Finding], str] | None:
     """What went wrong before there was anything to judge; None if nothing did.
 
-    In the order of what explains what: a name that is missing, a blank, a deadline, a crash.
+    Causes before their effects: a missing name, a blank, a deadline, a crash.
     """
     for report in reports:
         if report.mismatch:

@@ -1,8 +1,8 @@
 """Which gradient did a step follow, and when was it clipped?
 
-Clipping is not linear: clip a part of a gradient before the rest has been added, and the step
-is a different one. From the gradients of all ranks' micro-batches, the result of each way of
-clipping can be computed and compared with what the weights did.
+Clipping is not linear: if you clip part of a gradient before the rest has been added, you take
+a different step. So the gradients of all ranks' micro-batches give one result for each way of
+clipping, and a judge compares these with what the weights did.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Place = Sequence[slice]  # of the vector's elements that are clipped together
 
 
 def norm(vector: Vector) -> float:
-    """Its length."""
+    """The L2 norm."""
     return math.sqrt(sum(x * x for x in vector))
 
 
@@ -34,7 +34,7 @@ def weighted(vectors: Sequence[Vector], weights: Vector) -> list[float]:
 
 
 def clipped(vector: Vector, most: float) -> list[float]:
-    """The vector, scaled down to the norm ``most`` if it is longer."""
+    """The vector, scaled down to the norm ``most`` if its own is larger."""
     return scaled(vector, min(1.0, most / (norm(vector) or 1.0)))
 
 
@@ -53,13 +53,13 @@ def ways_to_clip(
     most: float,
     places: Mapping[str, Sequence[Place]],
 ) -> Iterator[tuple[str, str, list[float]]]:
-    """Code, words and value of what a step may have followed, the right one first.
+    """Each gradient that a step may have followed: code, words and value, the right one first.
 
     Args:
-        sums: of each rank and micro-batch, the gradient of the summed loss.
-        total: the step's samples, over all ranks.
+        sums: for each rank and micro-batch, the gradient of the summed loss.
+        total: the number of samples in the step, over all ranks.
         most: the bound of the norm.
-        places: what else may be clipped by a norm of its own, as "tensor": where each lies.
+        places: parts that somebody may clip by their own norm: "tensor", and where each one is.
     """
     world_size, length = len(sums), len(next(v for rank in sums for v in rank))
     mean = scaled(added(list(chain(*sums)), length), 1 / total)

@@ -49,7 +49,7 @@ def samples_by_step(reports: Sequence[RankReport]) -> list[list[int]]:
 
 
 class Miscounted(NamedTuple):
-    """Samples that were trained more, or less often than they should be."""
+    """Samples that were trained too often, and samples that were trained too rarely."""
 
     extra: list[int]
     missing: list[int]
@@ -61,7 +61,7 @@ def steps_in_stream(report: RankReport, num_ranks: int, share: int) -> list[int]
 
 
 def miscounted(samples: Iterable[int], num_samples: int, times: int = 1) -> Miscounted:
-    """Which of ``num_samples`` samples are not there ``times`` times."""
+    """Which of ``num_samples`` samples do not occur exactly ``times`` times."""
     counts = Counter(samples)
     return Miscounted(
         [sample for sample in range(num_samples) if counts[sample] > times],

@@ -76,7 +76,7 @@ class UninterruptedRun(NamedTuple):
         return had.index(weights) if weights in had else None
 
     def reached(self, reports: Sequence[RankReport], folder: str) -> int:
-        """After how many steps the last start in ``folder`` ended."""
+        """After how many steps of the run the last start in ``folder`` ended."""
         starts = [start_in(report, folder) for report in reports]
         last = [
             self.position(rank, start.steps[-1].after or start.steps[-1].before)

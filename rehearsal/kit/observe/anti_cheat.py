@@ -1,7 +1,8 @@
 """Did the learner type it, or call trainer_core's own?
 
-trainer_core holds the answers of the drills on its cells, and it is importable. A grader closes
-the answer before it calls the learner; the check then refuses whoever calls it.
+trainer_core has the answers to the drills on its cells, and anybody can import it. A grader
+closes the answer before it calls the learner's code; the check then refuses an attempt that
+calls it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ NOTE = "_rehearsal_note"
 def close_the_answer(context: RankContext, module: str, names: Sequence[str]) -> None:
     """From here on, calling one of trainer_core's own ``names`` is recorded and raises.
 
-    It changes the functions' code, not the module's names: whoever has imported a name already
-    holds the function itself.
+    It changes the functions' code, not the module's names: code that has already imported a
+    name has the function itself.
 
     Raises:
         AttributeError: if the module no longer has one of the names.

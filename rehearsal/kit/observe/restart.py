@@ -44,9 +44,10 @@ def trains(
     """A body that calls the learner's ``train`` in the folder of ``run``.
 
     Args:
-        run: "{rank}" in it stands for the rank: a disk of its own.
-        model, data: what ``train`` is given first, in this order.
-        before: called last, when everything else is ready.
+        run: its folder; "{rank}" in it becomes the rank, which gives each rank its own disk.
+        model, data: make the first arguments of ``train``, in this order.
+        before: called right before ``train``.
+        settings: keyword arguments of ``train``.
     """
 
     def body(context: RankContext, learner: SimpleNamespace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Samples by step and rank, and the weights that one process would reach on them."""
+"""Samples by step and rank, and the weights that a single process would reach on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ class SampleStream:
     lr: float = 0.02
 
     def shares(self, rank: int, world_size: int) -> Shares:
-        """shares(step) yields a rank's inputs and targets from that step on."""
+        """A function of a step that yields a rank's share of each step from that one on.
+
+        Each share is inputs (share, D) and targets (share, 2).
+        """
 
         def from_step(step: int) -> Iterator[tuple[Tensor, Tensor]]:
             inputs, targets = marked_samples(self.steps * self.share * world_size)
@@ -34,7 +37,7 @@ class SampleStream:
         return from_step
 
     def expected(self, world_size: int) -> dict[str, str]:
-        """The weights of one process that trains all samples of a step, never stopped."""
+        """The weights of one uninterrupted process that trains all samples of each step."""
         model = OddNet()
         used = [model.inner.weight, model.inner.bias, model.outer.weight, model.outer.bias]
         momenta = [torch.zeros_like(parameter) for parameter in used]

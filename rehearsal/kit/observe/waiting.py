@@ -1,4 +1,4 @@
-"""How does a rank wait for another one without a collective?"""
+"""How does a rank wait for another rank without a collective?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rehearsal.engine.rank import RankContext
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
-    """Whether it came to be so in time."""
+    """Wait until ``is_so()``, for ``seconds`` at most; returns whether it is."""
     deadline = time.monotonic() + seconds
     while not is_so() and time.monotonic() < deadline:
         time.sleep(0.002)
@@ -17,10 +17,10 @@ def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
 
 
 def all_arrive(context: RankContext, place: str, seconds: float) -> bool:
-    """Whether all ranks arrive at ``place`` in time; each one says that it has.
+    """Whether all ranks arrive at ``place`` within ``seconds``. Every rank has to call it.
 
-    A rank that ended its process would end the collectives in which its peers wait for it; one
-    that stays lets them be seen waiting.
+    It keeps a rank that is done alive: if its process exited, gloo would fail the collectives
+    in which its peers wait for it, and nobody would see them wait.
     """
     arrivals = [context.folder / f"{place}-{rank}" for rank in range(context.world_size)]
     arrivals[context.rank].touch()
