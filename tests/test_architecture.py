@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from code_size import lines_of_code
+from fresh_interpreter import modules_loaded_by
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -178,21 +178,9 @@ class TestImportDirection:
     @pytest.mark.ranks
     def test_launch_in_a_fresh_interpreter_loads_torch_and_numpy_only(self) -> None:
         """A machine with torch and numpy and nothing else must be able to train."""
-        code = (
-            "import json, sys, numpy, torch, torch.distributed, torch.nn.parallel\n"
-            "import torch.utils.data\n"  # what torch finds on its own account is torch's
-            "before = set(sys.modules)\n"
-            "import trainer_core.launch\n"
-            "print(json.dumps(sorted(set(sys.modules) - before)))"
-        )
-        run = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        loaded = set(json.loads(run.stdout))
+        # What torch itself loads is torch's business.
+        torch = "import numpy, torch, torch.distributed, torch.nn.parallel, torch.utils.data"
+        loaded = modules_loaded_by("import trainer_core.launch", after=torch)
         assert {f"trainer_core.{cell}" for cell in CELLS} <= loaded
         tops = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names)
         assert tops <= {"trainer_core", "torch", "numpy"}

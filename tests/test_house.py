@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+from fresh_interpreter import modules_loaded_by
 
 ROOT = Path(__file__).resolve().parents[1]
 HOUSE = ROOT / "rehearsal"
@@ -158,15 +156,7 @@ class TestJudges:
         """What the text of an import does not show: an import by name, or by a package."""
         names = [f"rehearsal.{name}" for room in WITHOUT_TORCH for name in in_room(room)]
         assert len(names) > 6
-        code = f"import json, sys, {', '.join(names)}\nprint(json.dumps(sorted(sys.modules)))"
-        run = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        loaded = set(json.loads(run.stdout))
+        loaded = modules_loaded_by(f"import {', '.join(names)}")
         assert set(names) <= loaded
         assert not loaded & {"torch", "numpy"}
 

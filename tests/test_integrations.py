@@ -16,6 +16,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
+from sinks import Collected
 
 from rehearsal.faults.breaks import kill
 from rehearsal.faults.jobs import small, start
@@ -300,19 +301,6 @@ class TestScheduler:
         job_id = scheduler.submit(job)
         assert restart_while_useful(scheduler, job_id, max_restarts=3) == 2
         assert scheduler.exit_code(job_id) == 0
-
-
-class Collected:
-    """A sink that keeps the events."""
-
-    def __init__(self) -> None:
-        self.records: list[Mapping[str, Any]] = []
-
-    def emit(self, record: Mapping[str, Any]) -> None:
-        self.records.append(record)
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")

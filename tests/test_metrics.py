@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sinks import Collected
 from torch import nn
 
 from rehearsal.engine.programs import run as run_program
@@ -442,19 +443,6 @@ class TestJsonlSink:
             sink.emit({"attempt": attempt})
             sink.close()
         assert [line["attempt"] for line in lines_of(tmp_path / "x.jsonl")] == [0, 1, 2]
-
-
-class Collected:
-    """A sink that keeps what it gets."""
-
-    def __init__(self) -> None:
-        self.records: list[Mapping[str, Any]] = []
-
-    def emit(self, record: Mapping[str, Any]) -> None:
-        self.records.append(record)
-
-    def close(self) -> None:
-        pass
 
 
 class TestEvents:

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,6 +40,17 @@ class Book:
 @pytest.fixture
 def book(tmp_path: Path) -> Book:
     return Book(tmp_path / "history")
+
+
+Connect = Callable[..., sqlite3.Connection]
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
+    """sqlite3's own ``connect``, while the history's gives up on a lock after 50 ms."""
+    own = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *a, **k: own(*a, **{**k, "timeout": 0.05}))
+    return own
 
 
 @contextmanager
@@ -142,16 +153,10 @@ class TestHistory:
         drills = [entry.drill for entry in Progress(tmp_path).entries()]
         assert (drills.count("a"), drills.count("b")) == (40, 40)
 
-    def test_a_reader_does_not_block_a_writer(
-        self, book: Book, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_reader_does_not_block_a_writer(self, book: Book, connect: Connect) -> None:
         """An attempt must not be lost because another notebook shows its status."""
         book.progress.add("d", "start")
-        whole = sqlite3.connect
-        monkeypatch.setattr(
-            sqlite3, "connect", lambda *a, **k: whole(*a, **{**k, "timeout": 0.05})
-        )
-        reader = whole(book.progress.path)
+        reader = connect(book.progress.path)
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM entries").fetchall()
         book.progress.add("d", "hint", "1")
@@ -225,16 +230,10 @@ class TestDamage:
         assert len(book.progress.entries()) == 1
         assert "stays in memory only" in book.said[0]
 
-    def test_a_file_that_another_holds_is_not_set_aside(
-        self, book: Book, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_locked_file_is_not_set_aside(self, book: Book, connect: Connect) -> None:
         """Locked is not broken: renaming it would hide the history from both notebooks."""
         book.progress.add("d", "start")
-        whole = sqlite3.connect
-        monkeypatch.setattr(
-            sqlite3, "connect", lambda *a, **k: whole(*a, **{**k, "timeout": 0.05})
-        )
-        holder = whole(book.progress.path)
+        holder = connect(book.progress.path)
         holder.execute("BEGIN EXCLUSIVE")
         book.progress.add("d", "hint", "1")
         holder.rollback()
