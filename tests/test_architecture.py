@@ -103,7 +103,7 @@ class TestImportDirection:
 
     @pytest.mark.parametrize("support", supports())
     def test_a_support_module_says_which_cell_it_supports(self, support: str) -> None:
-        """A module without a place in the reading order is read by nobody."""
+        """Nobody reads a module that has no place in the reading order."""
         assert cells_of(support), support
         assert any(support in core_imports(other) for other in [*CELLS, *supports()]) or (
             support == "local_launcher"  # called from notebooks
@@ -120,7 +120,7 @@ class TestImportDirection:
 
     @pytest.mark.parametrize("support", supports())
     def test_a_support_module_imports_only_what_its_cell_may(self, support: str) -> None:
-        """Through it, a cell would depend on what it may not import itself."""
+        """Otherwise a cell depends, through it, on something it may not import itself."""
         allowed = cells_of(support).union(*(MAY_IMPORT[cell] for cell in cells_of(support)))
         for name in core_imports(support):
             if name in CELLS:
@@ -131,15 +131,15 @@ class TestImportDirection:
                 is_leaf = not core_imports(name)
                 assert is_leaf or cells_of(name) & allowed, f"{support} imports {name}"
 
-    def test_there_is_no_circle(self) -> None:
-        """A circle works until somebody imports the other module first."""
+    def test_there_is_no_cycle(self) -> None:
+        """A cycle works until somebody imports the other module first."""
         for module in [*CELLS, *supports()]:
             for name in core_imports(module):
                 assert module not in reached_from(name), (module, name)
 
     @pytest.mark.parametrize("cell", WITHOUT_GROUP)
     def test_data_model_and_metrics_know_no_process_group(self, cell: str) -> None:
-        """They take rank and world size as integers, so they are tested without a job."""
+        """They take rank and world size as integers, so they can be tested without a job."""
         for module in reached_from(cell):
             found = imports_of(CORE / f"{module}.py")
             group = {
@@ -157,13 +157,13 @@ class TestImportDirection:
         "path", sorted(CORE.rglob("*.py")), ids=lambda path: str(path.relative_to(CORE))
     )
     def test_importing_a_module_needs_torch_and_numpy_only(self, path: Path) -> None:
-        """An extra that is imported on top is an extra no longer."""
+        """An extra that every import needs is no longer an extra."""
         tops = {name.partition(".")[0] for name in imports_of(path, only_on_import=True)}
         allowed = {*sys.stdlib_module_names, "torch", "numpy", "trainer_core"}
         assert tops <= allowed
 
     def test_the_trainer_imports_nothing_of_the_coach(self) -> None:
-        """The trainer is what one takes along to an interview; the coach stays at home."""
+        """The trainer is what you take to an interview; the coach stays at home."""
         for path in CORE.rglob("*.py"):
             tops = {name.partition(".")[0] for name in imports_of(path)}
             assert not tops & {"rehearsal", "scripts", "notebooks", "tests"}, path
@@ -199,7 +199,7 @@ def top_level_names(path: Path) -> Iterator[str]:
 
 class TestNames:
     def test_no_two_modules_define_the_same_name(self) -> None:
-        """One notebook holds them all: the later would hide the earlier."""
+        """They share one notebook, where the second definition would hide the first."""
         owners: dict[str, Path] = {}
         for path in sorted(CORE.rglob("*.py")):
             for name in set(top_level_names(path)):
@@ -207,7 +207,7 @@ class TestNames:
                 owners[name] = path
 
     def test_the_names_of_the_handbook_are_there(self) -> None:
-        """A reader who comes from it looks for them."""
+        """A reader who comes from the handbook looks for them."""
         wanted = [
             "TrainConfig",
             "ToyClassificationDataset",
@@ -234,7 +234,7 @@ class TestNames:
 
 class TestSize:
     def test_lines_are_counted_as_a_reader_counts(self, tmp_path: Path) -> None:
-        """A count that is wrong makes the budget one of something else."""
+        """With a wrong count, the limit limits something else."""
         path = tmp_path / "x.py"
         path.write_text(
             '"""Two lines\nof prose."""\n\n# A comment.\n\n\ndef f(\n    x: int,\n) -> str:\n'
@@ -247,7 +247,7 @@ class TestSize:
         "path", sorted(CORE.rglob("*.py")), ids=lambda path: str(path.relative_to(CORE))
     )
     def test_no_module_is_too_long_to_read_in_one_sitting(self, path: Path) -> None:
-        """What nobody reads to the end, nobody can defend in an interview.
+        """Nobody can defend in an interview what nobody reads to the end.
 
         The guide is 60 to 180 lines, text included. This ceiling is far above it on purpose: it
         must not decide whether a setting may get one more line.
@@ -268,7 +268,7 @@ def tracked_python() -> list[Path]:
 
 class TestTree:
     def test_nothing_is_left_to_do(self) -> None:
-        """A note to oneself is read by others as a promise."""
+        """Others read a note to yourself as a promise."""
         marks = re.compile(r"\b(TO" r"DO|FIX" r"ME)\b")
         paths = tracked_python()
         assert ROOT / "trainer_core" / "launch.py" in paths
@@ -311,7 +311,7 @@ class TestSetUp:
     def test_every_direct_dependency_is_pinned_within_its_bounds(
         self, project: dict[str, Any]
     ) -> None:
-        """What is not pinned is another version tomorrow, on a machine that nobody tests."""
+        """An unpinned package has a different version tomorrow, on a machine nobody tests."""
         pinned = pins()
         assert pinned["torch"] == "2.13.0"
         extras = project["optional-dependencies"]
@@ -325,7 +325,7 @@ class TestSetUp:
     def test_environment_yml_installs_what_make_setup_installs(
         self, project: dict[str, Any]
     ) -> None:
-        """Nobody here uses it daily; it rots unseen."""
+        """Nobody here uses it daily, so it would rot unnoticed."""
         environment = yaml.safe_load((ROOT / "environment.yml").read_text("utf-8"))
         assert set(environment) == {"name", "channels", "dependencies"}
         assert environment["name"] == project["name"]

@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there, and whatever a kill or a disk does to it is noticed."""
+"""A checkpoint is complete or absent, and any damage by a kill or a disk is detected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Parts = dict[str, Any]
 
 
 def parts_of(*, trained: int = 0, **settings: Any) -> Parts:
-    """What a checkpoint holds, after a few real optimizer steps."""
+    """What a checkpoint contains, after a few real optimizer steps."""
     cfg = TrainConfig(input_dim=3, hidden_dim=4, num_layers=1, **settings)
     torch.manual_seed(trained)
     model = build_model(cfg, 3, 2)
@@ -76,7 +76,7 @@ def parts_of(*, trained: int = 0, **settings: Any) -> Parts:
 
 
 def without_a_draw() -> dict[str, Any]:
-    """A checkpoint made without a trace in the random streams."""
+    """A checkpoint whose making leaves the random streams as they were."""
     before = torch.get_rng_state()
     state = checkpoint_of(parts_of(trained=1))
     torch.set_rng_state(before)
@@ -124,7 +124,7 @@ def small_run(run_dir: Path, **changes: Any) -> TrainConfig:
 
 
 class StopAt:
-    """A sink that stops its own process by SIGTERM, so that ``step`` is the last one."""
+    """A sink that sends its own process SIGTERM, so that ``step`` is the last one."""
 
     def __init__(self, step: int) -> None:
         self.before = step - 1
@@ -187,7 +187,7 @@ class TestLayout:
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
 
     def test_a_run_that_has_ended_holds_no_file_open(self, tmp_path: Path) -> None:
-        """A notebook's kernel that keeps the lock keeps all other processes out of the run."""
+        """A kernel that keeps the lock keeps every other process out of the run."""
         run(small_run(tmp_path / "run"))
         links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
         assert not [link for link in map(os.readlink, links) if str(tmp_path) in link]
@@ -207,7 +207,7 @@ class TestLayout:
 
 
 class Recorder:
-    """What the operating system is asked for, in order, by the file's number."""
+    """What the operating system is asked to do, in order, by file descriptor."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[str, int]] = []
@@ -232,7 +232,7 @@ class TestPublish:
     def test_contents_then_manifest_then_rename_then_parent(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """After a power loss the name must not be there without what it promises."""
+        """After a power loss, the name must not exist without the content it promises."""
         recorder = Recorder(monkeypatch)
         recorder.root = tmp_path
         folder = publish_step(tmp_path, 12)
@@ -255,7 +255,7 @@ class TestPublish:
     def test_a_kill_at_any_moment_leaves_no_torn_checkpoint(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The handbook writes in place, and its restart loads the torn file for ever."""
+        """The handbook writes in place, and every restart then loads the torn file."""
 
         outcomes = []
         for moment in range(12):
@@ -287,7 +287,7 @@ class TestPublish:
     def test_an_existing_folder_is_never_written_into(
         self, tmp_path: Path, is_empty: bool
     ) -> None:
-        """rename(2) replaces an empty folder without a word."""
+        """rename(2) silently replaces an empty folder."""
         folder = publish_step(tmp_path, 5)
         if is_empty:
             for path in folder.iterdir():
@@ -298,7 +298,7 @@ class TestPublish:
         assert contents(folder) == before
 
     def test_what_is_not_published_has_another_name(self, tmp_path: Path) -> None:
-        """A half-written folder that a restore may choose is a torn checkpoint."""
+        """If a restore can choose a half-written folder, that folder is a torn checkpoint."""
         folder = publish_step(tmp_path, 5)
         (tmp_path / "tmp-step-00000009").mkdir()
         (tmp_path / "old-step-00000004-ab").mkdir()
@@ -323,13 +323,13 @@ class TestPublish:
 
 
 class TestVerify:
-    def test_a_whole_checkpoint_passes(self, folder: Path) -> None:
-        """A check that refuses everything would start every run again."""
+    def test_an_intact_checkpoint_passes(self, folder: Path) -> None:
+        """If verification refused everything, no run could resume."""
         assert verify(folder)["step"] == 3
 
     @pytest.mark.parametrize("name", ["state.pt", "rng-rank-0.pt", "rng-rank-1.pt"])
     def test_one_flipped_bit_in_a_file_is_refused(self, folder: Path, name: str) -> None:
-        """torch.load takes a flipped bit of a moment without a word."""
+        """torch.load returns an optimizer moment with a flipped bit without complaint."""
         path = folder / name
         good = path.read_bytes()
         positions = {*range(0, len(good), 61), *range(40), *range(len(good) - 40, len(good))}
@@ -345,7 +345,7 @@ class TestVerify:
     def test_one_flipped_bit_in_the_manifest_is_refused_or_means_nothing(
         self, folder: Path
     ) -> None:
-        """A manifest that may lie about step or identity vouches for nothing."""
+        """A manifest that can be wrong about step or identity proves nothing."""
         path = folder / "manifest.json"
         good, manifest = path.read_bytes(), verify(folder)
         for position in range(len(good)):
@@ -362,7 +362,7 @@ class TestVerify:
 
     @pytest.mark.parametrize("key", ["format", "step", "world_size", "files", "sha256"])
     def test_a_manifest_without_a_key_is_refused(self, folder: Path, key: str) -> None:
-        """A manifest that was shortened by hand must not be more permissive."""
+        """Deleting a key by hand must not make a manifest more permissive."""
         manifest = verify(folder)
         del manifest[key]
         (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -372,8 +372,8 @@ class TestVerify:
     @pytest.mark.parametrize(
         "text", ["", "{", "[]", "null", "7", '"x"', '{"files": 3}', "\x00"]
     )
-    def test_a_manifest_that_is_none_is_refused(self, folder: Path, text: str) -> None:
-        """Any content may be there after a crash; none of it is a traceback."""
+    def test_a_file_that_is_not_a_manifest_is_refused(self, folder: Path, text: str) -> None:
+        """A crash can leave any content there; none of it may end in a traceback."""
         (folder / "manifest.json").write_text(text)
         with pytest.raises(DamagedCheckpoint):
             verify(folder)
@@ -413,7 +413,7 @@ class TestVerify:
 
 class TestLatest:
     def test_without_checkpoints_there_is_none(self, tmp_path: Path) -> None:
-        """The first start is no error."""
+        """The first start is not an error."""
         assert latest_checkpoint_path(tmp_path / "none") == (None, {}, {})
         assert latest_checkpoint_path(tmp_path) == (None, {}, {})
 
@@ -433,8 +433,8 @@ class TestLatest:
         assert "rng-rank-1.pt" in damaged[folders[2]]
         assert contents(tmp_path) == before  # only looked
 
-    def test_if_none_is_whole_the_run_is_refused(self, tmp_path: Path) -> None:
-        """Beginning again in silence throws the training away and calls it a resume."""
+    def test_if_none_is_intact_the_run_is_refused(self, tmp_path: Path) -> None:
+        """Silently starting over throws the training away and calls it a resume."""
         for step in (3, 6):
             (publish_step(tmp_path, step) / "state.pt").write_bytes(b"")
         with pytest.raises(UserError, match=r"step-00000006: state\.pt is .*--start-over"):
@@ -460,7 +460,7 @@ class TestLatest:
     def test_a_run_falls_back_sets_aside_and_ends_at_the_same_weights(
         self, tmp_path: Path
     ) -> None:
-        """Nobody is there at night to delete the broken folder."""
+        """Nobody is on call to delete a damaged folder at night."""
         straight = run(small_run(tmp_path / "straight", dropout=0.2))
         cfg = small_run(tmp_path / "run", dropout=0.2)
         run(small_run(tmp_path / "run", dropout=0.2, max_epochs=1, decay_steps=10))
@@ -478,7 +478,7 @@ class TestLatest:
         assert restored["step"] == 4
 
     def test_what_is_set_aside_is_renamed_and_kept(self, tmp_path: Path) -> None:
-        """A damaged checkpoint is evidence, and may be all that is left."""
+        """A damaged checkpoint is evidence, and it may be the only one left."""
         for _ in range(2):
             folder = publish_step(tmp_path, 3)
             before = contents(folder)
@@ -491,7 +491,7 @@ class TestLatest:
 
 class TestRetention:
     def test_the_newest_are_kept(self, tmp_path: Path) -> None:
-        """Without a bound a long run fills the disk, and then dies saving."""
+        """Without a limit, a long run fills the disk and then dies while saving."""
         for step in (1, 2, 3, 10):
             publish_step(tmp_path, step)
         retain(tmp_path, 5)
@@ -503,10 +503,10 @@ class TestRetention:
         ]
 
     @pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
-    def test_nothing_is_deleted_unless_the_newest_holds(
+    def test_nothing_is_deleted_unless_the_newest_is_intact(
         self, tmp_path: Path, name: str
     ) -> None:
-        """Deleting the last good one because a bad one was written leaves nothing."""
+        """Deleting the last good one because a bad one was written leaves none."""
         folders = [publish_step(tmp_path, step) for step in (1, 2, 3)]
         (folders[2] / name).write_bytes(b"")
         with pytest.raises(DamagedCheckpoint):
@@ -516,7 +516,7 @@ class TestRetention:
     def test_the_newest_is_read_back_after_it_is_published(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A disk that lies about a write is found out while the older one is still there."""
+        """A disk that lies about a write is caught while the older checkpoint still exists."""
         parts, writer = parts_of(trained=1), writer_of(tmp_path, keep_last=1)
         writer.save(checkpoint_of(parts), [0], {"step": 1})
         real = torch.save
@@ -533,7 +533,7 @@ class TestRetention:
     def test_an_interrupted_deletion_leaves_no_half_checkpoint(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Half of it under its name would be taken for damage, or for the newest."""
+        """Half a checkpoint under its own name looks damaged, or like the newest one."""
 
         def kill(path: Any, *_: Any, **__: Any) -> None:
             next(Path(path).iterdir()).unlink()
@@ -558,7 +558,7 @@ class TestRetention:
 
 
 class Gate:
-    """torch.save that waits to be let through, and counts how many are inside."""
+    """A torch.save that waits until it is let through, and counts the calls in progress."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open, self.entered, self.inside, self.most = (
@@ -587,10 +587,10 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 
 class TestAsync:
-    def test_the_training_may_go_on_while_it_is_written(
+    def test_training_can_continue_while_it_is_written(
         self, tmp_path: Path, gate: Gate
     ) -> None:
-        """A checkpoint that mixes two steps loads without an error and is neither of them."""
+        """A checkpoint that mixes two steps loads without an error and matches neither."""
         parts, writer = parts_of(trained=2), writer_of(tmp_path, is_async=True)
         expected = copy.deepcopy(checkpoint_of(parts))
         writer.save(checkpoint_of(parts), [0], {"step": 2})
@@ -633,10 +633,10 @@ class TestAsync:
             parts["model"].load_state_dict(state["model"])
             assert weights_sha256(parts["model"]) == sha
 
-    def test_a_failure_is_known_as_soon_as_it_has_happened(
+    def test_a_failure_is_known_as_soon_as_it_happens(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A run that trains on without checkpoints is found out at its first kill."""
+        """A run that keeps training without checkpoints loses everything at its first kill."""
         parts, writer = parts_of(trained=2), writer_of(tmp_path, is_async=True)
 
         def full(*_: Any, **__: Any) -> None:
@@ -659,7 +659,7 @@ class TestAsync:
     def test_the_next_save_raises_what_the_last_one_failed_with(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A caller that never asks must still hear of it."""
+        """A caller that never asks must still find out."""
         parts, writer = parts_of(trained=2), writer_of(tmp_path, is_async=True)
         publish_step(tmp_path, 2)
         writer.save(checkpoint_of(parts), [0], {"step": 2})
@@ -669,7 +669,7 @@ class TestAsync:
     def test_while_nothing_has_failed_there_is_no_error(
         self, tmp_path: Path, gate: Gate
     ) -> None:
-        """Asking must not wait: it is done at every step."""
+        """Asking must not block: it happens at every step."""
         parts, writer = parts_of(trained=2), writer_of(tmp_path, is_async=True)
         assert writer.error() is None
         writer.save(checkpoint_of(parts), [0], {"step": 2})
@@ -682,7 +682,7 @@ class TestAsync:
     def test_a_run_does_not_end_before_its_last_checkpoint(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The last save is the one that everybody wants."""
+        """The last save is the one everybody wants."""
         real, threads = torch.save, set()
 
         def slow(*arguments: Any, **options: Any) -> None:
@@ -703,7 +703,7 @@ class TestAsync:
     def test_a_run_that_fails_waits_for_the_save_in_flight_too(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The checkpoint that was nearly written is the one to start again from."""
+        """The checkpoint that was nearly done is the one to resume from."""
         real, fetch, before = torch.save, TrainingView.__getitems__, threading.enumerate()
 
         def slow(*arguments: Any, **options: Any) -> None:
@@ -727,7 +727,7 @@ class TestAsync:
         assert found == [5]
 
     def test_it_saves_the_same_bytes_as_a_synchronous_one(self, tmp_path: Path) -> None:
-        """A setting of operation leaves the training as it is."""
+        """An operation setting must not affect the training."""
         weights = [
             run(small_run(tmp_path / str(is_async), dropout=0.3, async_checkpoint=is_async))
             for is_async in (False, True)
@@ -744,7 +744,7 @@ class TestAsync:
 
 class TestRestore:
     def test_it_brings_everything_back(self, tmp_path: Path) -> None:
-        """A resume without moments or position is another training."""
+        """A resume without moments or position is a different training run."""
         saved = parts_of(trained=4, amp="fp16")
         saved["scaler"].load_state_dict(saved["scaler"].state_dict() | {"scale": 2.0**9})
         save_checkpoint(writer_of(tmp_path), checkpoint_of(saved, epoch=7), {"step": 4})
@@ -759,7 +759,7 @@ class TestRestore:
         assert fresh["scaler"].get_scale() == 2.0**9
 
     def test_without_a_checkpoint_nothing_happens(self) -> None:
-        """The first start takes the same path as all others."""
+        """The first start takes the same code path as every other."""
         parts = parts_of(trained=1)
         before = weights_sha256(parts["model"])
         assert restore_if_present(None, parts, CPU) is None
@@ -804,7 +804,7 @@ class TestRandomStreams:
         ]
 
     def test_they_continue_where_the_checkpoint_was(self, tmp_path: Path) -> None:
-        """Dropout of a resumed run must be the uninterrupted one's, or nothing is bit-exact."""
+        """Unless dropout continues as in the uninterrupted run, nothing is bit-exact."""
         setup_seed(3, "x")
         self.draw()  # gauss and randn keep half a pair back: that is state as well
         save_checkpoint(writer_of(tmp_path), without_a_draw(), {"step": 0})
@@ -816,7 +816,7 @@ class TestRandomStreams:
         assert self.draw() == expected
 
     def test_a_rank_that_the_checkpoint_lacks_keeps_its_own_seed(self, tmp_path: Path) -> None:
-        """A world that grew: the new rank has no past to continue."""
+        """When the world size grows, a new rank has no past to continue."""
         save_checkpoint(writer_of(tmp_path), without_a_draw(), {"step": 0})
         setup_seed(5, "rank", 1)
         restore_rng(tmp_path / "step-00000000", 1)
@@ -824,8 +824,8 @@ class TestRandomStreams:
         setup_seed(5, "rank", 1)
         assert self.draw() == drawn
 
-    def test_each_rank_has_a_stream_of_its_own(self) -> None:
-        """The handbook seeds all ranks alike: two ranks drop the same units."""
+    def test_each_rank_has_its_own_stream(self) -> None:
+        """The handbook gives all ranks one seed, so two ranks drop the same units."""
         draws = []
         for parts in [(17, "rank", 0), (17, "rank", 1), (18, "rank", 0), (17, "weights")]:
             setup_seed(*parts)
@@ -847,7 +847,7 @@ class TestRandomStreams:
 
 
 def start_of(lr: float | None, scales: bool) -> Start:
-    """A start whose schedule gives ``lr`` in its first steps; None: the user has moved it."""
+    """A start whose schedule gives ``lr`` in its first steps; None: the user changed it."""
     amp = "fp16" if scales else "no"
     cfg = TrainConfig(learning_rate=lr or 0.0, decay_steps=10**9, amp=amp)
     changes = {"learning_rate": [1e-3, 0.0]} if lr is None else {"dropout": [0.0, 0.1]}
@@ -871,7 +871,7 @@ class TestValidateResume:
         return validate_resume(state, start, schedule, position, after)[name]
 
     def test_a_good_resume_passes_every_check(self) -> None:
-        """An alarm that always rings is switched off."""
+        """An alarm that always goes off gets turned off."""
         state = checkpoint_of(parts_of(trained=4, amp="fp16"), losses=[2.0, 1.9, 1.8])
         checks = validate_resume(state, start_of(1e-3, True), TEN_STEPS, 4, [1.8, 1.7])
         assert checks == dict.fromkeys(
@@ -899,27 +899,27 @@ class TestValidateResume:
 
     @pytest.mark.parametrize("lr", [0.0, 1e-4, 1e-2])
     def test_a_learning_rate_that_jumps_is_seen(self, lr: float) -> None:
-        """A schedule that begins again warms up a trained model."""
+        """A schedule that restarts warms up a trained model."""
         assert self.check("learning_rate_continuous", lr=lr) is False
 
     def test_an_optimizer_without_moments_is_seen(self) -> None:
-        """Adam's first steps after losing them are of full length."""
+        """Without them, Adam's first steps are far too large for a trained model."""
         empty = {"state": {}, "param_groups": []}
         assert self.check("optimizer_state_present", optimizer=empty) is False
 
     def test_a_missing_scaler_is_seen_only_where_one_is_needed(self) -> None:
-        """Its scale is found again by skipping steps."""
+        """Without its state, it has to find its scale again by skipping steps."""
         assert self.check("scaler_state_present", scales=True, scaler=None) is False
         assert self.check("scaler_state_present", scales=True) is True
         assert self.check("scaler_state_present", scales=False) is None
 
     def test_a_loss_that_jumps_is_seen(self) -> None:
-        """Other weights than those that were saved."""
+        """The weights are not the ones that were saved."""
         assert self.check("loss_continuous", after=(5.0, 5.0)) is False
         assert self.check("loss_continuous", after=(1.9, 2.05)) is True
 
-    def test_a_step_of_one_sample_is_no_jump(self) -> None:
-        """The last step of an epoch may hold a single sample, and its loss may be anything."""
+    def test_a_step_of_one_sample_is_not_a_jump(self) -> None:
+        """The last step of an epoch may have a single sample, whose loss can be anything."""
         short = StepSchedule(21, 10, 9)  # steps of 10, 10 and 1 samples
         steps: dict[str, Any] = {"schedule": short, "step": 6, "position": 6}
         losses = [2.0, 1.9, 0.1, 1.8, 1.9, 9.0]
@@ -934,8 +934,8 @@ class TestValidateResume:
         assert self.check("loss_continuous", losses=[2.0, 1.9]) is None
 
     @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-    def test_losses_that_are_not_finite_are_no_crash(self, bad: float) -> None:
-        """With --on-nonfinite skip they are on record, and the resume must still go on."""
+    def test_losses_that_are_not_finite_do_not_crash(self, bad: float) -> None:
+        """With --on-nonfinite skip they are in the log, and the run must still resume."""
         assert self.check("loss_continuous", losses=[2.0, bad, 1.8, 1.9]) in (True, False, None)
         assert self.check("loss_continuous", after=(bad, 1.9)) in (False, None)
 
@@ -950,7 +950,7 @@ class TestValidateResume:
     def test_no_step_of_a_schedule_looks_like_a_jump(
         self, tmp_path: Path, settings: dict[str, Any]
     ) -> None:
-        """A false alarm in a warm-up or on a short run is taken for a bug of the resume."""
+        """A false alarm during warm-up or in a short run looks like a bug in the resume."""
         for step in (1, 4, 9):
             cfg = small_run(tmp_path / str(step), checkpoint_every_steps=1, **settings)
             assert run(cfg, sinks=[StopAt(step)])["step"] == step
@@ -961,10 +961,10 @@ class TestValidateResume:
             assert verdict["checks"]["learning_rate_continuous"] is True, (step, verdict)
             assert verdict["ok"], (step, verdict)
 
-    def test_another_schedule_is_not_taken_for_the_same(
+    def test_a_different_schedule_is_detected(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Code that computes another rate for the same step has lost the schedule."""
+        """Code that computes a different rate for the same step has lost the schedule."""
         cfg = small_run(tmp_path / "run", checkpoint_every_steps=1)
         run(cfg, sinks=[StopAt(4)])
         for module in (launch, resume_check):
@@ -977,13 +977,13 @@ class TestValidateResume:
         assert verdict["checks"]["learning_rate_continuous"] is False
         assert not verdict["ok"]
 
-    def test_a_learning_rate_that_the_user_moved_is_not_judged(self) -> None:
-        """A change that was asked for, and is reported, is no fault of the resume."""
+    def test_a_learning_rate_that_the_user_changed_is_not_judged(self) -> None:
+        """A change that was requested and is reported is not the resume's fault."""
         assert self.check("learning_rate_continuous", lr=None) is None
 
 
 def reseal(folder: Path, **changes: Any) -> None:
-    """Change a manifest, and have it vouch for itself and for the files as they are now."""
+    """Change a manifest; its hashes then match itself and the files as they are now."""
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["files"] = {path.name: describe(path) for path in folder.glob("*.pt")}
     manifest |= changes
@@ -992,7 +992,7 @@ def reseal(folder: Path, **changes: Any) -> None:
 
 
 class Malicious:
-    """Pickles to a call that makes a folder."""
+    """Pickles as a call that creates a folder."""
 
     def __init__(self, proof: Path) -> None:
         self.proof = proof
@@ -1003,7 +1003,7 @@ class Malicious:
 
 class TestWhatOnlyContentBetrays:
     def test_a_checkpoint_under_another_steps_name_is_damaged(self, tmp_path: Path) -> None:
-        """Trained on from there, the run meets a step that exists, and no restart helps."""
+        """The run would reach a step that already exists, and no restart would help."""
         folder = publish_step(tmp_path, 8)
         with pytest.raises(DamagedCheckpoint, match="step is 9, but the manifest says 8"):
             verify(folder.rename(tmp_path / "step-00000009"))
@@ -1012,14 +1012,14 @@ class TestWhatOnlyContentBetrays:
     def test_a_manifest_vouches_for_the_state(
         self, tmp_path: Path, files: dict[str, None]
     ) -> None:
-        """What it does not name would be loaded unseen."""
+        """A file that it does not list would be loaded unverified."""
         folder = publish_step(tmp_path, 8)
         reseal(folder, files={name: describe(folder / name) for name in files})
         with pytest.raises(DamagedCheckpoint, match="state"):
             verify(folder)
 
     def test_a_manifest_nested_without_end_is_damaged(self, folder: Path) -> None:
-        """Python's parser gives up with an error that is no ValueError."""
+        """Python's parser gives up with an error that is not a ValueError."""
         (folder / "manifest.json").write_text("[" * 100_000)
         with pytest.raises(DamagedCheckpoint, match="RecursionError"):
             verify(folder)
@@ -1028,7 +1028,7 @@ class TestWhatOnlyContentBetrays:
     def test_code_in_a_checkpoint_is_refused_and_not_run(
         self, tmp_path: Path, name: str
     ) -> None:
-        """The user reads which folder to move away, not a traceback that tells to trust it."""
+        """The user learns which folder to move, instead of torch's advice to trust the file."""
         cfg = small_run(tmp_path / "run", checkpoint_every_steps=1)
         run(cfg, sinks=[StopAt(4)])
         newest = tmp_path / "run/checkpoints/step-00000004"
@@ -1045,7 +1045,7 @@ class TestStorage:
     def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The run would begin again at step 0, beside its own checkpoints."""
+        """The run would start over at step 0, next to its own checkpoints."""
         publish_step(tmp_path, 8)
 
         def denied(*_: Any) -> None:
@@ -1057,7 +1057,7 @@ class TestStorage:
             published_steps(tmp_path)
 
     def test_a_full_disk_is_an_error_of_files(self, tmp_path: Path) -> None:
-        """torch reports it as a RuntimeError about a position: a traceback for its user."""
+        """torch reports it as a RuntimeError about a position, which would be a traceback."""
         writer = writer_of(tmp_path)
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
@@ -1071,7 +1071,7 @@ class TestStorage:
     def test_an_error_of_the_device_is_not_blamed_on_the_disk(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Exit code 2 would tell a supervisor not to start again."""
+        """Exit code 2 would tell a supervisor not to restart the job."""
 
         def lost(*_: Any) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -1083,7 +1083,7 @@ class TestStorage:
     def test_a_checkpoint_that_is_a_link_goes_and_leaves_what_it_links_to(
         self, tmp_path: Path
     ) -> None:
-        """A user has moved it to another disk; each later save would fail."""
+        """A user may move one to another disk; if it can't be deleted, later saves fail."""
         elsewhere = publish_step(tmp_path, 8).rename(tmp_path / "elsewhere")
         (tmp_path / "step-00000008").symlink_to(elsewhere)
         publish_step(tmp_path, 9)
@@ -1093,7 +1093,7 @@ class TestStorage:
         assert (elsewhere / "state.pt").is_file()
 
     def test_a_line_that_a_full_disk_took_half_of_is_completed(self, tmp_path: Path) -> None:
-        """The next line would continue it, and both steps be lost to the audit."""
+        """The next line would be glued to it, and the audit would lose both steps."""
 
         class NearlyFull:
             def __init__(self, file: Any) -> None:
@@ -1115,7 +1115,7 @@ class TestStorage:
     def test_a_log_that_cannot_be_written_ends_the_run_with_a_message(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str
     ) -> None:
-        """An error raised by one rank alone leaves its peers to a broken connection."""
+        """If one rank raises alone, its peers see only a broken connection."""
         calls, original = [], getattr(module, name)
 
         def failing(*arguments: Any, **fields: Any) -> None:

@@ -29,7 +29,7 @@ class TestCheck:
     def test_exit_codes_and_verdicts_are_those_of_the_notebook(
         self, tmp_path: Path, capfd: Capture
     ) -> None:
-        """An editor shows what the exit code says."""
+        """An editor goes by the exit code."""
         file = tmp_path / "attempt.py"
         file.write_text(DRILL.blank)
         assert main(["check", ID, str(file)]) == 1
@@ -65,7 +65,7 @@ class TestCheck:
     def test_a_file_that_is_not_python_is_a_crash_with_its_line(
         self, tmp_path: Path, capfd: Capture
     ) -> None:
-        """It is what was typed; the line is what helps."""
+        """A syntax error is part of the attempt, and the line is what helps."""
         file = tmp_path / "attempt.py"
         file.write_text("def train(:\n")
         assert main(["check", ID, str(file)]) == 1
@@ -130,7 +130,7 @@ class TestCommands:
         assert "usage: python -m rehearsal" in capsys.readouterr().err
 
     def test_list_has_a_line_for_each_drill(self, capsys: Capture) -> None:
-        """What is not listed is not found."""
+        """A drill that is not listed is never found."""
         assert main(["list"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line.split()[0] for line in lines] == [drill.id for drill in drills()]
@@ -157,7 +157,7 @@ class TestCommands:
 
     @pytest.mark.ranks
     def test_it_runs_as_a_module(self) -> None:
-        """-m starts differently from a call of main."""
+        """-m starts differently from a call to main."""
         run = run_program("-m", "rehearsal", "hint", "nothing")
         assert run.returncode == 2
         assert run.stderr.startswith("rehearsal: 'nothing': no such drill.")
@@ -167,7 +167,7 @@ class TestSelftest:
     def test_a_wrong_judgment_is_shown_and_exits_with_1(
         self, capsys: Capture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A score is no use without the text that was misjudged."""
+        """A score is useless without the text that was misjudged."""
 
         def run(drill: object) -> list[selftest.Row]:
             good = Verdict(drill=ID, status="passed", seconds=0.5)
@@ -211,7 +211,7 @@ class TestDocs:
                 assert miss.code in {**drill.codes, **ENGINE_FINDINGS.codes}, miss
 
     def test_the_engine_lists_each_code_that_it_finds_and_no_other(self) -> None:
-        """A code without a meaning is noise, and a meaning without a code is a promise."""
+        """A code without a meaning is noise; a meaning without a code is an empty promise."""
         found = set()
         for path in (ROOT / "rehearsal" / "grading").glob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
@@ -225,10 +225,10 @@ class TestDocs:
                     found.add(first.value)
         assert found == set(ENGINE_FINDINGS.codes)
 
-    def test_only_what_has_changed_is_judged_again(
+    def test_only_drills_that_have_changed_are_judged_again(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """All drills take minutes; a page that takes minutes is not kept current."""
+        """Judging all drills takes minutes, and nobody keeps a page current at that price."""
         judged: list[str] = []
 
         def run(drill: object) -> list[selftest.Row]:
@@ -249,7 +249,7 @@ class TestDocs:
     def test_what_was_judged_before_an_interruption_is_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A page over all drills takes minutes, and is interrupted."""
+        """The whole page takes minutes, so somebody will interrupt it."""
         other, said = dataclasses.replace(DRILL, id="other"), list[str]()
 
         def run(drill: Drill) -> list[selftest.Row]:

@@ -1,4 +1,4 @@
-"""What happens on one rank is known to all: they stop, skip or save in the same step."""
+"""All ranks learn what happens on one: they stop, skip or save in the same step."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TestOneRankFails:
 
     @pytest.mark.parametrize("is_async", [False, True])
     def test_a_save_that_fails_is_raised_on_all(self, tmp_path: Path, is_async: bool) -> None:
-        """A save that fails in silence is found out at the next crash."""
+        """A save that fails silently is discovered at the next crash."""
         cfg = small(tmp_path, async_checkpoint=is_async)
         results = start(cfg, 2, partial(fail_save, 6))
         assert codes_of(results) == [2, 2]
@@ -73,10 +73,10 @@ class TestOneRankFails:
         assert finish(cfg, 2)["step"] == 26
         assert audit_run(tmp_path).status == "proved"
 
-    def test_a_save_beside_the_training_that_fails_stops_it_before_the_next(
+    def test_a_failed_async_save_stops_the_run_before_the_next_save(
         self, tmp_path: Path
     ) -> None:
-        """Until then nothing is kept, however far away the next save is."""
+        """Until then nothing is saved, however far away the next save is."""
         cfg = small(tmp_path, async_checkpoint=True, checkpoint_every_steps=10)
         prepare = partial(both, partial(fail_save, 10), slow_steps)
         results = start(cfg, 2, prepare)
@@ -85,13 +85,13 @@ class TestOneRankFails:
         assert 10 <= trained[-1] < 13, "the next save is after step 13, at the epoch's end"
 
     def test_no_checkpoint_of_a_step_that_a_ledger_lacks(self, tmp_path: Path) -> None:
-        """Killed then, the run would go on from a step of which nobody knows the samples."""
+        """After a kill, the run would resume from a step whose samples nobody knows."""
         results = start(small(tmp_path), 2, partial(lose_a_line, 1, 3))
         assert codes_of(results) == [2, 2]
         assert list((tmp_path / "checkpoints").iterdir()) == []
 
     def test_the_last_save_fails_and_the_job_says_so(self, tmp_path: Path) -> None:
-        """An exit that does not wait for the save reports a checkpoint that is not there."""
+        """An exit that does not wait for the save reports a checkpoint that never existed."""
         cfg = small(tmp_path, async_checkpoint=True)
         results = start(cfg, 2, partial(fail_save, 26))
         assert codes_of(results) == [2, 2]
@@ -99,7 +99,7 @@ class TestOneRankFails:
     def test_a_save_in_flight_is_finished_before_an_error_ends_the_rank(
         self, tmp_path: Path
     ) -> None:
-        """A snapshot that was taken is work that was kept; to drop it trains it again."""
+        """A snapshot that is dropped is work that has to be trained again."""
         prepare = partial(both, partial(slow_saves, 1.0), partial(poison_step, 0, 4))
         results = start(small(tmp_path, async_checkpoint=True), 1, prepare)
         assert results[0].exitcode == 2
@@ -160,7 +160,7 @@ def count_syncs(folder: Path) -> None:
 
 class TestSync:
     def test_gradients_are_reduced_once_a_step(self, tmp_path: Path) -> None:
-        """With accumulation the others add up locally; each more is traffic for nothing."""
+        """With accumulation, gradients add up locally; each extra sync is wasted traffic."""
         cfg = small(tmp_path / "run", grad_accum_steps=3, dataset_size=50, max_epochs=1)
         results = start(cfg, 2, partial(count_syncs, tmp_path))
         assert codes_of(results) == [0, 0]
@@ -171,7 +171,7 @@ class TestSync:
 
 
 def swap_the_samples() -> None:
-    """Have the loader deliver other samples than the order says, as a broken cache does."""
+    """Have the loader deliver different samples than the order says, as a broken cache does."""
 
     def swap(_: int, batches: list[Any]) -> None:
         batches[:] = [batch._replace(samples=batch.samples + 1000) for batch in batches]
@@ -181,7 +181,7 @@ def swap_the_samples() -> None:
 
 class TestLedger:
     def test_it_says_what_was_trained_and_not_what_was_planned(self, tmp_path: Path) -> None:
-        """A ledger of the plan proves every run, whatever it has trained."""
+        """A ledger of the plan would prove every run, whatever it trained."""
         cfg = small(tmp_path, dataset_size=50, max_epochs=1)
         assert start(cfg, 1, swap_the_samples)[0].exitcode == 0
         trained = [
@@ -192,8 +192,8 @@ class TestLedger:
 
 
 class TestRandomStreams:
-    def test_each_rank_draws_dropout_of_its_own(self, tmp_path: Path) -> None:
-        """Alike on all ranks, the samples of a step share their masks (D13)."""
+    def test_each_rank_draws_its_own_dropout(self, tmp_path: Path) -> None:
+        """With the same stream on all ranks, samples of a step share their masks."""
         finish(small(tmp_path, dropout=0.2, dataset_size=50, max_epochs=1), 2)
         newest = max((tmp_path / "checkpoints").iterdir())
         first, second = (torch.load(newest / f"rng-rank-{rank}.pt") for rank in (0, 1))
@@ -204,7 +204,7 @@ class TestNonFinite:
     def test_a_nan_on_one_rank_stops_all_and_reaches_no_checkpoint(
         self, tmp_path: Path
     ) -> None:
-        """NaN weights saved as the newest checkpoint make every restart worthless (D16)."""
+        """If NaN weights are saved as the newest checkpoint, every restart is worthless."""
         results = start(small(tmp_path, log_every=100), 2, partial(poison_step, 1, 5))
         assert codes_of(results) == [2, 2]
         assert all("step 5: loss nan" in result.failure.message for result in results)
@@ -213,8 +213,10 @@ class TestNonFinite:
         model = torch.load(newest / "state.pt", weights_only=True)["model"]
         assert all(tensor.isfinite().all() for tensor in model.values())
 
-    def test_skip_withholds_the_update_on_all_ranks_and_goes_on(self, tmp_path: Path) -> None:
-        """Ranks that skip different updates hold different weights from then on."""
+    def test_skip_withholds_the_update_on_all_ranks_and_training_continues(
+        self, tmp_path: Path
+    ) -> None:
+        """Ranks that skip different updates have different weights from then on."""
         results = start(small(tmp_path, on_nonfinite="skip"), 2, partial(poison_step, 1, 5))
         assert codes_of(results) == [0, 0]
         assert len({result.answer["weights_sha256"] for result in results}) == 1
@@ -231,7 +233,7 @@ class TestNonFinite:
 
     @pytest.mark.parametrize("amp", ["bf16", "fp16"])
     def test_reduced_precision_runs_and_resumes(self, tmp_path: Path, amp: str) -> None:
-        """A scaler that starts anew after a resume trains other steps than it would have."""
+        """A scaler that starts over after a resume skips different steps."""
         straight = finish(small(tmp_path / "straight", amp=amp), 2)
         cfg = small(tmp_path / "killed", amp=amp)
         start(cfg, 2, partial(kill, 0, 8))
@@ -250,7 +252,7 @@ class TestLocalRanks:
         assert [process.exitcode for process in workers.processes] == [-9, -9]
         assert list(tmp_path.glob("workers-*")) == []
 
-    def test_an_answer_that_does_not_travel_is_told(self) -> None:
+    def test_an_answer_that_does_not_pickle_is_reported(self) -> None:
         """Without a traceback it would look like a kill."""
         (result,) = LocalRanks(partial(iter, []), 1).wait(60.0)
         assert result.exitcode == 0
@@ -261,7 +263,7 @@ class TestLocalRanks:
 
 class TestSigterm:
     def test_sigterm_to_one_rank_saves_the_next_step_and_ends_all(self, tmp_path: Path) -> None:
-        """A preempted job that does not save loses the work since the last checkpoint (D17)."""
+        """A preempted job that does not save loses the work since the last checkpoint."""
         rare = {"checkpoint_every_steps": 10_000}
         straight = finish(small(tmp_path / "straight", **rare), 2)
         cfg = small(tmp_path / "preempted", **rare)
@@ -294,7 +296,7 @@ def count_wrappers(folder: Path) -> None:
 
 class TestCleanup:
     def test_no_wrapper_outlives_the_group(self, tmp_path: Path) -> None:
-        """It would keep gloo's threads, which abort one rank in fifteen after the end (D27)."""
+        """It would keep gloo's threads alive, which abort one rank in fifteen at exit."""
         results = start(small(tmp_path / "run"), 2, partial(count_wrappers, tmp_path))
         assert codes_of(results) == [0, 0]
         assert [(tmp_path / f"wrappers-{rank}").read_text() for rank in (0, 1)] == ["0 ", "0 "]
@@ -302,7 +304,7 @@ class TestCleanup:
 
 class TestLogs:
     def test_every_rank_logs_the_mean_over_the_global_batch(self, tmp_path: Path) -> None:
-        """Rank 0's own loss hides what the other ranks' samples do (D25)."""
+        """Rank 0's own loss hides what happens on the other ranks' samples."""
         finish(small(tmp_path), 2)
         losses = [
             [line["loss"] for line in lines(tmp_path, "logs", rank) if "loss" in line]
@@ -314,7 +316,7 @@ class TestLogs:
         assert losses[0][-1] == pytest.approx(alone["loss"], rel=1e-4)
 
     def test_phases_cover_the_step_on_every_rank(self, tmp_path: Path) -> None:
-        """Time that no phase shows cannot be found by whoever looks for it (D14)."""
+        """You can't find time that no phase shows."""
         finish(
             small(tmp_path, hidden_dim=512, num_layers=3, micro_batch_size=32, log_every=5), 2
         )

@@ -145,14 +145,14 @@ class TestBounds:
     def test_a_value_outside_its_bounds_is_refused(
         self, name: str, value: Any, rule: str
     ) -> None:
-        """A wrong setting that is found after an hour has cost an hour."""
+        """A wrong setting that is found after an hour costs an hour."""
         flag = flag_name(name)
         with pytest.raises(UserError, match=f"^{flag} .*: must be {rule}.* Set {flag} to"):
             TrainConfig(**{name: value})
 
     @pytest.mark.parametrize(("name", "value"), ACCEPTED)
     def test_a_value_on_its_bound_is_accepted(self, name: str, value: Any) -> None:
-        """A bound that is off by one refuses what its message allows."""
+        """A bound that is off by one refuses a value that its own message allows."""
         assert getattr(TrainConfig(**{name: value}), name) == value
 
     def test_each_field_has_a_value_that_is_refused(self) -> None:
@@ -180,7 +180,7 @@ class TestBounds:
     def test_settings_that_contradict_each_other_are_refused(
         self, changes: dict[str, Any], found: str
     ) -> None:
-        """torch would say so later, in terms of tensors, on every rank."""
+        """torch would complain later, in terms of tensors, on every rank."""
         with pytest.raises(UserError, match=f"{found}.*Choose a width"):
             TrainConfig(data="tokens:file", **changes)
         assert TrainConfig(data="toy", **changes)
@@ -194,7 +194,7 @@ class TestBounds:
         assert TrainConfig(warmup_steps=9, decay_steps=10)
 
     def test_a_message_is_short_and_names_the_value(self) -> None:
-        """A wall of text is not read."""
+        """Nobody reads a wall of text."""
         for name, value, _ in REFUSED:
             with pytest.raises(UserError) as refusal:
                 TrainConfig(**{name: value})
@@ -202,7 +202,7 @@ class TestBounds:
             assert len(message) < 300, message
             assert repr(value) in message
 
-    def test_a_setting_cannot_be_changed_or_misspelt_afterwards(self) -> None:
+    def test_a_setting_cannot_be_changed_or_misspelled_after_construction(self) -> None:
         """A change after the checks would never be checked."""
         cfg = TrainConfig()
         with pytest.raises(FrozenInstanceError):
@@ -220,7 +220,7 @@ class TestGlobalBatch:
         assert cfg.global_batch_size == 192
 
     def test_pinned_it_is_that_number_at_any_world_size(self) -> None:
-        """A batch that grows with the machines is another training."""
+        """A batch that grows with the number of machines trains differently."""
         for world_size in (1, 2, 3, 5):
             cfg = TrainConfig(world_size=world_size, pinned_global_batch_size=32)
             assert cfg.global_batch_size == 32
@@ -228,8 +228,8 @@ class TestGlobalBatch:
 
 class TestDigest:
     @pytest.mark.ranks
-    def test_it_is_equal_in_processes_with_other_hash_seeds(self) -> None:
-        """hash() of a str differs per process: every restart would look like another config."""
+    def test_it_is_equal_in_processes_with_different_hash_seeds(self) -> None:
+        """hash() of a str differs per process: every restart would look like a new config."""
         code = (
             "from trainer_core.config import TrainConfig; "
             "print(TrainConfig(data='digits', seed=3).digest())"
@@ -250,14 +250,14 @@ class TestDigest:
         assert len(bytes.fromhex(digests[0])) == 32
 
     @pytest.mark.parametrize("name", OPERATION)
-    def test_what_leaves_the_training_alone_leaves_it_alone(self, name: str) -> None:
-        """A run that moves to another disk is the same run."""
+    def test_a_field_without_effect_on_the_training_does_not_change_it(self, name: str) -> None:
+        """A run that moves to another disk is still the same run."""
         changed = TrainConfig(**{name: OPERATION[name]})
         assert getattr(changed, name) != getattr(TrainConfig(), name)
         assert changed.digest() == TrainConfig().digest()
 
-    def test_how_the_global_batch_is_cut_leaves_it_alone(self) -> None:
-        """Twice the machines with half the micro-batch train the same."""
+    def test_how_the_global_batch_is_split_does_not_change_it(self) -> None:
+        """Twice the machines with half the micro-batch train the same thing."""
         cuts = [(64, 1, 1), (16, 4, 1), (16, 2, 2), (8, 1, 8)]
         digests = {
             TrainConfig(micro_batch_size=b, grad_accum_steps=a, world_size=w).digest()
@@ -268,21 +268,21 @@ class TestDigest:
         }
         assert len(digests) == 1
 
-    def test_the_path_of_the_tokens_leaves_it_alone(self) -> None:
-        """The same file on another disk is the same data; its fingerprint tells."""
+    def test_the_path_of_the_tokens_does_not_change_it(self) -> None:
+        """The same file on another disk is the same data; its fingerprint says so."""
         here, there = TrainConfig(data="tokens:/a/x.bin"), TrainConfig(data="tokens:/b/x.bin")
         assert here.digest() == there.digest()
 
     @pytest.mark.parametrize("name", DEFINING)
-    def test_what_changes_the_training_changes_it(self, name: str) -> None:
-        """Two trainings under one digest cannot be told apart afterwards."""
+    def test_a_field_that_changes_the_training_changes_it(self, name: str) -> None:
+        """Two different trainings with one digest can't be told apart later."""
         assert TrainConfig(**{name: DEFINING[name]}).digest() != TrainConfig().digest()
 
     def test_each_field_is_known_to_define_the_training_or_not(self) -> None:
-        """A field that nobody thought about would be left out in silence."""
+        """A field that nobody thought about would silently be left out."""
         names = [field.name for field in fields(TrainConfig)]
         assert sorted([*DEFINING, *OPERATION]) == sorted(names)
 
     def test_a_whole_number_and_its_float_are_the_same_setting(self) -> None:
-        """The command line makes 1.0 of it, a notebook 1: one run under two digests."""
+        """The command line gives 1.0, a notebook 1: one run would have two digests."""
         assert TrainConfig(learning_rate=1).digest() == TrainConfig(learning_rate=1.0).digest()

@@ -1,4 +1,4 @@
-"""Which rank trains which sample when: for any ranks, workers and place to resume from."""
+"""Which rank trains which sample when, for any ranks, workers and place to resume."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class TestStepSchedule:
         assert schedule.slots(steps) == (1, 0, min(batch, n))
 
     def test_a_place_far_ahead_costs_no_more_than_the_first(self) -> None:
-        """Skipping samples one by one takes minutes at the scale at which runs are killed."""
+        """Skipping samples one by one takes minutes at the scale of real runs."""
         schedule = StepSchedule(10**12, 1024, 1)
         assert schedule.slots(10**8) == (0, 1024 * 10**8, 1024 * 10**8 + 1024)
         micro_batches = sampler_of(schedule, micro=512).micro_batches(10**8)
@@ -185,8 +185,8 @@ class TestDealing:
             assert len(flat(micro_batches)) == (rank == 0)
 
     @pytest.mark.parametrize("batch", [1000, 65_536, 70_000, 140_000])
-    def test_blocks_of_the_order_do_not_show(self, batch: int) -> None:
-        """A step across the end of a cached block would get another block's samples."""
+    def test_a_step_may_cross_blocks_of_the_order(self, batch: int) -> None:
+        """A step across the end of a cached block could get another block's samples."""
         schedule = StepSchedule(140_001, batch, 2)
         sampler = sampler_of(schedule, micro=batch, rank=3, world_size=16)
         steps = schedule.total_steps
@@ -234,7 +234,7 @@ class TestPosition:
             assert list(resumed) == whole[position * 2 :]
 
     def test_an_epoch_end_is_neither_repeated_nor_skipped(self) -> None:
-        """Both natural repairs of the handbook's sampler train an epoch again, or none."""
+        """Both obvious fixes to the handbook's sampler train an epoch twice, or not at all."""
         schedule = StepSchedule(10, 4, 2)
         at_the_end = list(sampler_of(schedule, micro=4, position=3))
         assert {key.epoch for keys in at_the_end for key in keys} == {1}
@@ -242,7 +242,7 @@ class TestPosition:
         assert list(sampler_of(schedule, micro=4, position=6)) == []
 
     def test_the_length_is_what_is_left(self) -> None:
-        """A progress bar that forgets the resume ends at half its length."""
+        """A progress bar that ignores the resume stops halfway."""
         cfg = TrainConfig(dataset_size=100, micro_batch_size=4, grad_accum_steps=2)
         for position in (0, 3, 38, 39):
             sampler, loader = loader_of(cfg, position)
@@ -274,7 +274,7 @@ class TestLoader:
                 assert all(map(torch.equal, ours, theirs)), num_workers
 
     def test_it_draws_nothing_from_the_global_random_stream(self) -> None:
-        """A loader's base seed shifts the dropout of every run that was resumed once more."""
+        """Drawing a base seed for the loader would shift the dropout of every resumed run."""
         _, loader = loader_of(TrainConfig(dataset_size=64, input_noise=0.5))
         torch.manual_seed(1)
         before = torch.get_rng_state()
@@ -309,8 +309,8 @@ class TestNoise:
             assert torch.equal(alone.inputs[1], together.inputs[row])
             assert alone.targets[1] == together.targets[row]
 
-    def test_each_seed_epoch_and_sample_has_noise_of_its_own(self) -> None:
-        """The same noise every epoch is no augmentation."""
+    def test_each_seed_epoch_and_sample_has_its_own_noise(self) -> None:
+        """The same noise in every epoch is not augmentation."""
         clean = ToyClassificationDataset(100, 16).inputs
         visits = [(3, 2, 5), (4, 2, 5), (3, 3, 5), (3, 2, 6), (2, 3, 5), (5, 2, 3)]
         noises = [
@@ -359,14 +359,14 @@ class TestToy:
         assert ToyClassificationDataset(50, 32).fingerprint == one.fingerprint
 
     def test_what_does_not_fit_in_memory_is_refused(self) -> None:
-        """The kernel would kill a rank without a word."""
+        """The operating system would kill a rank without a message."""
         with pytest.raises(UserError, match=r"--dataset-size 100000000 .*8 GiB.*tokens:PATH"):
             build_dataset(TrainConfig(dataset_size=100_000_000))
 
 
 class TestDigits:
     def test_they_are_those_of_scikit_learn(self) -> None:
-        """A column off by one trains on labels as pixels."""
+        """If the columns are off by one, labels are trained on as pixels."""
         sklearn = pytest.importorskip("sklearn.datasets")
         bunch, ours = sklearn.load_digits(), build_dataset(TrainConfig(data="digits"))
         assert (len(ours), ours.num_classes) == (1797, 10)
@@ -425,7 +425,7 @@ class TestLoaderWorkers:
     )
     @pytest.mark.parametrize("signals", ["hit", "spared"])
     def test_they_outlive_a_sigterm_but_not_their_process(self, signals: str) -> None:
-        """An iterator that was left behind must not make the interpreter wait at its end."""
+        """An abandoned iterator must not make the interpreter wait at exit."""
         run = subprocess.run(
             [sys.executable, "-c", ABANDON, signals],
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
@@ -442,7 +442,7 @@ class TestLoaderWorkers:
         sys.platform != "linux", reason="not checked: signals to loader workers"
     )
     def test_they_do_not_outlive_a_killed_process(self) -> None:
-        """They hold its sockets: the other ranks would wait for a peer that is dead."""
+        """They keep its sockets open, so the other ranks would wait for a dead peer."""
         with Program("-c", ABANDON, "killed") as job:
             assert job.wait(60) == -9
             pids = job.stdout.split()
@@ -456,7 +456,7 @@ class TestLoaderWorkers:
         sys.platform != "linux", reason="not checked: signals to loader workers"
     )
     def test_one_whose_process_died_before_it_could_ask_ends_itself(self) -> None:
-        """The kernel tells of a later death only."""
+        """The operating system reports only a death that comes later."""
         script = (
             "import multiprocessing, os, types\n"
             "from trainer_core.datasets import exit_with_parent\n"
@@ -510,7 +510,7 @@ class TestTokens:
     def test_a_file_of_odd_length_or_too_short_is_refused(
         self, tmp_path: Path, size: int
     ) -> None:
-        """Half a token at the end means that the file was cut, or is not of uint16."""
+        """Half a token at the end means the file was truncated, or isn't uint16."""
         path = tmp_path / "x.bin"
         path.write_bytes(bytes(size))
         with pytest.raises(UserError, match=rf"x.bin: {size} bytes.*two bytes each.*8 \+ 1"):
@@ -525,7 +525,7 @@ class TestTokens:
     def test_a_token_outside_the_vocabulary_is_refused_by_its_number(
         self, tmp_path: Path
     ) -> None:
-        """On CUDA an index that is too high is a device assert that names nothing."""
+        """On CUDA an index that is too high fails a device assert that names nothing."""
         tokens = write_tokens(tmp_path / "x.bin", 100)
         tokens[50] = 256
         tokens.tofile(tmp_path / "x.bin")
@@ -546,7 +546,7 @@ class TestTokens:
         assert torch.equal(copy.batch([3, 7])[0], source.batch([3, 7])[0])
 
     def test_a_file_of_8_gib_is_not_read_into_memory(self, tmp_path: Path) -> None:
-        """Any size is the promise; each rank holding a copy breaks it."""
+        """We promise any file size; a copy in every rank would break that."""
         path = tmp_path / "big.bin"
         with path.open("wb") as file:
             file.truncate(2**33)  # sparse: takes no space
@@ -569,12 +569,12 @@ class TestIdentity:
             plan_steps(cfg, build_dataset(cfg))
 
     def test_fewer_samples_than_there_are_take_the_first_ones(self) -> None:
-        """The plan's n, not the file's, decides the order."""
+        """The order depends on the plan's n, not the file's."""
         cfg = TrainConfig(data="digits", dataset_size=100)
         assert plan_steps(cfg, build_dataset(cfg)) == StepSchedule(100, 16, 3)
 
     def test_the_fingerprint_follows_the_content(self, tmp_path: Path) -> None:
-        """A resume on other data would call two trainings one run."""
+        """A resume on different data would pass two trainings off as one run."""
         inputs, targets = torch.arange(12.0).reshape(4, 3), torch.arange(4)
         changed = inputs.clone()
         changed[2, 1] += 1
@@ -595,7 +595,7 @@ class TestIdentity:
     def test_the_fingerprint_of_a_token_file_follows_its_content(
         self, tmp_path: Path, count: int, where: int
     ) -> None:
-        """A file that was written anew under the same name is another dataset."""
+        """A file rewritten under the same name is a different dataset."""
         path = tmp_path / "x.bin"
         tokens = write_tokens(path, count)
         before = build_dataset(tokens_of(path)).fingerprint

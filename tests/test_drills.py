@@ -23,7 +23,7 @@ class TestForm:
         assert 20 <= len(re.findall(r"\S*\w\S*", drill.brief)) <= 250
 
     def test_the_brief_has_its_parts_in_order(self, drill: Drill) -> None:
-        """Somebody with a clock running looks for the task where it was last time."""
+        """With a clock running, you look for the task where it was last time."""
         parts = ["**Situation.**", "**Task.**", "**What must hold**", "\n- "]
         places = [drill.brief.find(part) for part in parts]
         assert places == sorted(places)
@@ -36,31 +36,31 @@ class TestForm:
         assert drill.hints[0].rstrip().endswith("?")
 
     def test_there_are_enough_near_misses_and_designs(self, drill: Drill) -> None:
-        """A grader that knows one solution refuses the second good one."""
+        """A grader that knows only one solution refuses the next good one."""
         assert len(drill.near_misses()) >= 8
         assert len(drill.solutions()) >= 3
         texts = [miss.text for miss in drill.near_misses()] + list(drill.solutions().values())
         assert len(set(texts)) == len(texts)
 
     def test_codes_are_listed_and_each_has_a_near_miss(self, drill: Drill) -> None:
-        """A code that is not listed is not stable; one that nothing provokes may not work."""
+        """An unlisted code is not stable, and a code that nothing provokes may not work."""
         provoked = {miss.code for miss in drill.near_misses()}
         assert provoked - {*ENGINE_FINDINGS.codes} == set(drill.codes)
         assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code) for code in drill.codes)
 
-    def test_the_needed_names_stand_in_every_text(self, drill: Drill) -> None:
+    def test_the_needed_names_are_in_every_text(self, drill: Drill) -> None:
         """A blank without a needed name cannot be filled in."""
         for text in (drill.blank, *drill.solutions().values()):
             assert set(drill.needs) <= names_bound(text)
 
     def test_a_narration_says_all_four(self, drill: Drill) -> None:
-        """What is rehearsed is also what is said."""
+        """You rehearse what you say as well as what you type."""
         assert all(len(text.split()) >= 5 for text in drill.narration)
         assert drill.narration.follow_up.rstrip().endswith("?")
         assert drill.deeper.rstrip().endswith("?")
 
     def test_what_is_spoken_is_short(self, drill: Drill) -> None:
-        """Somebody says it while typing."""
+        """You say it while you type."""
         assert all(len(text.split()) <= 45 for text in (*drill.narration, drill.deeper))
 
 
@@ -73,7 +73,7 @@ def test_a_renamed_code_leads_to_a_code_of_today() -> None:
 
 @pytest.mark.ranks
 @each_drill
-def test_the_grader_judges_its_texts_as_it_must(
+def test_the_grader_judges_its_texts_correctly(
     drill: Drill, pytestconfig: pytest.Config
 ) -> None:
     """A grader that nobody has graded accepts half of the wrong answers.

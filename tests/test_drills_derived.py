@@ -79,7 +79,7 @@ def outline(node: Definition) -> dict[str, str]:
 @each_cell
 class TestCells:
     def test_a_solution_is_the_walkthroughs_text(self, drill: Drill) -> None:
-        """Who compares the two must find one text; a drifted one teaches a cell of the past."""
+        """If the two drift apart, the drill teaches a cell that no longer exists."""
         own, left_out = trainers_own(drill), table_of(drill).get("left_out", [])
         repeated = {
             name: node
@@ -114,7 +114,7 @@ class TestCells:
             }
 
     def test_a_blank_gives_no_body_away(self, drill: Drill) -> None:
-        """What is given away is not rehearsed."""
+        """Nobody rehearses what the blank already contains."""
         found = dict(functions(drill.blank))
         assert found
         for name, node in found.items():
@@ -124,14 +124,14 @@ class TestCells:
     def test_a_blank_runs_as_it_stands(
         self, drill: Drill, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One that imports a module of the past fails before anything is typed."""
+        """A blank that imports a module that is gone fails before anything is typed."""
         module = ModuleType("blank")
         monkeypatch.setitem(sys.modules, "blank", module)  # where a dataclass looks for it
         exec(compile(drill.blank, "blank.py", "exec", dont_inherit=True), vars(module))
         assert set(drill.needs) <= set(vars(module))
 
     def test_nothing_is_imported_from_the_cell_itself(self, drill: Drill) -> None:
-        """It would be the answer."""
+        """That import would be the answer."""
         cell = f"trainer_core.{drill.id.removeprefix('cell_')}"
         for text in (drill.blank, drill.solution):
             nodes = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom)]
@@ -139,7 +139,7 @@ class TestCells:
             assert cell not in {node.module for node in nodes}
 
     def test_a_derived_text_says_so_to_its_editor_only(self, drill: Drill) -> None:
-        """An edit of it would be lost; but in a learner's cell the line would be noise."""
+        """An edit of the file would be lost; in a learner's cell, the line would be noise."""
         for file, shown in (("blank.py", drill.blank), ("solution.py", drill.solution)):
             mark, _, rest = (drill.folder / file).read_text().partition("\n")
             assert mark.startswith(MARK)
@@ -177,7 +177,7 @@ class TestDrift:
     def test_a_changed_cell_fails_the_check_with_a_diff(
         self, project: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Otherwise the drill goes on teaching the cell as it was."""
+        """Otherwise the drill keeps teaching the cell as it was."""
         old = "return self.steps_per_epoch * self.max_epochs"
         edit(project / "trainer_core/data.py", old, f"{old} + 0")
         assert sync.main(["check"], root=project) == 1
@@ -205,7 +205,7 @@ class TestDrift:
             assert MARK not in path.read_text()  # a note to editors, not to learners
 
     def test_an_edited_solution_fails_the_check(self, project: Path) -> None:
-        """It is not the place for an edit: the next build would drop it."""
+        """It is the wrong place for an edit: the next build would drop it."""
         solution = project / "rehearsal/drills/cell_model/solution.py"
         edit(solution, "nn.GELU()", "nn.ReLU()")
         (problem,) = sync.check(project)
@@ -360,7 +360,7 @@ class TestDerive:
             ("asked_for", {}, "uses (Thing|helper) of trainer_core.cell"),
         ],
     )
-    def test_what_is_not_there_is_refused(
+    def test_a_name_that_does_not_exist_is_refused(
         self, package: Path, names: str, table: dict[str, Any], message: str
     ) -> None:
         """A misspelled member would stay in the blank, and nobody would notice."""

@@ -101,7 +101,7 @@ class TestJobs:
         assert shown[2][0] - shown[0][0] > 0.3
 
     def test_a_line_without_end_is_cut(self) -> None:
-        """A notebook that is sent a megabyte in one line stops answering."""
+        """A notebook that gets a megabyte in one line stops responding."""
         shown: list[str] = []
 
         def body(_: RankContext) -> None:
@@ -126,7 +126,7 @@ class TestJobs:
         assert report.output.splitlines()[-1] == str(output.OUTPUT_SHOWN - 1)
 
     def test_collectives_are_recorded_including_ddps(self) -> None:
-        """A grader that sees only Python's calls takes DDP for a program without any."""
+        """To a grader that sees only Python's calls, DDP issues no collectives at all."""
 
         def body(context: RankContext) -> None:
             context.init_group()
@@ -142,7 +142,7 @@ class TestJobs:
     def test_a_job_whose_ranks_are_stuck_meeting_runs_once_more(
         self, tmp_path: Path, stalls: int
     ) -> None:
-        """Gloo may stall while it connects; that is no verdict on the learner's code."""
+        """Gloo may stall while it connects; that says nothing about the learner's code."""
         tries, shown = tmp_path / "tries", list[str]()
 
         def body(context: RankContext) -> list[str]:
@@ -169,7 +169,7 @@ class TestJobs:
 
     @pytest.mark.parametrize("hangs", [False, True])
     def test_the_deadline_counts_from_the_meeting(self, hangs: bool) -> None:
-        """Ranks that met late were reported as hung while they worked."""
+        """Ranks that met late would be reported as hung while they work."""
         shown: list[str] = []
 
         def hang() -> None:
@@ -202,7 +202,7 @@ class TestJobs:
             assert [c["name"] for c in report.collectives] == ["all_reduce"]
 
     def test_each_collective_is_recorded_once(self) -> None:
-        """At the deadline, and at an end just after it: bytes would count double."""
+        """Recorded at the deadline and again at the end, bytes would count twice."""
 
         def body(context: RankContext) -> None:
             context.init_group()
@@ -213,8 +213,8 @@ class TestJobs:
         for report in run_ranks(body, world_size=2):
             assert [c["bytes"] for c in report.collectives] == [4, 8]
 
-    def test_what_holds_a_context_can_be_copied_and_pickled(self) -> None:
-        """An average of the weights begins with a copy of the model, which holds it."""
+    def test_an_object_with_a_context_can_be_copied_and_pickled(self) -> None:
+        """Averaging weights starts with a copy of the model, whose hooks have the context."""
 
         def body(context: RankContext) -> int:
             context.init_group()
@@ -235,10 +235,10 @@ class TestJobs:
             ([["joining"], ["joining"]], [None, 1], False),  # one has left the other
         ],
     )
-    def test_being_stuck_while_meeting_is_told_apart_from_other_hangs(
+    def test_being_stuck_while_meeting_differs_from_other_hangs(
         self, events: list[list[str]], exitcodes: list[int | None], stands: bool
     ) -> None:
-        """Running the learner's own hang again doubles the wait for the verdict."""
+        """Rerunning the learner's own hang would double the wait for the verdict."""
         reports = [
             RankReport(rank=rank, exitcode=code, events=[{"kind": kind} for kind in kinds])
             for rank, (kinds, code) in enumerate(zip(events, exitcodes, strict=True))
@@ -246,7 +246,7 @@ class TestJobs:
         assert ranks.stuck_while_meeting(reports) is stands
 
     def test_ranks_get_the_environment_that_torchrun_sets(self) -> None:
-        """Code that reads RANK must run here as under torchrun."""
+        """Code that reads RANK must run here as it does under torchrun."""
 
         def body(context: RankContext) -> list[str]:
             names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "RES_OPTIONS")
@@ -258,7 +258,7 @@ class TestJobs:
         assert answers == [["0", "0", "2", "2", resolver], ["1", "1", "2", "2", resolver]]
 
     def test_a_wrapper_that_outlives_its_group_hangs_no_rank(self) -> None:
-        """Torch hangs there one time in four; a verdict must not depend on chance."""
+        """torch hangs there one time in four; a verdict must not depend on chance."""
 
         def body(context: RankContext) -> None:
             dist.init_process_group("gloo")
@@ -318,7 +318,7 @@ class TestFaults:
         assert (len(spared.of("asked")), len(asked.of("asked"))) == (0, 1)
 
     def test_a_stopped_rank_is_reported_at_the_deadline(self) -> None:
-        """A rank that is stopped cannot say so."""
+        """A stopped rank can't report itself."""
         fault = Fault(rank=0, at="optimizer_step", count=1, signal="STOP")
         began = time.monotonic()
         stopped, waiting = self.steps(fault, deadline_s=1.0)
@@ -328,7 +328,7 @@ class TestFaults:
 
     @pytest.mark.parametrize("opens", [False, True])
     def test_a_torn_save_leaves_half_a_file(self, tmp_path: Path, opens: bool) -> None:
-        """A resume that trusts the newest file must meet one that a crash has cut."""
+        """A resume that trusts the newest file must run into one that a crash truncated."""
 
         def body(context: RankContext) -> None:
             context.arm()
@@ -347,7 +347,7 @@ class TestFaults:
         assert cut.stat().st_size == whole.stat().st_size // 2
 
     def test_both_ways_to_sync_a_file_are_recorded(self, tmp_path: Path) -> None:
-        """fdatasync makes a file durable as fsync does; a grader must not ask for the other."""
+        """fdatasync makes a file durable, as fsync does; a grader must accept both."""
 
         def body(context: RankContext) -> None:
             context.arm()
@@ -471,7 +471,7 @@ class TestHostile:
 
     @pytest.mark.parametrize("body", [hog, hog_in_c, deadlock])
     def test_the_stack_names_the_line(self, body: Callable[[RankContext], Any]) -> None:
-        """Hung, without where, is no diagnosis; a loop that keeps the GIL has a stack too."""
+        """A hang without a place is no diagnosis; a loop that keeps the GIL has a stack too."""
         for report in run_ranks(body, world_size=2, deadline_s=0.7):
             assert f"in {body.__name__}" in report.stacks
             assert "/rehearsal/" not in report.stacks
@@ -500,7 +500,7 @@ class TestServer:
     def test_a_server_that_cannot_start_is_an_error_not_a_verdict(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A killed server is the learner's doing; this one is the machine's."""
+        """A killed server is the learner's fault; one that can't start is the machine's."""
         ranks.shut_down()
         monkeypatch.setattr(sys, "executable", "/bin/false")
         with pytest.raises(RuntimeError, match="cannot be started"):
@@ -544,7 +544,7 @@ class TestServer:
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
 
     def test_ranks_die_with_a_killed_caller(self, tmp_path: Path) -> None:
-        """An endless loop must not keep both cores busy for nobody."""
+        """An endless loop must not keep both cores busy after everybody has gone."""
         script = tmp_path / "kernel.py"
         script.write_text(
             textwrap.dedent(
@@ -579,7 +579,7 @@ class TestServer:
         assert not any(map(is_alive, pids))
 
     def test_jobs_of_two_threads_take_turns(self) -> None:
-        """Two at a time would share the clock, and their messages."""
+        """Two at a time would share the clock and receive each other's messages."""
         answers: list[Any] = []
 
         def check() -> None:

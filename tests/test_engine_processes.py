@@ -26,7 +26,7 @@ def until_it_is(state: str, pid: int) -> None:
 
 
 def test_a_process_is_seen_asleep_stopped_a_zombie_and_gone() -> None:
-    """A matrix that takes a zombie for a living process waits for it forever."""
+    """If a zombie counts as alive, the fault matrix waits for it forever."""
     child = subprocess.Popen(["sleep", "60"], start_new_session=True)
     until_it_is("S", child.pid)
     stat = stat_of(child.pid)
@@ -48,7 +48,7 @@ def test_a_process_is_seen_asleep_stopped_a_zombie_and_gone() -> None:
 
 
 def test_a_name_with_parentheses_and_spaces_moves_no_field(tmp_path: Path) -> None:
-    """A process may call itself anything; its parent is then read from the wrong place."""
+    """A process may have any name; a naive parser then reads the wrong field as parent."""
     odd = tmp_path / "a) R 1 1 (b"
     odd.symlink_to("/bin/sleep")
     child = subprocess.Popen([odd, "60"])
@@ -77,7 +77,7 @@ def test_threads_below_a_process_are_those_of_its_descendants_only() -> None:
 
 
 def test_nothing_else_in_rehearsal_reads_a_stat_file() -> None:
-    """Each copy of the parser meets the odd names of processes on its own."""
+    """Each copy of the parser would have to handle odd process names by itself."""
     reads = re.compile(r"""/stat["']|["']stat["']""")
     paths = [p for folder in ("rehearsal", "scripts") for p in (ROOT / folder).rglob("*.py")]
     found = [p.relative_to(ROOT) for p in paths if reads.search(p.read_text("utf-8"))]

@@ -126,7 +126,7 @@ class TestRecipes:
         assert subprocess.run(lint, cwd=copy).returncode == 0
 
     def test_every_recipe_is_followed(self) -> None:
-        """One that no test names would rot unseen."""
+        """A recipe that no test follows would rot unnoticed."""
         marks = self.test_a_recipe_works_as_it_is_printed.pytestmark  # type: ignore[attr-defined]
         (values,) = [mark.args[1] for mark in marks if mark.name == "parametrize"]
         assert list(recipes()) == [heading for heading, _ in values]
@@ -146,7 +146,7 @@ def recorded_in(path: Path) -> Iterator[tuple[str, set[str]]]:
 
 class TestEvents:
     def test_the_table_has_what_engine_grading_and_kit_record(self) -> None:
-        """A kind that nobody documents is recorded twice; one that is gone is waited for."""
+        """Undocumented kinds get recorded twice, and graders wait for kinds that are gone."""
         found: dict[str, set[str]] = {}
         for room in ("engine", "grading", "kit"):
             for path in sorted((ROOT / "rehearsal" / room).rglob("*.py")):
@@ -196,7 +196,7 @@ def test_a_diff_shows_the_sources_of_notebooks_not_the_notebooks() -> None:
 
 class TestNew:
     def test_it_writes_a_folder_and_fills_in_the_name(self, tmp_path: Path) -> None:
-        """A placeholder that is left would be read aloud in the brief."""
+        """A placeholder that is left in would show up in the brief."""
         folder = new_drill.create("shard_the_sampler", tmp_path)
         assert folder == tmp_path / "shard_the_sampler"
         files = {path.name: path.read_text() for path in folder.iterdir()}
@@ -215,7 +215,7 @@ class TestNew:
         assert [path.name for path in (tmp_path / "mine").iterdir()] == ["grader.py"]
 
     def test_a_former_id_is_taken_as_well(self, tmp_path: Path) -> None:
-        """It is an alias of today's drill, which would then be unreachable under it."""
+        """The alias would no longer lead to today's drill."""
         former, today = next(iter(former_ids().items()))
         (tmp_path / today).mkdir()
         with pytest.raises(new_drill.BadName, match=f"{former!r} is taken: .*{today} exists"):
@@ -243,7 +243,7 @@ class TestNew:
         assert list(tmp_path.iterdir()) == []
 
     def test_outside_a_clone_it_says_so(self, tmp_path: Path) -> None:
-        """An installed package is no place for somebody's work."""
+        """An installed package is the wrong place for somebody's work."""
         with pytest.raises(new_drill.BadName, match="in a clone"):
             new_drill.create("shard_it", tmp_path / "missing")
 
@@ -277,7 +277,7 @@ def unknown_names(code: str, known: dict[str, Any]) -> set[str]:
 
 class TestExamples:
     def test_the_scenario_judges(self) -> None:
-        """It is what the author of a grader copies first."""
+        """The author of a grader copies it first."""
         names: dict[str, Any] = {"Scenario": Scenario, "Finding": Finding}
         exec(example_in(Scenario), names)
         (scenario,) = names["SCENARIOS"]
@@ -286,13 +286,13 @@ class TestExamples:
         (finding,) = scenario.judge([wrong], {})
         assert finding.found == "rank 0 returned 3.0, not 2.0"
 
-    def test_the_faults_are_faults(self) -> None:
+    def test_the_examples_are_faults(self) -> None:
         """Somebody copies them into a scenario."""
         for line in example_in(Fault).splitlines():
             assert isinstance(eval(line, {"Fault": Fault}), Fault)
 
     def test_the_sink_takes_events(self) -> None:
-        """It is what the author of an exporter copies first."""
+        """The author of an exporter copies it first."""
         posted: list[str] = []
         given: dict[str, Any] = {}
         names = {"post": posted.append, "cfg": None, "run": lambda _, **kw: given.update(kw)}
@@ -304,7 +304,7 @@ class TestExamples:
         assert posted == ["step 7: rank 1 is stuck"]
 
     def test_the_fault_group_uses_names_that_exist(self) -> None:
-        """Run as it is, it takes seconds; a name that was renamed is how it rots."""
+        """Running it takes seconds, and it would rot by a rename."""
         code = "from __future__ import annotations\n" + example_in(matrix)
         known = {**vars(breaks), **vars(jobs), **vars(matrix), "Iterator": Iterator}
         assert "yield leave" in code
@@ -326,7 +326,7 @@ class TestExamples:
         assert eval(call, names) == eval(expected)
 
     def test_a_body_gets_what_its_example_uses(self) -> None:
-        """An attribute of a context that is gone breaks each body that copied it."""
+        """If a context loses an attribute, every body that copied the example breaks."""
         code = example_in(RankContext)
         used = set(re.findall(r"context\.(\w+)", code))
         has = set(vars(RankContext)) | {"rank", "world_size", "folder"}

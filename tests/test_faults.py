@@ -289,7 +289,7 @@ class TestStorage:
         assert "did not refuse" in bench.put_away(run_dir, result).problem
 
     def test_a_disk_that_was_never_slow_is_reported(self, bench: Bench) -> None:
-        """A trainer that called fsync in some other way would pass untested."""
+        """A trainer that calls fsync in some other way would pass untested."""
         slow = next(f for f in storage.failures(bench) if f.fault == "a slow disk")
         run_dir = bench.root / "storage" / "run"
         survives(bench.put_away(run_dir, storage.fail(bench, slow, run_dir)), slow.fault)

@@ -45,7 +45,7 @@ def survived(each: Try) -> None:
 
 
 def test_a_chain_of_world_sizes_trains_each_sample_once(bench: Bench) -> None:
-    """Machines come and go within an epoch; the order of the rest must not change (D9)."""
+    """Machines come and go within an epoch; the order of the rest must not change."""
     rng = random.Random(3)
     survived(chain(bench, rng, draw_plan(rng), {"num_workers": 1}, [2, 3, 1, 4]))
 
@@ -66,7 +66,7 @@ KINDS = {case.fault: case for case in cases(random.Random(5))}
     ],
 )
 def test_a_fault_of_one_rank_costs_no_sample(bench: Bench, fault: str) -> None:
-    """A rank that fails alone leaves the others hanging, or a checkpoint of half a step."""
+    """A rank that fails alone leaves the others hanging, or half a checkpoint."""
     survived(meet(bench, KINDS[fault]))
 
 
@@ -80,7 +80,7 @@ class Ended:
         return "".join(self.texts) if rank is None else self.texts[rank]
 
 
-def test_one_rank_that_raises_is_told_apart_from_all_that_raise(tmp_path: Path) -> None:
+def test_one_rank_raising_alone_differs_from_all_ranks_raising(tmp_path: Path) -> None:
     """Alone, it ends the others by a lost connection or not at all."""
     alone: Any = Ended(tmp_path, "lost connection", "a bug")
     both: Any = Ended(tmp_path, "[rank 1/2] a bug", "a bug")

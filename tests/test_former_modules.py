@@ -23,8 +23,8 @@ def test_an_attempt_of_an_earlier_version_still_passes(path: Path) -> None:
 
 class TestNames:
     @pytest.mark.parametrize("former", former_modules.MOVED)
-    def test_today_has_each_module(self, former: str) -> None:
-        """An alias that leads nowhere fails where nobody looks: in the learner's import."""
+    def test_each_alias_leads_to_a_module_of_today(self, former: str) -> None:
+        """An alias that leads nowhere fails where nobody tests: in the learner's import."""
         for module in former_modules.MOVED[former]:
             importlib.import_module(f"trainer_core.{module}")
 

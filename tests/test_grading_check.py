@@ -245,20 +245,20 @@ class TestBadInput:
             grade(name, {})
 
     def test_a_wrong_signature_is_shown_next_to_the_expected_one(self) -> None:
-        """Unexpected keyword argument, from inside the grader, helps nobody."""
+        """An "unexpected keyword argument" from inside the grader helps nobody."""
         verdict = grade(DRILL, names_of("def train(model, data):\n    return 1\n"))
         (finding,) = verdict.findings
         assert (verdict.status, finding.code) == ("wrong", "wrong-signature")
         assert "takes (model, data)" in finding.found
         assert load(DRILL).needs["train"] in finding.found
 
-    def test_a_needed_name_that_is_no_function_is_a_wrong_signature(self) -> None:
+    def test_a_needed_name_that_is_not_a_function_is_a_wrong_signature(self) -> None:
         """train = 3 is a slip, not a crash."""
         verdict = grade(DRILL, {"train": 3})
         assert verdict.findings[0].code == "wrong-signature"
         assert "is a int" in verdict.findings[0].found
 
-    def test_what_cannot_travel_is_named(self) -> None:
+    def test_an_object_that_cannot_be_pickled_is_named(self) -> None:
         """Locks and open files do not pickle."""
         text = (
             "import threading\nlock = threading.Lock()\n"
@@ -306,7 +306,7 @@ class TestBadInput:
 
 class TestPieces:
     def test_blanks_are_recognized_without_calling_them(self) -> None:
-        """A blank that is called may need what is not there yet."""
+        """Calling a blank may need things that do not exist yet."""
         names = names_of(
             "def f(x):\n    'doc'\n    raise NotImplementedError\n"
             "class C:\n    def a(self): raise NotImplementedError\n"
@@ -332,16 +332,16 @@ class TestPieces:
         ],
     )
     def test_a_signature_fits_if_the_call_would_work(self, text: str, fits: bool) -> None:
-        """Other names and further defaults are the learner's own affair."""
+        """Other parameter names and further defaults are up to the learner."""
         assert (mismatch_of(names_of(text)["f"], "(x, y, *, c)") == "") is fits
 
     def test_a_need_that_passes_settings_on_asks_for_no_third_argument(self) -> None:
-        """**settings in the expected signature is no positional argument."""
+        """**settings in the expected signature is not a positional argument."""
         names = names_of("def f(path, **settings): ...")
         assert mismatch_of(names["f"], "(path, **settings)") == ""
 
     def test_the_first_cause_is_reported_not_its_echo(self) -> None:
-        """Connection closed by peer, on rank 0, for a bug on rank 1."""
+        """For a bug on rank 1, rank 0 reports only a closed connection."""
         gloo = Failure(
             kind="RuntimeError", message="[gloo/transport/tcp/pair.cc] closed", traceback=""
         )
@@ -390,7 +390,7 @@ class TestPieces:
         assert "a &lt; b" in verdict._repr_html_()
 
     def test_a_signal_other_than_the_faults_is_a_crash(self) -> None:
-        """A segfault, or a kill of the rank to be spared, is no part of the experiment."""
+        """A segfault, or a kill of the wrong rank, is not part of the experiment."""
         fault = Fault(rank=1, at="optimizer_step", count=1)
         scenario = Scenario(name="s", body=lambda *_: None, judge=lambda *_: [], fault=fault)
         spared = RankReport(rank=0, exitcode=0, has_answer=True)

@@ -32,7 +32,7 @@ Edge = tuple[str, str]
 
 
 def is_learners(path: Path) -> bool:
-    """Whether a file is a text that is judged, not code of ours."""
+    """Whether a file is a text that gets judged, not our own code."""
     return path.stem in ("blank", "solution") or path.stem.startswith("other_")
 
 
@@ -50,7 +50,7 @@ def modules() -> dict[str, Path]:
 
 
 def nodes_of(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that only a type checker executes."""
+    """All nodes except those that only a type checker executes."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -79,7 +79,7 @@ def imports_of(module: str) -> frozenset[str]:
 
 @cache
 def ours_in(module: str) -> frozenset[str]:
-    """Modules of the house that a module imports."""
+    """Our modules that a module imports."""
     found = set[str]()
     for name in imports_of(module):
         if name == "rehearsal":
@@ -94,7 +94,7 @@ def room_of(module: str) -> str:
 
 
 def reached_from(module: str) -> set[str]:
-    """All modules of the house that come with an import of one, and itself."""
+    """All of our modules that importing this one imports, itself included."""
     reached, waiting = set[str](), [module]
     while waiting:
         name = waiting.pop()
@@ -153,7 +153,7 @@ class TestJudges:
 
     @pytest.mark.ranks
     def test_importing_them_leaves_torch_out(self) -> None:
-        """What the text of an import does not show: an import by name, or by a package."""
+        """Reading the imports misses one that happens by name, or in a package."""
         names = [f"rehearsal.{name}" for room in WITHOUT_TORCH for name in in_room(room)]
         assert len(names) > 6
         loaded = modules_loaded_by(f"import {', '.join(names)}")
@@ -161,7 +161,7 @@ class TestJudges:
         assert not loaded & {"torch", "numpy"}
 
     def test_observers_and_judges_do_not_know_each_other(self) -> None:
-        """One runs in a rank and one here: only what is recorded passes between them."""
+        """One runs in a rank, the other here; only records pass between them."""
         for module in in_room("kit.observe"):
             assert not ours_in(module) & set(in_room("kit.judge")), module
             assert "rehearsal.grading.verdict.Finding" not in imports_of(module), module
@@ -179,7 +179,7 @@ def folders() -> list[str]:
 class TestDrillFolders:
     @pytest.mark.parametrize("folder", folders())
     def test_a_folder_is_complete(self, folder: str) -> None:
-        """A change in one drill would change what another one accepts."""
+        """Otherwise a change in one drill could change what another one accepts."""
         for module in in_room(f"drills.{folder}"):
             others = ours_in(module) - set(in_room(f"drills.{folder}"))
             assert not [name for name in others if room_of(name) == "drills"], module
@@ -188,8 +188,8 @@ class TestDrillFolders:
             )
 
     @pytest.mark.parametrize("folder", folders())
-    def test_what_lies_beside_a_grader_observes_or_judges(self, folder: str) -> None:
-        """The grader itself has both sides; a module with both cannot be read as either."""
+    def test_a_module_next_to_a_grader_observes_or_judges(self, folder: str) -> None:
+        """Only the grader has both sides; a module with both can't be read as either."""
         observers = {*in_room("kit.observe"), "engine.rank"}
         for module in in_room(f"drills.{folder}"):
             if module.endswith(".grader"):
@@ -201,7 +201,7 @@ class TestDrillFolders:
             assert not (observes and judges), module
 
     def test_each_file_has_a_reader(self) -> None:
-        """A module that no grader imports is judged by nobody."""
+        """A module that no grader imports is dead code."""
         for folder in folders():
             read = reached_from(f"drills.{folder}.grader")
             unread = set(in_room(f"drills.{folder}")) - read - {f"drills.{folder}"}
@@ -241,7 +241,7 @@ def names_of_ranks(tree: ast.Module) -> set[str]:
 class TestGraders:
     @pytest.mark.parametrize("folder", folders())
     def test_its_judges_touch_no_tensor(self, folder: str) -> None:
-        """A verdict is a function of what was recorded, and can be given again from it."""
+        """A verdict is a function of what was recorded, so it can be reproduced from that."""
         path = DRILLS / folder / "grader.py"
         tree = ast.parse(path.read_text("utf-8"))
         forbidden = names_of_ranks(tree)
@@ -306,7 +306,7 @@ def used_by(folder: str) -> set[tuple[str, str]]:
 
 class TestSharedKit:
     def test_each_name_serves_two_drills(self) -> None:
-        """What one drill needs lies with it; what is shared for later is read for nothing."""
+        """What only one drill needs belongs in its folder, where its reader looks for it."""
         users = {folder: used_by(folder) for folder in folders()}
         lonely = {}
         for pair in definitions():
@@ -316,13 +316,13 @@ class TestSharedKit:
         assert lonely == {}
 
     def test_a_name_has_one_meaning(self) -> None:
-        """Two helpers of one name are told apart by nobody who reads a grader."""
+        """Nobody who reads a grader can tell two helpers of one name apart."""
         names = [name for _, name in definitions() if not name.startswith("_")]
         shared = {"CODES"}  # of each module its own, as in a grader
         assert sorted({n for n in names if names.count(n) > 1} - shared) == []
 
     def test_no_grader_defines_what_the_kit_has(self) -> None:
-        """A second one drifts from the first."""
+        """A second copy drifts from the first."""
         kit = {name for _, name in definitions() if not name.startswith("_")} - {"CODES"}
         again = set()
         for folder in folders():

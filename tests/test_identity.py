@@ -52,7 +52,7 @@ def config_that_reads(name: str) -> TrainConfig:
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind == "identity"])
 def test_changing_an_identity_field_is_refused_by_its_flag(name: str) -> None:
-    """A field that the identity forgets lets a resume load weights that it can't use."""
+    """If the identity forgets a field, a resume loads weights that it can't use."""
     cfg = config_that_reads(name)
     ours, theirs = identity_of(changed(cfg, name)), identity_of(cfg)
     with pytest.raises(UserError, match=f"Use {flag_name(name)} "):
@@ -80,7 +80,7 @@ def test_how_the_batch_is_split_counts_only_by_its_size(name: str) -> None:
 
 @pytest.mark.parametrize("data", ["toy", "digits"])
 def test_a_field_that_this_data_does_not_read_is_not_part_of_it(data: str) -> None:
-    """A flag without effect must not end a run."""
+    """A flag without effect must not stop a run."""
     cfg = TrainConfig(data=data)
     assert identity_of(changed(cfg, "num_heads")) == identity_of(cfg)
 

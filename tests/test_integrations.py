@@ -1,4 +1,4 @@
-"""The stand-ins keep their protocols; exporters show what a run measures, and end with it."""
+"""Stand-ins follow their protocols; exporters show what a run measures, and end with it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     ],
 )
 def test_each_stand_in_has_the_methods_of_its_protocol(protocol: type, stand_in: type) -> None:
-    """Whoever replaces a stand-in by the real thing has only the protocol to go by."""
+    """To replace a stand-in with the real thing, the protocol is all you have to go by."""
     methods = {name: m for name, m in vars(protocol).items() if inspect.isfunction(m)}
     methods = {name: m for name, m in methods.items() if not name.startswith("_")}
     assert methods
@@ -77,7 +77,7 @@ def test_each_stand_in_has_the_methods_of_its_protocol(protocol: type, stand_in:
 
 
 def train_listed(cfg: TrainConfig, port: int) -> dict[str, Any]:
-    """Train as one process of two hosts, started by nobody that torch knows."""
+    """Train as one process of two hosts, started by something that torch doesn't know."""
     index = int(os.environ["RANK"])
     torchruns = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE")
     for name in (*torchruns, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT"):
@@ -90,7 +90,7 @@ def train_listed(cfg: TrainConfig, port: int) -> dict[str, Any]:
 
 class TestBootstrap:
     def test_every_rank_is_taken_once_and_all_meet_at_the_first_host(self) -> None:
-        """Two processes with one rank wait for a third that never comes."""
+        """If two processes have the same rank, the job waits forever for the missing one."""
         hosts = ["a", "b", "c"]
         worlds = [
             HostListBootstrap(hosts, 2, h, at, 4).world() for h in range(3) for at in (0, 1)
@@ -109,7 +109,7 @@ class TestBootstrap:
 
 
 class Failing(FolderStore):
-    """A store that is gone after some objects."""
+    """A store that fails after some objects."""
 
     left = 2
 
@@ -130,7 +130,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 class TestObjectStore:
     def test_an_object_is_written_once(self, tmp_path: Path) -> None:
-        """A pointer that a late upload moves back would lose what was trained since."""
+        """If a late upload moved the pointer back, everything trained since would be lost."""
         store = FolderStore(tmp_path)
         assert store.put_if_absent("a/b", b"first")
         assert not store.put_if_absent("a/b", b"second")
@@ -138,7 +138,7 @@ class TestObjectStore:
         assert store.keys("") == ["a/b"]
 
     def test_of_many_writers_one_wins_and_all_others_know(self, tmp_path: Path) -> None:
-        """Two uploads that both believe to be the published one agree on nothing."""
+        """Two uploads that both think they are the published one agree on nothing."""
         store = FolderStore(tmp_path)
         contents = [bytes([i]) * 100_000 for i in range(16)]
         with ThreadPoolExecutor(16) as pool:
@@ -146,8 +146,8 @@ class TestObjectStore:
         assert stored.count(True) == 1
         assert store.get("key") == contents[stored.index(True)]
 
-    def test_a_put_that_is_cut_is_no_key(self, tmp_path: Path) -> None:
-        """Half an object under a name of its own is still half an object."""
+    def test_an_interrupted_put_leaves_no_key(self, tmp_path: Path) -> None:
+        """Half an object under its own name is still half an object."""
         store = FolderStore(tmp_path)
 
         def cut(*_: Any) -> None:
@@ -168,10 +168,10 @@ class TestObjectStore:
         assert store.keys("b/1") == ["b/10"]
         assert store.keys("c") == []
 
-    def test_a_run_goes_on_from_the_store_on_another_disk(
+    def test_a_run_resumes_from_the_store_on_another_disk(
         self, tmp_path: Path, trained: Path
     ) -> None:
-        """A checkpoint that dies with its node is none."""
+        """A checkpoint that dies with its node is useless."""
         store = FolderStore(tmp_path / "store")
         for folder in (trained / "checkpoints").glob("step-*"):
             assert upload_checkpoint(store, folder)
@@ -185,7 +185,7 @@ class TestObjectStore:
         assert resumed["weights_sha256"] == straight["weights_sha256"]
 
     def test_the_newest_is_the_highest_number(self, tmp_path: Path) -> None:
-        """As text, step-99999999 comes after step-100000000 (D20)."""
+        """As text, step-99999999 comes after step-100000000."""
         store = FolderStore(tmp_path / "store")
         for step in ("step-99999999", "step-100000000", "step-00000120"):
             (tmp_path / step).mkdir()
@@ -200,10 +200,10 @@ class TestObjectStore:
         assert download_newest(FolderStore(tmp_path / "store"), tmp_path / "here") is None
         assert not (tmp_path / "here").exists()
 
-    def test_an_upload_that_is_cut_shows_nothing_and_spoils_nothing(
+    def test_an_interrupted_upload_shows_nothing_and_breaks_nothing(
         self, tmp_path: Path
     ) -> None:
-        """Half of one upload and half of the next make a checkpoint that nobody saved."""
+        """Half of one upload and half of the next add up to a checkpoint that nobody saved."""
         store, folder = FolderStore(tmp_path / "store"), tmp_path / "step-00000003"
         folder.mkdir()
         for content in ("first", "second"):
@@ -219,10 +219,10 @@ class TestObjectStore:
         assert there is not None
         assert files_of(there) == files_of(folder)
 
-    def test_a_download_that_is_cut_is_no_checkpoint(
+    def test_an_interrupted_download_is_not_a_checkpoint(
         self, tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Only whole folders are named step-...; half of one would refuse the next start."""
+        """Only complete folders are named step-...; half of one breaks the next start."""
         store, gets = FolderStore(tmp_path / "store"), []
         upload_checkpoint(store, trained / "checkpoints" / "step-00000026")
         get = FolderStore.get
@@ -241,7 +241,7 @@ class TestObjectStore:
         assert there is not None
         assert verify(there)["step"] == 26
 
-    def test_of_two_uploads_of_a_step_the_first_stays(self, tmp_path: Path) -> None:
+    def test_of_two_uploads_of_a_step_the_first_one_wins(self, tmp_path: Path) -> None:
         """A rank that comes back late must not replace what others have resumed from."""
         store, folder = FolderStore(tmp_path / "store"), tmp_path / "step-00000003"
         folder.mkdir()
@@ -261,7 +261,7 @@ def job_of(*codes: int | None) -> Callable[[], Any]:
 
 class TestScheduler:
     def test_a_job_is_known_by_its_id(self) -> None:
-        """An id that two jobs share restarts the wrong one."""
+        """If two jobs share an id, the wrong one gets restarted."""
         scheduler = LocalScheduler()
         first, second = scheduler.submit(job_of(1, 0)), scheduler.submit(job_of(3))
         assert (scheduler.exit_code(first), scheduler.exit_code(second)) == (1, 3)
@@ -279,10 +279,10 @@ class TestScheduler:
             ([None, 0], 0, None),  # still running
         ],
     )
-    def test_a_restart_is_made_only_where_it_may_help(
+    def test_a_job_is_restarted_only_if_that_can_help(
         self, codes: list[int | None], restarts: int, last: int | None
     ) -> None:
-        """A mistyped flag that is restarted all night holds the machines till morning."""
+        """Restarting a mistyped flag all night blocks the machines until morning."""
         scheduler = LocalScheduler()
         job_id = scheduler.submit(job_of(*codes))
         assert restart_while_useful(scheduler, job_id, max_restarts=4) == restarts
@@ -290,7 +290,7 @@ class TestScheduler:
 
     @pytest.mark.ranks
     def test_a_killed_run_is_restarted_to_its_end(self, tmp_path: Path) -> None:
-        """The exit code of a killed rank is none that forbids a restart."""
+        """The exit code of a killed rank must not forbid a restart."""
         kills = iter([partial(kill, 1, 5), partial(kill, 0, 9), None])
 
         def job() -> int:
@@ -317,7 +317,7 @@ def progress_of(records: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 class TestBuildExporters:
     def test_an_unknown_name_is_refused(self) -> None:
-        """A run of a week without the curves that were asked for."""
+        """A run of a week would end without the curves that were requested."""
         rule = "no such exporter, so its metrics would be lost"
         with pytest.raises(
             UserError, match=f"--export wandb: {rule}. Choose tensorboard or prometheus."
@@ -331,7 +331,7 @@ class TestBuildExporters:
     def test_a_missing_package_is_refused_before_the_first_step(
         self, monkeypatch: pytest.MonkeyPatch, name: str, package: str
     ) -> None:
-        """Found only at the first event, it would end a job that had begun to train."""
+        """Discovered only at the first event, it would end a job that is already training."""
         known = lambda wanted: None if wanted == package else object()  # noqa: E731
         monkeypatch.setattr(exporters.importlib.util, "find_spec", known)
         with pytest.raises(UserError) as error:
@@ -343,7 +343,7 @@ class TestBuildExporters:
     def test_the_sinks_come_in_the_order_of_the_names(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Each is asked for by itself; none brings the other."""
+        """Each is requested separately; none brings in the other."""
         monkeypatch.setattr(exporters.importlib.util, "find_spec", lambda _: object())
         sinks = build_exporters(["prometheus", "tensorboard", "prometheus"])
         assert [type(sink) for sink in sinks] == [
@@ -356,7 +356,7 @@ class TestBuildExporters:
 
 class TestNumbers:
     def test_they_are_those_of_the_event(self, records: list[Mapping[str, Any]]) -> None:
-        """A curve under the name of another measure."""
+        """A curve must not appear under another metric's name."""
         record = progress_of(records)[0]
         found = dict(numbers(record))
         for name in ("loss", "lr", "grad_norm", "samples_per_s", "skipped_steps"):
@@ -364,7 +364,7 @@ class TestNumbers:
         assert found == {f"{n}_ms": spent["p50"] for n, spent in record["phases"].items()}
         assert "data_wait_ms" in found
 
-    def test_a_loss_that_is_no_number_is_left_out(
+    def test_a_loss_that_is_not_a_number_is_left_out(
         self, records: list[Mapping[str, Any]]
     ) -> None:
         """The event has null for a NaN; as 0 it would look like the best loss ever."""
@@ -440,7 +440,7 @@ class TestPrometheus:
     def test_the_gauges_are_those_of_the_last_progress_event(
         self, records: list[Mapping[str, Any]], prometheus: PrometheusSink
     ) -> None:
-        """An alarm on a number that stopped moving hours ago."""
+        """Nobody wants an alert on a number from hours ago."""
         for record in progress_of(records):
             prometheus.emit({**record, "rank": 5, "local_rank": 1})
             expected = {"step": record["step"], **dict(numbers(record))}
@@ -451,7 +451,7 @@ class TestPrometheus:
     def test_it_listens_only_once_there_is_something_to_say(
         self, records: list[Mapping[str, Any]], prometheus: PrometheusSink
     ) -> None:
-        """A refused start would hold the port of the job beside it."""
+        """A refused start would take the port of the job next to it."""
         prometheus.emit({**records[0], "local_rank": 1})
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", PrometheusSink.FIRST_PORT + 1), 10)
@@ -459,7 +459,7 @@ class TestPrometheus:
     def test_close_frees_the_port(
         self, records: list[Mapping[str, Any]], prometheus: PrometheusSink
     ) -> None:
-        """A scraper would wait for an answer, and the next run in this kernel for the port."""
+        """Otherwise a scraper waits for an answer, and the next run for the port."""
         prometheus.emit({**progress_of(records)[0], "local_rank": 1})
         prometheus.close()
         with pytest.raises(ConnectionRefusedError):

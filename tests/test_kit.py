@@ -1,4 +1,4 @@
-"""What graders share: findings in order, counts of samples, ways to clip, answers closed."""
+"""What graders share: ordering findings, counting samples, ways to clip, closing answers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class TestClosedAnswers:
     def test_calling_one_is_recorded_and_raises(
         self, answer: types.ModuleType, name: str, call: Any
     ) -> None:
-        """Whoever calls the answer rehearses nothing, and may not notice it."""
+        """If you call the answer, you rehearse nothing, and you may not even notice."""
         held = getattr(answer, name)
         if name == "Net":
             held.size = vars(answer.Net)["size"]
@@ -112,7 +112,7 @@ class TestClosedAnswers:
         assert context.notes == [("answer", {"module": MODULE, "name": name})]
 
     def test_the_rest_of_the_module_stays_open(self, answer: types.ModuleType) -> None:
-        """A drill on one name leaves the others to be used."""
+        """A drill on one name may use the others."""
         context = Notebook()
         close_the_answer(context, MODULE, ["train_step"])  # type: ignore[arg-type]
         assert answer.helper() == "free to use"
@@ -124,7 +124,7 @@ class TestClosedAnswers:
             close_the_answer(Notebook(), MODULE, ["gone"])  # type: ignore[arg-type]
 
     def test_the_check_names_what_was_called(self) -> None:
-        """Found in any drill, whatever its own judge would say."""
+        """In any drill, and whatever its own judge says."""
         event = {"kind": "answer", "module": "trainer_core.train", "name": "train_step"}
         reports = [
             RankReport(rank=0, exitcode=0),
@@ -149,12 +149,12 @@ class TestFindings:
             table("unlisted", "")
 
     def test_every_common_finding_is_complete(self) -> None:
-        """An empty line under look helps nobody."""
+        """An empty `look` helps nobody."""
         for code in ENGINE_FINDINGS.codes:
             assert all(ENGINE_FINDINGS(code, "found"))
 
-    def test_the_first_part_that_finds_something_is_told(self) -> None:
-        """What follows from a cause is not another fault."""
+    def test_only_the_first_part_with_findings_is_reported(self) -> None:
+        """A consequence is not a second fault."""
         one, two, three = (Finding(code, "", "", "") for code in ("one", "two", "three"))
         assert list(first_of([], [one, two], [three])) == [one, two]
         assert list(first_of([], [])) == []
@@ -179,7 +179,7 @@ def rank(number: int, *steps: list[int], **facts: Any) -> RankReport:
 
 class TestCounts:
     def test_samples_that_come_too_often_or_too_rarely(self) -> None:
-        """Both may be wrong at once: each is needed by a judge of its own."""
+        """Both can happen together, and different judges need each of them."""
         assert miscounted([0, 1, 1, 3], 4) == ([1], [2])
         assert miscounted([0, 0, 1, 2, 2], 3, times=2) == ([], [1])
         assert miscounted([], 2) == ([], [0, 1])
@@ -219,13 +219,13 @@ class TestRestarts:
         return [finding.code for finding in judge([rank(0, *steps)], earlier)]
 
     def test_the_lineage_is_the_surviving_steps_and_the_restarts(self) -> None:
-        """The step after the checkpoint was trained by the dead attempt, and is gone."""
+        """The dead attempt trained the step after the checkpoint, so that step is gone."""
         assert self.codes([2, 3]) == []
         assert self.codes([0, 2]) == ["never-trained"]
         assert self.codes([2, 3, 1]) == ["trained-twice"]
 
     def test_a_fault_after_a_step_kills_one_rank_or_all(self) -> None:
-        """Written out in a dozen scenarios."""
+        """A dozen scenarios would otherwise spell it out."""
         assert Fault.after_step(3, rank=1) == Fault(rank=1, at="optimizer_step", count=3)
         assert Fault.after_step(3, rank=None).signal == "KILL"
 
@@ -242,7 +242,7 @@ class TestClipping:
         return found
 
     def test_the_right_one_is_the_mean_at_the_bound(self) -> None:
-        """It comes first: whatever else looks like it is right, too."""
+        """It comes first, so that a step that also fits another way still counts as right."""
         ways = self.ways(2.5)
         assert next(iter(ways)) == ""
         ((_, right),) = ways[""]
@@ -260,8 +260,8 @@ class TestClipping:
         assert norm(ways["clipped-per-rank"][1][1]) <= 2.5 + 1e-9
         assert {"clipped-per-micro-batch", "norm-of-norms"} <= set(ways)
 
-    def test_within_the_bound_only_scaling_up_is_another(self) -> None:
-        """A step that needs no clipping tells nothing about how it would be clipped."""
+    def test_within_the_bound_only_scaling_up_differs(self) -> None:
+        """A step that needs no clipping doesn't show how it would be clipped."""
         ways = self.ways(100.0)
         for code in ("", "not-clipped", "clipped-in-parts"):
             assert ways[code][0][1] == pytest.approx([3.0, 4.0])
@@ -283,7 +283,7 @@ class TestInRanks:
         assert len(files) > 10
         assert not [name for name in loaded if name.startswith("trainer_core")]
 
-    def test_formatting_a_stack_is_no_peek_at_the_drill(self) -> None:
+    def test_formatting_a_stack_is_not_a_peek_at_the_drill(self) -> None:
         """torch.manual_seed formats it, with the lines of the modules beside the grader."""
         text = load("instrument_performance").solution
         first = "    optimizer = torch.optim.SGD("

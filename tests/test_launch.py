@@ -119,7 +119,7 @@ class TestFlags:
         flags: str,
         message: str,
     ) -> None:
-        """A traceback says where the program was, not what the user can mend."""
+        """A traceback says where the program was, not what the user can fix."""
         if flags == "--device cuda" and __import__("torch").cuda.is_available():
             pytest.skip("a GPU is visible, so --device cuda is no mistake here")
         run_dir = tmp_path / "run"
@@ -131,23 +131,23 @@ class TestFlags:
         assert printed.out == ""
         assert not run_dir.exists(), "a refused start writes nothing"
 
-    def test_a_mistake_on_another_node_is_said_there(
+    def test_a_mistake_on_another_node_is_reported_there(
         self,
         launch: ModuleType,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """A flag may be wrong on one node only; its ranks would die without a word."""
+        """A flag may be wrong on one node only; its ranks would die without a message."""
         monkeypatch.setenv("RANK", "8")
         for local_rank, is_said in [("0", True), ("1", False)]:
             monkeypatch.setenv("LOCAL_RANK", local_rank)
             assert launch.main(["--datta", "toy"]) == 2
             assert ("The nearest is --data" in capsys.readouterr().err) == is_said
 
-    def test_settings_that_the_run_does_not_read_are_said(
+    def test_settings_that_the_run_does_not_read_are_reported(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Said, not refused: another --data or a pinned batch is one flag more on a command."""
+        """Not refused: a different --data, or a pinned batch, just makes another flag moot."""
         for flags, unread in [
             ("--data digits --seq-len 9", "--input-dim 8, --seq-len 9"),
             ("--num-heads 2 --vocab-size 9 --input-dim 9", "--num-heads 2, --vocab-size 9"),
@@ -167,7 +167,7 @@ class TestFlags:
     def test_a_token_file_of_odd_length_is_refused(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Half a token shifts every token behind it."""
+        """Half a token shifts every token after it."""
         path = tmp_path / "tokens.bin"
         path.write_bytes(bytes(1001))
         assert (
@@ -178,7 +178,7 @@ class TestFlags:
     def test_tokens_train_and_resume(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """The decoder is part of the same trainer, not a demo beside it."""
+        """The decoder is part of the trainer, not a separate demo."""
         path = tmp_path / "tokens.bin"
         np.tile(np.arange(50, dtype="<u2"), 100).tofile(path)
         flags = (
@@ -192,14 +192,14 @@ class TestFlags:
         assert audit_run(tmp_path / "run").status == "proved"
 
     @pytest.mark.parametrize("content", [b"{}", b"not json", b'{"config": 1}'])
-    def test_a_folder_of_something_else_is_left_alone(
+    def test_a_folder_that_is_not_a_run_is_left_alone(
         self,
         launch: ModuleType,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
         content: bytes,
     ) -> None:
-        """What a person keeps in a folder of that name would be overwritten."""
+        """Somebody's own files in a folder of that name would be overwritten."""
         (tmp_path / "config.json").write_bytes(content)
         assert launch.main(["--run-dir", str(tmp_path), *FLAGS.split()]) == 2
         assert "not written by this trainer" in capsys.readouterr().err
@@ -209,7 +209,7 @@ class TestFlags:
     def test_a_run_dir_that_is_a_file_is_refused(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """The message of mkdir does not say what to do."""
+        """mkdir's message doesn't say what to do."""
         (tmp_path / "file").write_text("mine")
         assert launch.main(["--run-dir", str(tmp_path / "file"), *FLAGS.split()]) == 2
         assert "Name a folder" in capsys.readouterr().err
@@ -229,14 +229,14 @@ class TestFlags:
         assert "format 99" in capsys.readouterr().err
         assert path.exists()
 
-    def test_start_over_goes_on_in_its_own_folder_after_a_restart(
+    def test_start_over_resumes_in_its_own_folder_after_a_restart(
         self,
         launch: ModuleType,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
-        """torchrun repeats the command at each restart; that must not begin again each time."""
+        """torchrun repeats the command at each restart; it must not start over each time."""
         command = ["--run-dir", str(tmp_path / "run"), *FLAGS.split(), "--start-over"]
         folders = []
         for job in (None, "first", "first", "second"):
@@ -247,10 +247,10 @@ class TestFlags:
             folders.append(Path(summary["run_dir"]).name)
         assert folders == ["run", "run-2", "run-2", "run-3"]
 
-    def test_start_over_goes_on_if_one_agent_of_the_first_start_is_left(
+    def test_start_over_resumes_if_one_agent_of_the_first_start_is_left(
         self, tmp_path: Path
     ) -> None:
-        """Rank 0 may come back on another node, because its own has died."""
+        """Rank 0 may come back on another node after its own has died."""
         from trainer_core.run_folder import choose_run_dir
 
         cfg = TrainConfig(run_dir=tmp_path / "run", start_over=True)
@@ -281,7 +281,7 @@ class TestRefusal:
     def test_the_wrapper_is_gone_before_the_group_is(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Kept alive by the error's frames, it hung when they went: in 5 of 12 tries (D27)."""
+        """Kept alive by the error's frames, it hung when they were freed: in 5 of 12 tries."""
         import trainer_core.launch as launch
 
         class Wrapper:
@@ -305,14 +305,14 @@ class TestRefusal:
 @pytest.mark.ranks
 class TestTorchrun:
     def test_four_ranks_exit_with_0_and_print_one_summary(self, tmp_path: Path) -> None:
-        """Ranks that abort while tearing down fail a job that has done its work (D27)."""
+        """Ranks that abort during shutdown fail a job that has done its work."""
         with Torchrun(config(tmp_path / "run"), 4) as job:
             assert job.wait() == 0, job.stderr
             (line,) = job.stdout.splitlines()
         assert json.loads(line)["status"] == "done"
 
     def test_a_rank_killed_three_times_is_restarted_three_times(self, tmp_path: Path) -> None:
-        """Restarted ranks that read keys of the dead attempt wait forever (D24)."""
+        """Restarted ranks that read the dead attempt's keys wait forever."""
         cfg = config(tmp_path / "run", max_epochs=12, checkpoint_every_steps=10)
         with Torchrun(cfg, 2, restarts=3) as job:
             for attempt, step in enumerate((15, 40, 65)):
@@ -324,7 +324,7 @@ class TestTorchrun:
         assert (report.status, report.attempts) == ("proved", 4)
 
     def test_sigterm_to_torchrun_saves_the_step(self, tmp_path: Path) -> None:
-        """A scheduler that reclaims the node sends SIGTERM and does not wait long (D17)."""
+        """A scheduler that reclaims the node sends SIGTERM and does not wait long."""
         cfg = config(tmp_path / "run", max_epochs=500, checkpoint_every_steps=1_000_000)
         with Torchrun(cfg, 2) as job:
             wait_for_step(cfg.run_dir, 30, rank=1)
@@ -372,7 +372,7 @@ class TestSigterm:
                 os.killpg(job.pid, 0)  # no loader worker has stayed behind
 
     def test_sigterm_before_the_training_changes_nothing(self, tmp_path: Path) -> None:
-        """143 makes a scheduler report a failure, but nothing has failed: nothing had begun.
+        """143 makes a scheduler report a failure, but nothing failed: nothing had started.
 
         In a real interpreter, because it is about the time before torch is imported.
         """
@@ -392,7 +392,7 @@ class TestSigterm:
     def test_sigterm_ends_a_rank_that_waits_for_its_peers(
         self, tmp_path: Path, rank: int
     ) -> None:
-        """torchrun ends the others when a rank dies, and waits 30 s for one that does not exit.
+        """torchrun stops the others when a rank dies, and waits 30 s for one that doesn't exit.
 
         It must not exit with 0 either: torchrun would take its part of the job for done.
         """
@@ -489,7 +489,7 @@ class TestMembership:
     def test_a_node_joins_and_dies_and_each_sample_is_trained_once(
         self, tmp_path: Path
     ) -> None:
-        """A job whose machines come and go would wait for them, or lose its place (D9)."""
+        """Otherwise a job whose machines come and go waits for them, or loses its place."""
         script = tmp_path / "pausing.py"
         script.write_text(PAUSING)
         cfg = config(tmp_path / "run", max_epochs=4, pinned_global_batch_size=8)

@@ -1,4 +1,4 @@
-"""Phases that add up, files that a kill cannot spoil, events that every reader can parse."""
+"""Phases that add up, files that a kill can't corrupt, events that every reader can parse."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TestPhases:
     def test_they_add_up_to_the_wall_time_of_the_step(
         self, clock: Callable[[float], None]
     ) -> None:
-        """In the handbook 85 % of a step's time is in no phase, the data wait among it."""
+        """In the handbook, 85% of a step's time is in no phase, the wait for data included."""
         timers = StepTimers(CPU)
         clock(1)  # before the first phase
         for _ in range(2):
@@ -101,7 +101,7 @@ class TestPhases:
     def test_the_sync_after_the_last_local_gradient_is_split_off(
         self, clock: Callable[[float], None]
     ) -> None:
-        """Billed as backward, a slow network looks like a slow model."""
+        """If it counts as backward, a slow network looks like a slow model."""
         timers, model = StepTimers(CPU), nn.Linear(2, 2)
         timers.watch_gradients(model)
         inputs = torch.ones(1, 2, requires_grad=True)
@@ -129,7 +129,9 @@ class TestPhases:
         ((_, spent, _),) = timers.read()
         assert (spent["grad_sync"], spent["backward"]) == pytest.approx((0, 10))
 
-    def test_the_events_lie_where_the_phases_were(self, clock: Callable[[float], None]) -> None:
+    def test_trace_events_are_where_the_phases_were(
+        self, clock: Callable[[float], None]
+    ) -> None:
         """A timeline of two ranks is only readable on one clock."""
         began = time.time()
         timers = StepTimers(CPU)
@@ -256,7 +258,7 @@ class TestDeviceTime:
         device: FakeDevice,
         log_every: int,
     ) -> None:
-        """The last step's event is recorded just before it is asked; it was always missing."""
+        """The last step's event is recorded just before it is queried, so it is easily lost."""
         queue_steps(monkeypatch, device, self.STEP_MS)
         events = self.events_of(tmp_path / "run", log_every)
         assert [event["step"] for event in events] == [*range(log_every, 10, log_every), 10]
@@ -359,7 +361,7 @@ class TestRunPhases:
         assert max(others) < self.DELAY_MS
 
     def test_the_named_phases_cover_nearly_the_whole_step(self, tmp_path: Path) -> None:
-        """What is in no phase cannot be found by looking at phases."""
+        """You can't find time in the phases that is in none of them."""
         phases = self.phases(
             tmp_path, input_dim=256, hidden_dim=1024, dataset_size=640, micro_batch_size=64
         )
@@ -369,7 +371,7 @@ class TestRunPhases:
 
 class TestSummary:
     def test_percentiles_are_those_of_the_steps(self) -> None:
-        """A mean hides that every twentieth step takes a second."""
+        """A mean hides that one step in twenty takes a second."""
         steps = [dict.fromkeys(PHASES, 0.0) | {"forward": float(ms)} for ms in range(101)]
         summary = summarize_timers(steps)
         assert list(summary) == list(PHASES)
@@ -393,7 +395,7 @@ def lines_of(path: Path) -> list[Any]:
 
 
 class TestJsonlSink:
-    def test_a_line_is_with_the_kernel_when_emit_returns(self, tmp_path: Path) -> None:
+    def test_the_operating_system_has_a_line_when_emit_returns(self, tmp_path: Path) -> None:
         """The handbook's log is empty after 60 steps and a kill."""
         sink = JsonlSink(tmp_path / "logs" / "x.jsonl")
         for step in range(3):
@@ -415,8 +417,8 @@ class TestJsonlSink:
         assert run_program("-c", code, str(path)).returncode == -9
         assert [line["step"] for line in lines_of(path)] == list(range(50))
 
-    def test_a_line_that_was_cut_spoils_no_other(self, tmp_path: Path) -> None:
-        """Glued to the cut one, the next attempt's first line is lost as well."""
+    def test_a_truncated_line_corrupts_no_other(self, tmp_path: Path) -> None:
+        """Glued to the truncated one, the next attempt's first line is lost as well."""
         path = tmp_path / "x.jsonl"
         whole = b'{"step": 1}\n{"step": 2, "loss": 1.5}\n'
         for size in range(len(whole) + 1):
@@ -447,7 +449,7 @@ class TestJsonlSink:
 
 class TestEvents:
     def test_an_event_says_who_when_and_where(self) -> None:
-        """Logs of many ranks are merged; a line must stand alone."""
+        """Logs of many ranks are merged, so each line must be complete by itself."""
         sink = Collected()
         common = {"rank": 1, "local_rank": 1, "attempt": 2, "run_id": "ab"}
         began = time.time()
@@ -459,7 +461,7 @@ class TestEvents:
 
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
     def test_a_number_that_json_lacks_becomes_null(self, tmp_path: Path, value: float) -> None:
-        """Half of all readers refuse a file with NaN in it; it is most needed just then."""
+        """Many readers refuse a file with NaN in it, just when you need it most."""
         sink = JsonlSink(tmp_path / "x.jsonl")
         log_rank_event(RankLog([sink], {}), "x", step=1, epoch=0, loss=value, lr=1.0)
         sink.close()
@@ -471,7 +473,7 @@ class TestEvents:
         assert (record["loss"], record["lr"]) == (None, 1.0)
 
     def test_every_sink_gets_every_event(self) -> None:
-        """An exporter sees what the files say."""
+        """An exporter sees what the log file has."""
         sinks = [Collected(), Collected()]
         log = RankLog(sinks, {"rank": 0})
         for step in range(3):
@@ -479,7 +481,7 @@ class TestEvents:
         assert [record["step"] for record in sinks[0].records] == [0, 1, 2]
         assert sinks[0].records == sinks[1].records
 
-    def test_a_run_gives_its_events_to_sinks_of_the_caller(self, tmp_path: Path) -> None:
+    def test_a_run_gives_its_events_to_the_callers_sinks(self, tmp_path: Path) -> None:
         """A vendor's exporter needs no change in the trainer."""
         sink = Collected()
         cfg = TrainConfig(
@@ -497,10 +499,10 @@ class TestEvents:
         wanted = {"loss", "lr", "grad_norm", "samples_per_s", "phases", "step", "epoch", "rank"}
         assert wanted <= set(progress)
 
-    def test_a_sink_that_fails_is_dropped_and_the_training_goes_on(
+    def test_a_sink_that_fails_is_dropped_and_training_continues(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """A port that is taken must not end a job, nor look like a peer that has died."""
+        """A port that is taken must not end a job, or look like a dead peer."""
 
         class Failing(Collected):
             def emit(self, record: Mapping[str, Any]) -> None:
@@ -530,7 +532,7 @@ def append_step(
 
 class TestTrace:
     def test_it_is_valid_after_every_append(self, tmp_path: Path) -> None:
-        """A viewer opened beside a running job must not fail."""
+        """A viewer opened while the job runs must not fail."""
         path, expected = tmp_path / "traces" / "rank-3.json", []
         for attempt in (0, 1):
             for step in range(1, 40):
@@ -550,10 +552,10 @@ class TestTrace:
 
     @settings(max_examples=120, deadline=None)
     @given(before=st.lists(st.integers(1, 60), min_size=1, max_size=4), data=st.data())
-    def test_cut_anywhere_it_is_valid_again_after_the_next_append(
+    def test_truncated_anywhere_it_is_valid_again_after_the_next_append(
         self, before: list[int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
-        """A kill cuts at any byte, and an array without its end opens nowhere."""
+        """A kill can truncate it at any byte, and no viewer opens an array without its end."""
         path = tmp_path_factory.mktemp("trace") / "x.json"
         for step, count in enumerate(before):
             append_step(path, step, events_of(count))
@@ -567,7 +569,7 @@ class TestTrace:
         assert found[:-2] == whole[:kept]
         assert [event["args"]["step"] for event in found[-2:]] == [99, 99]
 
-    def test_every_cut_of_a_short_file_is_mended(self, tmp_path: Path) -> None:
+    def test_a_short_file_is_repaired_wherever_it_was_truncated(self, tmp_path: Path) -> None:
         """Every byte, the first and the last included."""
         path = tmp_path / "x.json"
         append_step(path, 1, events_of(3))
@@ -578,14 +580,14 @@ class TestTrace:
             assert len(json.loads(path.read_text())) == text[:cut].count(b"}}") + 1
 
     def test_a_step_without_events_leaves_it_valid(self, tmp_path: Path) -> None:
-        """A comma with nothing behind it is no JSON."""
+        """A trailing comma is not valid JSON."""
         path = tmp_path / "x.json"
         for step, count in enumerate((0, 2, 0, 1)):
             append_step(path, step, events_of(count))
         assert [e["args"]["step"] for e in json.loads(path.read_text())] == [1, 1, 3]
 
-    def test_a_long_file_is_not_read_whole(self, tmp_path: Path) -> None:
-        """At a gigabyte each append would cost more than the step."""
+    def test_a_long_file_is_not_read_completely(self, tmp_path: Path) -> None:
+        """At a gigabyte, each append would cost more than the step."""
         path = tmp_path / "x.json"
         append_step(path, 1, events_of(2))
         text = path.read_text()
@@ -602,7 +604,7 @@ class TestTrace:
         assert len(json.loads(path.read_text())) == 50_002
 
     def test_a_run_traces_the_steps_that_it_is_told_to(self, tmp_path: Path) -> None:
-        """A trace of a night's steps is larger than the checkpoints."""
+        """A trace of a whole night's steps would be larger than the checkpoints."""
         sizes: dict[str, Any] = {"dataset_size": 160, "max_epochs": 1, "log_every": 3}
         cfg = TrainConfig(run_dir=tmp_path / "run", device="cpu", trace_steps=4, **sizes)
         run(cfg)

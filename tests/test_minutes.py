@@ -53,7 +53,7 @@ CELLS = [drill for drill in drills() if drill.kind == "cell"]
 
 @pytest.mark.parametrize("drill", CELLS, ids=lambda drill: drill.id)
 def test_a_cells_minutes_are_its_typing_time(drill: Drill) -> None:
-    """A budget that nobody can type in teaches people to distrust the clock."""
+    """A budget that nobody can meet teaches people to distrust the clock."""
     assert drill.minutes == typing_minutes(typed_text(drill.solution, drill.blank)) > 1
     assert "minutes" not in tomllib.loads((drill.folder / "drill.toml").read_text())
 

@@ -50,7 +50,7 @@ class TestTinyNet:
         assert model(torch.zeros(5, 10)).shape == (5, 7)
 
     def test_the_same_random_state_makes_the_same_weights(self) -> None:
-        """Ranks and restarts begin from the same weights."""
+        """Ranks and restarts start from the same weights."""
         shas = []
         for seed in (1, 1, 2):
             torch.manual_seed(seed)
@@ -68,7 +68,7 @@ class TestTinyDecoder:
     def test_a_later_token_does_not_change_earlier_predictions(
         self, decoder: nn.Module
     ) -> None:
-        """A decoder that sees the answer has a splendid loss and has learned to copy."""
+        """A decoder that sees the answer has a great loss and has only learned to copy."""
         assert isinstance(decoder, TinyDecoder)
         tokens = torch.randint(50, (3, 12))
         for training in (False, True):
@@ -82,8 +82,8 @@ class TestTinyDecoder:
                 assert (difference[:place] < 1e-6).all()
                 assert (difference[place:] > 1e-6).all()
 
-    def test_it_sees_the_places_of_tokens(self, decoder: nn.Module) -> None:
-        """Without them the last prediction would know a set of words, but no sentence."""
+    def test_it_sees_the_positions_of_tokens(self, decoder: nn.Module) -> None:
+        """Without them, the last prediction knows a set of words, but not their order."""
         tokens = torch.arange(12)[None]
         swapped = tokens.clone()
         swapped[0, [0, 1]] = swapped[0, [1, 0]]
@@ -102,7 +102,7 @@ class TestTinyDecoder:
         assert all(grad is not None and not grad.any() for grad in grads)
 
     def test_dropout_reaches_it(self) -> None:
-        """A setting without effect is a setting that lies."""
+        """A setting without effect is a lie."""
         torch.manual_seed(0)
         tokens = torch.zeros(1, 12, dtype=torch.int64)
         model = build_model(tokens_config(dropout=0.5), 12, 50)
@@ -116,7 +116,7 @@ class TestOptimizer:
         "cfg", [TrainConfig(weight_decay=0.3), tokens_config(weight_decay=0.3)]
     )
     def test_matrices_decay_and_nothing_else_does(self, cfg: TrainConfig) -> None:
-        """Decay pulls biases and the gains of norms to zero, which only loses scale."""
+        """By convention, decaying biases and norm gains regularizes nothing useful."""
         model = build_model(cfg, 12, 50)
         optimizer = build_optimizer(cfg, model)
         decay = {p: g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
@@ -127,7 +127,7 @@ class TestOptimizer:
         assert not decay
 
     def test_decay_shrinks_a_matrix_without_a_gradient(self) -> None:
-        """The group's number must be the one that the kernel uses."""
+        """The group's number must be the one that the fused kernel uses."""
         cfg = TrainConfig(weight_decay=0.5, learning_rate=0.1)
         model = build_model(cfg, 4, 3)
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -143,7 +143,7 @@ class TestOptimizer:
         ("amp", "scales"), [("no", False), ("bf16", False), ("fp16", True)]
     )
     def test_only_fp16_has_a_scaler(self, amp: str, scales: bool) -> None:
-        """A disabled scaler is true, being an object: the handbook's autocast is always on."""
+        """A disabled scaler is still true, so the handbook's autocast is always on."""
         scaler = build_scaler(TrainConfig(amp=amp), CPU)
         assert (scaler is not None) == scales
         if scaler is not None:
@@ -156,8 +156,8 @@ class TestSchedule:
         cfg = TrainConfig(learning_rate=2.0, **settings)
         return [learning_rate_at(cfg, step) for step in range(1, steps + 1)]
 
-    def test_it_warms_up_in_equal_parts_to_the_peak(self) -> None:
-        """A first step at the full rate can throw AdamW's young moments off."""
+    def test_it_warms_up_linearly_to_the_peak(self) -> None:
+        """A first step at the full rate can throw off AdamW's moments, which start at zero."""
         curve = self.curve(20, warmup_steps=8, decay_steps=20)
         assert curve[:8] == pytest.approx([2.0 * step / 8 for step in range(1, 9)])
         assert max(curve) == curve[7] == 2.0
@@ -178,11 +178,11 @@ class TestSchedule:
         assert min(curve) >= 0
 
     def test_the_shortest_horizon_works(self) -> None:
-        """A run of one step is a test that people write first."""
+        """A run of one step is the first test people write."""
         assert self.curve(3, warmup_steps=0, decay_steps=1) == pytest.approx([0.2] * 3)
 
     def test_a_longer_plan_with_the_same_horizon_leaves_it_alone(self) -> None:
-        """More epochs on a resume must not bend the past."""
+        """More epochs on a resume must not change the rate of past steps."""
         assert self.curve(50, decay_steps=30, max_epochs=1) == self.curve(
             50, decay_steps=30, max_epochs=9
         )
@@ -200,7 +200,7 @@ class TestWeightsSha:
         assert len(seen) == 1 + len(list(model.parameters()))
 
     def test_names_and_buffers_are_part_of_it(self) -> None:
-        """Running statistics of a norm decide what the model says."""
+        """A norm's running statistics affect the model's output."""
         norm = nn.BatchNorm1d(3)
         before = weights_sha256(norm)
         norm.running_mean += 1  # type: ignore[operator]
@@ -210,7 +210,7 @@ class TestWeightsSha:
         assert weights_sha256(same) != weights_sha256(other)
 
     def test_it_is_the_hash_that_the_contract_describes(self) -> None:
-        """Others compare it with their own computation."""
+        """Others compute it themselves and compare."""
         model = build_model(TrainConfig(), 10, 7).to(torch.bfloat16)
         digest = hashlib.sha256()
         for name, tensor in model.state_dict().items():
@@ -227,7 +227,7 @@ class TestWeightsSha:
         assert weights_sha256(linear) == before
 
     def test_the_wrapper_of_ddp_does_not_change_it(self) -> None:
-        """Names with module. in front do not load on one rank."""
+        """Names that start with module. don't load on one rank."""
         model = build_model(TrainConfig(), 10, 7)
         # Made without its constructor, which wants a process group.
         wrapper = DistributedDataParallel.__new__(DistributedDataParallel)

@@ -1,4 +1,4 @@
-"""The list of mutants is sound. scripts/mutate.py tells whether the tests notice them."""
+"""The list of mutants is sound; scripts/mutate.py shows whether the tests notice them."""
 
 from __future__ import annotations
 

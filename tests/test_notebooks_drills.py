@@ -35,7 +35,7 @@ def notebook_of(drill: Drill) -> Path:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What came of every notebook untouched, and of every drill's with its solution."""
+    """How every notebook ran untouched, and every drill's with its solution."""
     wanted: dict[str, tuple[str, str | None]] = {
         "rehearse": (str(NOTEBOOKS / "02_rehearse.ipynb"), None),
         **{f"{drill.id} untouched": (str(notebook_of(drill)), None) for drill in DRILLS},
@@ -60,7 +60,7 @@ class TestInOneProcess:
     def test_untouched_it_says_that_nothing_was_typed(
         self, results: dict[str, dict[str, Any]], drill: Drill
     ) -> None:
-        """A notebook that raises at its first check is closed by half of its readers."""
+        """Half of its readers close a notebook that raises at its first check."""
         result = results[f"{drill.id} untouched"]
         assert result["raised"] == ""
         ((name, status, codes),) = result["verdicts"]
@@ -74,14 +74,14 @@ class TestInOneProcess:
     def test_with_the_solution_pasted_in_it_passes(
         self, results: dict[str, dict[str, Any]], drill: Drill
     ) -> None:
-        """A solution that passes only outside of notebooks is none for who works in one."""
+        """A solution that passes only outside notebooks is useless inside one."""
         result = results[f"{drill.id} solved"]
         assert (result["raised"], result["verdicts"]) == ("", [[drill.id, "passed", []]])
 
     def test_the_rehearsal_has_the_cell_drills_in_order(
         self, results: dict[str, dict[str, Any]]
     ) -> None:
-        """One that is missing is one that nobody rehearses."""
+        """Nobody rehearses a drill that is missing."""
         result = results["rehearse"]
         assert result["raised"] == ""
         checked = [name for name, *_ in result["verdicts"]]

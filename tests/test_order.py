@@ -1,4 +1,4 @@
-"""The order of an epoch: every sample once, from any slot, in constant memory, for ever."""
+"""The order of an epoch: every sample once, from any slot, in constant memory, forever."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def chi2(observed: NDArray[np.int64]) -> float:
 
 class TestBijection:
     def test_every_epoch_visits_each_sample_once_for_n_from_1_to_4096(self) -> None:
-        """A sample that comes twice pushes another out of the epoch, and no loss shows it."""
+        """A sample that comes twice pushes another out, and the loss doesn't show it."""
         bad = [n for n in range(1, 4097) if not is_permutation(whole(n, epoch=n), n)]
         assert bad == []
 
@@ -53,7 +53,7 @@ class TestBijection:
 
     @pytest.mark.parametrize("power", range(12, 19))
     def test_whole_epochs_around_powers_of_two_visit_each_sample_once(self, power: int) -> None:
-        """Sizes at which a grid's sides or an integer's width change are where errors sit."""
+        """Errors hide at sizes where a grid's sides or an integer's width change."""
         for n in (2**power - 1, 2**power, 2**power + 1):
             assert is_permutation(whole(n, epoch=power), n), n
 
@@ -91,7 +91,7 @@ class TestBijection:
 class TestSeek:
     @pytest.mark.parametrize("n", [1, 7, 2047, 2048, 2049, 40_000, 2**20 + 1])
     def test_any_part_equals_that_part_of_the_whole(self, n: int) -> None:
-        """A resume that sees another order than the uninterrupted run repeats samples."""
+        """A resume that sees a different order than the uninterrupted run repeats samples."""
         order, every = EpochOrder(n, seed=5, epoch=2), whole(n, seed=5, epoch=2)
         cuts = sorted({0, 1, n // 3, n // 2, 16_383, 16_384, 16_385, n - 1, n})
         cuts = [cut for cut in cuts if cut <= n]
@@ -112,7 +112,7 @@ class TestSeek:
 
     @pytest.mark.parametrize(("first", "last"), [(-1, 3), (0, 11), (7, 6), (11, 11)])
     def test_slots_outside_the_epoch_are_refused(self, first: int, last: int) -> None:
-        """A slice that numpy would shorten in silence loses samples."""
+        """A slice that numpy silently shortens loses samples."""
         with pytest.raises(ValueError, match=rf"slots {first}\.\.{last}: .* from 0 to 10"):
             EpochOrder(10, seed=0, epoch=0).samples(first, last)
 
@@ -136,13 +136,13 @@ class TestKeys:
     def test_seed_and_epoch_are_not_interchangeable(
         self, n: int, one: tuple[int, int], other: tuple[int, int]
     ) -> None:
-        """seed + epoch as the key makes a second seed's run the first one's, an epoch late."""
+        """With seed + epoch as the key, seed 2 repeats seed 1's run from its second epoch."""
         ours, theirs = whole(n, *one), whole(n, *other)
         assert np.mean(ours == theirs) < 0.05
 
     @pytest.mark.parametrize("n", [100, 5000, 2**20])
-    def test_each_epoch_has_an_order_of_its_own(self, n: int) -> None:
-        """Epochs in one order train the same batches again and again."""
+    def test_each_epoch_has_its_own_order(self, n: int) -> None:
+        """With one order for all epochs, the same batches are trained over and over."""
         parts = [EpochOrder(n, seed=1, epoch=epoch).samples(0, 100) for epoch in range(20)]
         assert len({part.tobytes() for part in parts}) == 20
         assert all(np.mean(part == np.arange(100)) < 0.1 for part in parts)
@@ -173,10 +173,10 @@ class TestKeys:
             ),
         ],
     )
-    def test_the_order_is_the_one_of_the_first_release(
+    def test_the_order_has_not_changed_since_the_first_release(
         self, n: int, seed: int, epoch: int, first: int, ids: list[int]
     ) -> None:
-        """With another order, a run begun before an update repeats and skips samples."""
+        """With a new order, a run that started before an update repeats and skips samples."""
         found = EpochOrder(n, seed=seed, epoch=epoch).samples(first, first + len(ids))
         assert found.tolist() == ids
 
@@ -184,8 +184,8 @@ class TestKeys:
 class TestStatistics:
     @pytest.mark.parametrize("n", [2048, 4099, 100_000, 1_000_003])
     @pytest.mark.parametrize("lag", [1, 2, 16])
-    def test_neighbours_are_not_correlated(self, n: int, lag: int) -> None:
-        """Neighbours in the file are often alike; alike batches bias the gradient."""
+    def test_neighbors_are_not_correlated(self, n: int, lag: int) -> None:
+        """Neighbors in a file are often similar; a batch of them has a biased gradient."""
         ids = whole(n, seed=11, epoch=4).astype(np.float64)
         ids -= ids.mean()
         correlation = (ids[:-lag] * ids[lag:]).mean() / (ids**2).mean()
@@ -193,7 +193,7 @@ class TestStatistics:
 
     @pytest.mark.parametrize("n", [2048, 100_000, 1_000_003])
     def test_a_tenth_of_the_epoch_comes_from_everywhere(self, n: int) -> None:
-        """A killed epoch's training must not be confined to a corner of the data."""
+        """An epoch that is cut short must not cover only a corner of the data."""
         for part in range(10):
             first = part * n // 10
             ids = EpochOrder(n, seed=2, epoch=1).samples(first, first + n // 10)
@@ -210,7 +210,7 @@ class TestStatistics:
 
     @pytest.mark.parametrize("n", [100, 2048, 3000])
     def test_a_slot_gets_any_sample_over_the_epochs(self, n: int) -> None:
-        """A sample that always comes last is never seen by runs that stop early."""
+        """Runs that stop early would never see a sample that always comes last."""
         epochs = [EpochOrder(n, seed=9, epoch=epoch) for epoch in range(2000)]
         for slot in (0, n // 2, n - 1):
             ids = np.array([order.samples(slot, slot + 1)[0] for order in epochs])

@@ -37,9 +37,9 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
-    """The summary of the run that nobody disturbs, by world size."""
-    folder = tmp_path_factory.mktemp("undisturbed")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """The summary of the uninterrupted run, by world size."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
     return {w: finish(small(folder / str(w), dropout=0.2), w) for w in (1, 2, 3, 4)}
 
 
@@ -73,16 +73,16 @@ def test_the_sixteen_cells_join_each_two_values() -> None:
 
 
 class TestBitExactResume:
-    def test_killed_and_resumed_equals_undisturbed(
+    def test_killed_and_resumed_equals_uninterrupted(
         self,
         tmp_path: Path,
-        undisturbed: dict[int, dict[str, Any]],
+        uninterrupted: dict[int, dict[str, Any]],
         world_size: int,
         workers: int,
         is_async: bool,
         place: str,
     ) -> None:
-        """A resume that differs in one bit has lost a piece of state (D4b, D5, D13b, D28).
+        """A resume that differs in one bit has lost a piece of state.
 
         Sixteen cells by default; ``pytest tests/test_resume.py --full-matrix`` takes all 96.
         """
@@ -96,7 +96,7 @@ class TestBitExactResume:
         killed = start(cfg, world_size, prepare)
         assert killed[rank].exitcode == -9
         resumed = finish(cfg, world_size)
-        assert resumed["weights_sha256"] == undisturbed[world_size]["weights_sha256"]
+        assert resumed["weights_sha256"] == uninterrupted[world_size]["weights_sha256"]
         assert resumed["step"] == 2 * per_epoch
         report = audit_run(tmp_path)
         assert report.status == "proved", report.findings
@@ -105,20 +105,20 @@ class TestBitExactResume:
         assert [event["ok"] for event in validated] == [True], validated
 
     def test_two_kills_in_one_epoch(
-        self, tmp_path: Path, undisturbed: dict[int, dict[str, Any]]
+        self, tmp_path: Path, uninterrupted: dict[int, dict[str, Any]]
     ) -> None:
-        """A second resume that counts from the first one's start skips what lies between."""
+        """A second resume that counts from the first one's start skips the steps in between."""
         cfg = small(tmp_path, dropout=0.2, num_workers=2)
         for step in (5, 10):
             start(cfg, 2, partial(kill, 0, step))
-        assert finish(cfg, 2)["weights_sha256"] == undisturbed[2]["weights_sha256"]
+        assert finish(cfg, 2)["weights_sha256"] == uninterrupted[2]["weights_sha256"]
         report = audit_run(tmp_path)
         assert (report.status, report.attempts) == ("proved", 3)
 
     def test_the_last_checkpoint_of_a_finished_run_resumes_to_nothing(
         self, tmp_path: Path
     ) -> None:
-        """A restart that trains or writes after the end changes a finished run (D22)."""
+        """A restart that trains or writes after the end changes a finished run."""
         first = finish(small(tmp_path), 2)
         before = contents(tmp_path)
         assert finish(small(tmp_path), 2) == first
@@ -127,7 +127,7 @@ class TestBitExactResume:
 
 class TestChangedWorldSize:
     def test_two_three_one_ranks_train_each_sample_once(self, tmp_path: Path) -> None:
-        """Another world size deals the rest of the epoch: nothing twice, nothing lost (D9)."""
+        """A different world size trains the rest of the epoch: nothing twice, nothing lost."""
         pinned = {"pinned_global_batch_size": 32, "micro_batch_size": 5}
         straight = finish(small(tmp_path / "straight", **pinned), 2)
         cfg = small(tmp_path / "chain", **pinned)
@@ -149,7 +149,7 @@ class TestChangedWorldSize:
             torch.testing.assert_close(states[1][name], weights, rtol=1e-4, atol=1e-5)
 
     def test_an_unpinned_batch_is_refused_and_the_flag_named(self, tmp_path: Path) -> None:
-        """Another global batch has other steps: the position would mean other samples."""
+        """With a different global batch, the position would mean different samples."""
         start(small(tmp_path), 2, partial(kill, 1, 5))
         before = contents(tmp_path)
         results = start(small(tmp_path), 3)
@@ -180,13 +180,13 @@ class TestDamage:
         path.write_bytes(data)
 
     def test_a_flipped_bit_falls_back_to_the_checkpoint_before(
-        self, tmp_path: Path, undisturbed: dict[int, dict[str, Any]]
+        self, tmp_path: Path, uninterrupted: dict[int, dict[str, Any]]
     ) -> None:
-        """torch.load takes a flipped bit as it is (D11b): wrong weights would be trained on."""
+        """torch.load accepts a flipped bit, so training would continue with wrong weights."""
         cfg = small(tmp_path, dropout=0.2)
         start(cfg, 2, partial(kill, 1, 8))
         self.spoil(tmp_path / "checkpoints" / "step-00000006")
-        assert finish(cfg, 2)["weights_sha256"] == undisturbed[2]["weights_sha256"]
+        assert finish(cfg, 2)["weights_sha256"] == uninterrupted[2]["weights_sha256"]
         rejected = events(tmp_path, "checkpoint_rejected")
         assert [event["folder"] for event in rejected] == ["step-00000006"]
         assert "state.pt" in rejected[0]["reason"]
@@ -194,10 +194,10 @@ class TestDamage:
         assert list((tmp_path / "checkpoints").glob("rejected-step-00000006-*"))
         assert audit_run(tmp_path).status == "proved"
 
-    def test_with_no_whole_checkpoint_the_run_is_refused_and_nothing_is_written(
+    def test_with_no_intact_checkpoint_the_run_is_refused_and_nothing_is_written(
         self, tmp_path: Path
     ) -> None:
-        """To begin again without a word throws away what was trained."""
+        """Silently starting over throws away what was trained."""
         start(small(tmp_path), 2, partial(kill, 1, 8))
         for folder in (tmp_path / "checkpoints").glob("step-*"):
             self.spoil(folder)
@@ -212,7 +212,7 @@ class TestDamage:
         shutil.rmtree(over["run_dir"])
 
     def test_ranks_that_see_different_checkpoints_all_refuse(self, tmp_path: Path) -> None:
-        """Each rank with a latest of its own trains its own weights; nobody notices (D18)."""
+        """Ranks that choose different checkpoints train different weights; nobody notices."""
         start(small(tmp_path), 2, partial(kill, 1, 8))
         results = start(small(tmp_path), 2, partial(hide_checkpoints, 1))
         assert codes_of(results) == [2, 2]
@@ -240,23 +240,23 @@ class TestChangedSettings:
             ("input_dim", 9, "--input-dim 8"),
         ],
     )
-    def test_what_makes_the_run_is_refused_by_name(
+    def test_a_changed_identity_is_refused_by_name(
         self, started: Path, field: str, value: Any, named: str
     ) -> None:
-        """Accepted in silence, it would replay or skip samples (D8)."""
+        """Silently accepted, it would replay or skip samples."""
         from trainer_core.launch import run
 
         with pytest.raises(UserError, match=named):
             run(small(started, **{field: value}))
 
     def test_the_way_back_to_tokens_names_a_path(self, tmp_path: Path) -> None:
-        """The record has no path, and --data tokens alone is refused in its turn."""
+        """The manifest has no path, and --data tokens alone would be refused in turn."""
         identity = {"data": "toy", "num_samples": 3}
         with pytest.raises(UserError, match="Use --data tokens:PATH; or another"):
             refuse_other_run(tmp_path, identity, {"data": "tokens", "num_samples": 9})
 
     def test_a_new_learning_rate_takes_effect_and_is_reported(self, tmp_path: Path) -> None:
-        """The optimizer's saved state would silently bring the old one back (D8)."""
+        """The optimizer's saved state would silently bring the old one back."""
         start(small(tmp_path), 1, partial(kill, 0, 8))
         finish(small(tmp_path, learning_rate=5e-4, weight_decay=0.1, max_epochs=3), 1)
         changed = events(tmp_path, "config_changed")[0]["changes"]

@@ -198,7 +198,7 @@ def built(project: Path) -> Path:
 
 
 def replace(root: Path, file: str, old: str, new: str) -> None:
-    """Change a text file, where the text to change must be there once."""
+    """Change a text file; the text to change must occur exactly once."""
     text = (root / file).read_text("utf-8")
     assert text.count(old) == 1, (file, old)
     (root / file).write_text(text.replace(old, new), "utf-8")
@@ -274,7 +274,7 @@ class TestBuild:
             assert not sync.has_outputs(path)
 
     def test_the_cells_are_those_of_the_sources_in_order(self, built: Path) -> None:
-        """A cell that is lost or doubled makes the notebook other code than the package."""
+        """If a cell is lost or doubled, the notebook is different code than the package."""
         origins = [cell.metadata.origin for cell in read(built, MAIN).cells]
         assert origins == [
             "notebooks/src/01_walkthrough.py#1",
@@ -347,7 +347,7 @@ class TestBuild:
         assert "area(4)" in cell_of(read(built, MAIN), "trainer_core/config.py#4").source
 
     def test_a_cell_added_in_a_notebook_is_not_built_over(self, built: Path) -> None:
-        """It has no origin to compare with, and is lost just the same."""
+        """It has no origin to compare with, and would be lost all the same."""
         notebook = read(built, MAIN)
         notebook.cells.append(nbformat.v4.new_code_cell("mine = 1"))
         nbformat.write(notebook, built / MAIN)
@@ -359,7 +359,7 @@ class TestCheck:
     def test_it_passes_right_after_a_build(
         self, built: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """A check that always fails is switched off."""
+        """A check that always fails gets turned off."""
         assert sync.main(["check"], root=built) == 0
         assert "All derived files match their sources" in capsys.readouterr().out
 
@@ -395,8 +395,8 @@ class TestCheck:
         (built / MAIN).write_text(json.dumps(notebook), "utf-8")
         assert len(sync.check(built)) == 1
 
-    def test_a_run_in_jupyter_is_no_drift(self, built: Path) -> None:
-        """Who ran the notebook must not have to clear it before the tests pass."""
+    def test_a_run_in_jupyter_is_not_drift(self, built: Path) -> None:
+        """After running a notebook, you must not have to clear it to make the tests pass."""
         notebook = read(built, MAIN)
         cell = cell_of(notebook, "trainer_core/config.py#4")
         cell.outputs = [nbformat.v4.new_output("stream", text="6\n")]
@@ -427,7 +427,7 @@ class TestCheck:
 
 class TestPush:
     def test_an_edit_changes_one_line_of_the_module(self, built: Path) -> None:
-        """A push that also re-formats buries the edit in noise."""
+        """A push that also reformats buries the edit in noise."""
         before = contents(built)
         edit(built, MAIN, "trainer_core/config.py#4", "# Between two", "# Right between two")
         diff = sync.push(built, Path(MAIN))
@@ -465,7 +465,7 @@ class TestPush:
         assert line_changes(FILES["trainer_core/config.py"], text) == ["+WIDTH = 3"]
 
     def test_two_pushes_in_a_row_both_arrive(self, built: Path) -> None:
-        """The first push changes the module; the second must not take that for a conflict."""
+        """The first push changes the module; the second must not see that as a conflict."""
         for old, new in (("LIMIT = 8", "LIMIT = 9"), ("LIMIT = 9", "LIMIT = 10")):
             edit(built, MAIN, "trainer_core/config.py#2", old, new)
             assert sync.push(built, Path("01_walkthrough"))
@@ -560,7 +560,7 @@ class TestPush:
     def test_what_deriving_added_or_took_away_is_undone(
         self, built: Path, notebook: str, origin: str, old: str, new: str, file: str, line: str
     ) -> None:
-        """A title, an address or a missing docstring in the source is damage."""
+        """A title or an address in the source, or a missing docstring, is damage."""
         edit(built, notebook, origin, old, new)
         sync.push(built, Path(notebook))
         changes = line_changes(FILES[file], (built / file).read_text("utf-8"))
@@ -579,8 +579,10 @@ class TestPush:
         replace(built, "trainer_core/config.py", "# Between two", "# In between two")
         self.assert_refused(built, MAIN, "Cell 9 .* was edited, but its source changed as well")
 
-    def test_a_change_of_another_cell_of_the_module_is_no_conflict(self, built: Path) -> None:
-        """Working on a module and on its notebook at a time is normal."""
+    def test_a_change_of_another_cell_of_the_module_is_not_a_conflict(
+        self, built: Path
+    ) -> None:
+        """Working on a module and its notebook at the same time is normal."""
         edit(built, MAIN, "trainer_core/config.py#4", "AREA = area(3)", "AREA = area(4)")
         replace(built, "trainer_core/config.py", "LIMIT = 8", "LIMIT = 9")
         sync.push(built, Path(MAIN))
@@ -633,7 +635,7 @@ class TestPush:
     def test_an_edit_that_breaks_the_file_is_refused(
         self, built: Path, new: str, message: str
     ) -> None:
-        """Every notebook and every test would fail at the import."""
+        """Every notebook and every test would fail on import."""
         edit(built, MAIN, "trainer_core/config.py#2", "LIMIT = 8", new)
         self.assert_refused(built, MAIN, message)
 
@@ -659,7 +661,7 @@ class TestPush:
         self.assert_refused(project, MAIN, "could write in two ways")
 
     def test_a_file_that_jupytext_would_rewrite_is_refused(self, project: Path) -> None:
-        """Line ends of another system would all change with the one edit."""
+        """Another system's line endings would all change with the one edit."""
         text = FILES["trainer_core/config.py"].replace("\n", "\r\n")
         (project / "trainer_core/config.py").write_bytes(text.encode())
         sync.build(project)
@@ -669,7 +671,7 @@ class TestPush:
 
 class TestVariants:
     def test_a_blank_keeps_everything_but_the_bodies(self, built: Path) -> None:
-        """What is left is what a learner works from: signatures, docstrings, fields."""
+        """A learner works from what is left: signatures, docstrings, fields."""
         notebook = read(built, BLANK)
         assert (
             cell_of(notebook, "trainer_core/config.py#2:blank").source
@@ -717,8 +719,10 @@ AREA = area(3)'''
         )
 
     @pytest.mark.parametrize("directive", ['include="order" collapsed=true', 'include="order"'])
-    def test_support_modules_stay_whole_in_a_blank(self, project: Path, directive: str) -> None:
-        """Nobody types them, and the typed cells lean on them."""
+    def test_support_modules_stay_complete_in_a_blank(
+        self, project: Path, directive: str
+    ) -> None:
+        """Nobody types them, and the typed cells need them."""
         file = "notebooks/src/01_walkthrough.py"
         replace(project, file, 'include="order" collapsed=true', directive)
         sync.build(project)
@@ -756,7 +760,7 @@ AREA = area(3)'''
         ],
     )
     def test_each_form_of_a_body(self, body: str, emptied: str | None) -> None:
-        """A body left in gives the answer away; a broken blank cannot be started from."""
+        """A body left in gives the answer away, and nobody can start from a broken blank."""
         result = sync.empty_bodies(body, sync.EMPTIED)
         assert result == (body if emptied is None else emptied)
         ast.parse(result)
@@ -774,19 +778,19 @@ AREA = area(3)'''
         assert "return multiply" in cell_of(notebook, "trainer_core/config.py#4").source
 
     def test_every_cell_of_a_blank_compiles(self, built: Path) -> None:
-        """A blank is typed into, not repaired."""
+        """You type into a blank; you don't repair it."""
         for cell in read(built, BLANK).cells:
             if cell.cell_type == "code" and "%" not in cell.source:
                 compile(cell.source, cell.metadata.origin, "exec")
 
-    def test_a_blank_may_fail_and_hidden_need_not(self, built: Path) -> None:
-        """A test run of all notebooks must pass over the blank, and judge the others."""
+    def test_a_blank_may_fail_and_the_hidden_variant_must_pass(self, built: Path) -> None:
+        """A test run of all notebooks must tolerate the blank, and judge the others."""
         assert read(built, BLANK).metadata.execution == {"allow_errors": True}
         assert "execution" not in read(built, HIDDEN).metadata
         assert "execution" not in read(built, MAIN).metadata
 
     def test_hidden_runs_with_the_solution_after_each_blank(self, built: Path) -> None:
-        """Run all must pass on the solutions, or a learner cannot go on past a hard cell."""
+        """Run All must pass on the solutions, or a learner can't get past a hard cell."""
         notebook = read(built, HIDDEN)
         for blank, solution in zip(notebook.cells, notebook.cells[1:], strict=False):
             if blank.metadata.origin.endswith(":blank"):
@@ -803,13 +807,13 @@ AREA = area(3)'''
         assert raised == ["trainer_core/config.py#4:blank"]
 
     def test_an_unknown_variant_is_refused(self, project: Path) -> None:
-        """It would be silently not derived."""
+        """Silently, nothing would be derived."""
         replace(project, "notebooks/src/01_walkthrough.py", "blank, hidden", "blnk")
         with pytest.raises(sync.SyncError, match=r"'blnk'.* Did you mean 'blank'\?"):
             sync.compose(project)
 
     def test_variants_named_too_late_are_refused(self, project: Path) -> None:
-        """They would be silently not derived."""
+        """Silently, nothing would be derived."""
         path = project / "notebooks/src/00_start_here.py"
         path.write_text(path.read_text("utf-8") + "\n# %%\n# variants: blank\n", "utf-8")
         with pytest.raises(
@@ -818,7 +822,7 @@ AREA = area(3)'''
             sync.compose(project)
 
     def test_two_sources_of_one_notebook_are_refused(self, project: Path) -> None:
-        """The later would overwrite the earlier."""
+        """The second would overwrite the first."""
         (project / "notebooks/src/01_walkthrough_blank.py").write_text("# %%\nx = 1\n", "utf-8")
         with pytest.raises(sync.SyncError, match=r"both produce 01_walkthrough_blank\.ipynb"):
             sync.compose(project)
@@ -855,16 +859,16 @@ class TestDirectives:
             ),
         ],
     )
-    def test_a_directive_that_cannot_be_meant_is_refused(
+    def test_a_directive_that_makes_no_sense_is_refused(
         self, project: Path, old: str, new: str, message: str
     ) -> None:
-        """The cells would be missing in the notebook, and nobody would be told."""
+        """The cells would silently be missing from the notebook."""
         replace(project, "notebooks/src/01_walkthrough.py", old, new)
         with pytest.raises(sync.SyncError, match=message):
             sync.compose(project)
 
     def test_a_demo_may_import_what_an_included_module_needs(self, project: Path) -> None:
-        """A notebook about one module need not hold all that the module leans on."""
+        """A notebook about one module doesn't have to include everything the module needs."""
         file = "notebooks/src/01_walkthrough.py"
         imported = "# %%\nfrom trainer_core.order import order_of\n"
         replace(project, file, '# %% include="order" collapsed=true\n', imported)
@@ -879,7 +883,7 @@ class TestDirectives:
             "import trainer_core.order",
         ],
     )
-    def test_an_import_of_the_package_needs_a_cell_of_its_own(
+    def test_an_import_of_the_package_needs_its_own_cell(
         self, project: Path, line: str
     ) -> None:
         """In Colab there is no package, and elsewhere there would be two of each class."""
@@ -903,7 +907,7 @@ class TestDirectives:
     def test_one_name_in_two_included_modules_is_refused(
         self, project: Path, text: str, name: str
     ) -> None:
-        """In one notebook the later hides the earlier, and the earlier's callers break."""
+        """In one notebook, the second hides the first, and the first one's callers break."""
         path = project / "trainer_core/integrations/interfaces.py"
         path.write_text(path.read_text("utf-8") + f"\n\n{text}\n", "utf-8")
         both = "trainer_core/config.py and trainer_core/integrations/interfaces.py both define"
@@ -951,7 +955,7 @@ class TestAddresses:
     def test_other_spellings_of_the_address_give_the_same_notebook(
         self, built: Path, line: str
     ) -> None:
-        """A fork changes one line, and writes it as its host shows it."""
+        """A fork changes one line, and copies the address the way its host shows it."""
         old = 'Repository = "https://github.com/owner/name"'
         replace(built, "pyproject.toml", old, line)
         assert sync.check(built) == []
@@ -1041,8 +1045,8 @@ class TestTypingTimes:
 
 class TestCommandLine:
     @pytest.mark.ranks
-    def test_the_script_finds_the_project_it_lies_in(self, project: Path) -> None:
-        """It is started from wherever a person or a hook happens to be."""
+    def test_the_script_finds_the_project_it_is_in(self, project: Path) -> None:
+        """People and hooks start it from any folder."""
         (project / "scripts").mkdir()
         script = shutil.copy(SCRIPT, project / "scripts")
         run = run_program(str(script), "build", folder=project / "notebooks")
@@ -1097,7 +1101,7 @@ class TestCommandLine:
         text: bytes | None,
         message: str,
     ) -> None:
-        """The file to fix is the one thing that its author needs to know."""
+        """Its author needs to know which file to fix."""
         (project / file).unlink()
         if text is not None:
             (project / file).write_bytes(text)
@@ -1105,7 +1109,7 @@ class TestCommandLine:
         assert message in capsys.readouterr().err
 
     def test_a_project_without_sources_is_an_error(self, tmp_path: Path) -> None:
-        """A check that finds nothing to check would pass for ever."""
+        """A check that finds nothing to check would always pass."""
         with pytest.raises(sync.SyncError, match=r"has no \.py file"):
             sync.check(tmp_path)
 
@@ -1153,8 +1157,8 @@ def drilled(project: Path) -> Path:
 
 
 class TestDrills:
-    def test_each_drill_has_a_notebook_that_begins_with_the_set_up(self, drilled: Path) -> None:
-        """A drill that is due is opened by itself; its cells must be all that it needs."""
+    def test_each_drill_has_a_notebook_that_starts_with_the_setup(self, drilled: Path) -> None:
+        """People open a due drill on its own, so its cells must be all it needs."""
         names = [path.name for path in sorted((drilled / "notebooks/drills").iterdir())]
         assert names == ["003_early.ipynb", "009_hunt.ipynb", "030_late.ipynb"]
         sources = [cell.source for cell in read(drilled, DRILL).cells]
@@ -1167,7 +1171,7 @@ class TestDrills:
         assert sources[4] == 'check("early")'
 
     def test_run_all_opens_neither_hint_nor_solution(self, drilled: Path) -> None:
-        """A hint that nobody asked for spoils the drill, and counts."""
+        """A hint that nobody asked for spoils the drill, and it counts."""
         last = read(drilled, DRILL).cells[-1].source
         assert [line.split("(")[0] for line in last.splitlines()] == [
             "# hint",
@@ -1176,8 +1180,8 @@ class TestDrills:
             "# solution",
         ]
 
-    def test_the_rehearsal_holds_the_drills_of_the_kind_in_order(self, drilled: Path) -> None:
-        """Blanks of two drills may define the same name: one is typed after the other."""
+    def test_the_rehearsal_has_the_drills_of_its_kind_in_order(self, drilled: Path) -> None:
+        """Blanks of two drills may define the same name, because you type them in turn."""
         cells = read(drilled, "notebooks/02_rehearse.ipynb").cells
         starts = [cell.source for cell in cells if cell.source.startswith("start(")]
         assert starts == ['start("early")', 'start("late")']
@@ -1195,7 +1199,7 @@ class TestDrills:
         assert nbformat.writes(notebook) + "\n" == (drilled / DRILL).read_text("utf-8")
 
     def test_a_changed_blank_is_drift(self, drilled: Path) -> None:
-        """A notebook with an old blank asks for names that the check no longer calls."""
+        """An old blank asks for names that the check no longer calls."""
         replace(drilled, "rehearsal/drills/early/blank.py", "SAME = 1", "SAME = 2")
         problems = sync.check(drilled)
         assert [problem.splitlines()[0] for problem in problems] == [
@@ -1204,13 +1208,13 @@ class TestDrills:
         ]
 
     def test_a_notebook_of_a_drill_that_is_gone_is_named(self, drilled: Path) -> None:
-        """It would call a check that there is no longer."""
+        """It would call a check that no longer exists."""
         shutil.rmtree(drilled / "rehearsal/drills/hunt")
         (problem,) = sync.check(drilled)
         assert "drills/009_hunt.ipynb has no drill" in problem
 
     def test_what_was_typed_into_a_blank_goes_nowhere(self, drilled: Path) -> None:
-        """It would be the next person's blank."""
+        """Otherwise it becomes the next person's blank."""
         origin = "rehearsal/drills/early/blank.py#0:drill"
         edit(drilled, DRILL, origin, "SAME = 1", "SAME = 3")
         before = contents(drilled)
@@ -1223,8 +1227,8 @@ class TestDrills:
             sync.build(drilled)
         assert contents(drilled)[DRILL] == before[DRILL]
 
-    def test_an_edit_of_the_set_up_goes_to_its_one_source(self, drilled: Path) -> None:
-        """It is written once, and shown in every drill."""
+    def test_an_edit_of_the_setup_goes_to_its_one_source(self, drilled: Path) -> None:
+        """It is written once and shown in every drill."""
         edit(drilled, DRILL, "notebooks/src/02_rehearse.py#1", "start", "start, stop")
         assert "+from rehearsal import start, stop" in sync.push(
             drilled, Path("003_early.ipynb")
@@ -1239,7 +1243,7 @@ class TestDrills:
             sync.build(drilled)
 
     def test_a_drill_without_a_title_is_named(self, drilled: Path) -> None:
-        """A KeyError says nothing about the file that lacks it."""
+        """A KeyError doesn't name the file that lacks it."""
         replace(drilled, "rehearsal/drills/early/drill.toml", "title", "titel")
         with pytest.raises(sync.SyncError, match=r"drills/early/drill.toml.*title"):
             sync.build(drilled)

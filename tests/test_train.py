@@ -160,8 +160,8 @@ class TestPrecision:
 
 class TestGradient:
     @pytest.mark.parametrize("sizes", [(64,), (16,) * 4, (1,) * 64, (0, 0, 33, 31)])
-    def test_how_a_step_is_cut_does_not_change_it(self, sizes: tuple[int, ...]) -> None:
-        """The handbook takes four steps where its metadata claims one of four parts."""
+    def test_how_a_step_is_split_does_not_change_it(self, sizes: tuple[int, ...]) -> None:
+        """The handbook takes four steps where its metadata claims one step of four parts."""
         whole, parts = trainer_of(), trainer_of()
         for seed in range(4):
             batch = batch_of(64, seed)
@@ -175,8 +175,8 @@ class TestGradient:
         assert steps == {4}
 
     @pytest.mark.parametrize("sizes", [(4, 4, 1), (5, 4), (3, 3, 3), (0, 8, 1)])
-    def test_an_uneven_step_weighs_each_sample_alike(self, sizes: tuple[int, ...]) -> None:
-        """A mean of means gives the one sample of the last part the weight of four."""
+    def test_an_uneven_step_weighs_each_sample_equally(self, sizes: tuple[int, ...]) -> None:
+        """A mean of means gives the last part's one sample the weight of four."""
         trainer, batch = trainer_of(max_grad_norm=None), batch_of(9)
         expected = mean_gradients(trainer.model, batch)
         train_step(trainer, cut(batch, *sizes), 9, 1e-3)
@@ -200,7 +200,7 @@ class TestGradient:
         torch.testing.assert_close(averaged, expected)
 
     def test_the_loss_of_a_sample_is_the_mean_over_its_tokens(self) -> None:
-        """Summed over tokens, the learning rate would depend on the length of a sample."""
+        """Summed over tokens, the loss would tie the learning rate to a sample's length."""
         trainer = trainer_of(
             data="tokens:file", seq_len=12, hidden_dim=16, vocab_size=5, max_grad_norm=None
         )
@@ -219,7 +219,7 @@ class TestGradient:
         assert_same_bits(gradients(trainer.model), before)
 
     def test_the_learning_rate_of_the_step_is_used(self) -> None:
-        """A schedule that never reaches the optimizer trains on at the configured rate."""
+        """If the schedule never reaches the optimizer, it keeps the configured rate."""
         trainer = trainer_of(weight_decay=0.0)
         before = weights_sha256(trainer.model)
         train_step(trainer, [batch_of(16)], 16, 0.0)
@@ -270,7 +270,7 @@ class TestWithoutSamples:
 class TestClipping:
     @pytest.mark.parametrize("amp", ["no", "fp16"])
     def test_the_whole_step_is_clipped_once_by_its_global_norm(self, amp: str) -> None:
-        """Clipped part by part, or while still scaled, the step has another length."""
+        """Clipped part by part, or while still scaled, the step has a different length."""
         trainer, batch = trainer_of(max_grad_norm=0.05, amp=amp), batch_of(64)
         expected = mean_gradients(trainer.model, batch)
         norm = float(sum(grad.square().sum() for grad in expected)) ** 0.5
@@ -327,15 +327,15 @@ class TestNonFinite:
         assert weights_sha256(trainer.model) == before
 
     def test_stop_names_the_step_also_when_later_ones_were_good(self) -> None:
-        """On CUDA the host reads later, but before each save: none holds what followed."""
+        """On CUDA the host reads later, but before each save: none has what followed."""
         trainer = trainer_of(on_nonfinite="stop")
         train_step(trainer, [poisoned(float("nan"))], 16, 1e-2)
         train_step(trainer, [batch_of(16)], 16, 1e-2)
         with pytest.raises(UserError, match=r"step 6: loss nan, .*--on-nonfinite skip"):
             read_records(trainer, 7)
 
-    def test_skip_goes_on_with_the_next_step(self) -> None:
-        """One bad sample a night must not cost the night, if the user says so."""
+    def test_skip_continues_with_the_next_step(self) -> None:
+        """If the user says so, one bad sample must not cost the whole night."""
         trainer, clean = trainer_of(on_nonfinite="skip"), trainer_of(on_nonfinite="skip")
         for seed in range(3):
             train_step(trainer, [batch_of(16, seed)], 16, 1e-2)
@@ -346,7 +346,7 @@ class TestNonFinite:
         assert [record.skipped for record in records] == [False, True] * 3
 
     def test_fp16_overflow_skips_the_step_and_halves_the_scale(self) -> None:
-        """A step skipped in silence shifts the schedule, or counts as trained."""
+        """A silently skipped step shifts the schedule, or counts as trained."""
         trainer = trainer_of(amp="fp16")
         scaler = trainer.scaler
         assert scaler is not None
@@ -366,7 +366,7 @@ class TestNonFinite:
         assert weights_sha256(trainer.model) != weights
 
     def test_fp16_withholds_what_it_reports_as_withheld(self) -> None:
-        """Gradients are finite, their norm overflows: the ledger and the scaler disagreed."""
+        """If finite gradients have a norm that overflows, ledger and scaler could disagree."""
         trainer = trainer_of(amp="fp16")
         train_step(trainer, [batch_of(16)], 16, 1e-2)
         before = state_of(trainer)
@@ -382,7 +382,7 @@ class TestNonFinite:
         assert_same_bits(state_of(trainer), before)
 
     def test_fp16_stops_at_a_loss_that_is_not_finite(self) -> None:
-        """The scaler would halve its scale for ever and train nothing."""
+        """The scaler would keep halving its scale and train nothing."""
         trainer = trainer_of(amp="fp16")
         train_step(trainer, [poisoned(float("nan"))], 16, 1e-2)
         with pytest.raises(UserError, match="step 1: loss nan"):
@@ -391,7 +391,7 @@ class TestNonFinite:
 
 class TestRecords:
     def test_each_step_is_read_once_under_its_number(self) -> None:
-        """A log that repeats or shifts steps cannot be laid beside the ledger."""
+        """A log that repeats or shifts steps can't be compared with the ledger."""
         trainer, losses = trainer_of(), []
         for seed in range(3):
             with torch.no_grad():
@@ -430,7 +430,7 @@ class TestSync:
     def test_a_step_asks_no_tensor_for_its_value(
         self, amp: str, policy: str, no_reads: Callable[[], Any]
     ) -> None:
-        """With one .item() a step, device and host wait for each other by turns."""
+        """With one .item() per step, device and host take turns waiting for each other."""
         trainer = trainer_of(amp=amp, on_nonfinite=policy)
         parts = cut(batch_of(64), 16, 16, 16, 16)
         train_step(trainer, parts, 64, 1e-3)
@@ -556,7 +556,7 @@ class TestWrapModel:
 @pytest.mark.ranks
 class TestWrappers:
     def test_the_same_step_trains_under_ddp_and_fsdp2(self) -> None:
-        """A step that asks for DDP by its type syncs each micro-batch under FSDP2 (D30)."""
+        """A step that checks for DDP by type syncs every micro-batch under FSDP2."""
         trained = {}
         for wrapper in ("DDP", "FSDP2"):
             results = LocalRanks(partial(train_under, wrapper), 2).wait(120)
@@ -570,7 +570,7 @@ class TestWrappers:
         assert trained["DDP"].losses[0] != trained["DDP"].losses[-1]
 
     def test_an_optimizer_made_before_fully_shard_updates_nothing(self) -> None:
-        """It points at parameters that are no longer the model's, and nothing says so."""
+        """It silently updates parameters that are no longer the model's."""
         job = partial(train_under, "FSDP2", optimizer_first=True)
         results = LocalRanks(job, 2).wait(120)
         assert [Trained(*result.value).has_moved for result in results] == [False, False]

@@ -1,4 +1,4 @@
-"""A hang is told: which rank, where every rank stands; and nothing slow is taken for one."""
+"""A hang is reported: which rank, and where each rank is stuck. Slow is not a hang."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ def report(waits: bool, issued: int, how: str = "answered") -> dict[str, Any]:
 
 class TestBlame:
     def test_a_rank_that_does_not_answer_comes_first(self) -> None:
-        """Those that answer wait for it, whatever they say of themselves."""
+        """The ranks that answer are waiting for it, whatever they report about themselves."""
         assert blame([report(False, 3), report(True, 4, "mute"), report(True, 4)])[0] == [1]
         assert blame([report(False, 3), report(True, 4, "woken"), report(True, 4)])[0] == [1]
 
     def test_the_rank_that_does_not_wait_is_named(self) -> None:
-        """Who waits in a collective is not the one that is waited for."""
+        """A rank that waits in a collective is not the one the others wait for."""
         assert blame([report(True, 4), report(False, 4), report(True, 4)])[0] == [1]
 
     def test_if_all_wait_the_one_behind_is_named(self) -> None:
         """A rank that skipped a collective waits in the next; the others are one behind."""
         assert blame([report(True, 4), report(True, 5), report(True, 4)])[0] == [0, 2]
 
-    def test_if_all_stand_alike_nobody_is_named(self) -> None:
-        """A rank that is blamed is also ended; a guess would end an innocent one."""
+    def test_if_all_ranks_are_at_the_same_place_none_is_named(self) -> None:
+        """A blamed rank is also killed, and a guess would kill an innocent one."""
         ranks, why = blame([report(True, 4), report(True, 4)])
         assert (ranks, why) == ([], "all ranks were at the same collective")
 
     def test_if_nobody_waits_no_collective_is_blamed(self) -> None:
-        """All ranks may wait for the same disk; the network is the wrong place to look."""
+        """If all ranks wait for the same disk, the network is the wrong place to look."""
         ranks, why = blame([report(False, 4), report(False, 4)])
         assert ranks == []
         assert "no rank waits in a collective" in why
@@ -144,7 +144,7 @@ class TestFlightRecorders:
         assert blame([ahead, behind])[0] == [1]
 
     def test_the_oldest_that_is_not_done_is_named(self, dumps: Dumps) -> None:
-        """What the host queued behind it has not even begun."""
+        """Whatever the host queued after it has not even started."""
         stuck = entry("nccl:broadcast", 22, 120, retired=False, state="started")
         later = [
             entry("nccl:all_reduce", number, 100 + number, retired=False, state="scheduled")
@@ -155,13 +155,13 @@ class TestFlightRecorders:
         assert (report["name"], report["issued"]) == ("broadcast", 9 + 25)
 
     def test_what_the_device_completed_is_done_before_it_is_retired(self, dumps: Dumps) -> None:
-        """torch's thread retires an entry up to 100 ms later; nobody waits for that."""
+        """torch's thread retires an entry up to 100 ms later; nobody is waiting for that."""
         done = self.RECORDS | {"state": "completed"}
         report = dumps.report([self.VOTE], [self.GRADIENT, done])
         assert (report["waits"], report["name"]) == (False, "all_reduce")
 
-    def test_without_cuda_there_is_gloos_alone(self, dumps: Dumps) -> None:
-        """A CPU build has no function for NCCL's."""
+    def test_without_cuda_only_gloos_recorder_is_read(self, dumps: Dumps) -> None:
+        """A CPU build has no function that dumps NCCL's."""
         report = dumps.report([self.VOTE | {"retired": False}], None)
         assert (report["waits"], report["issued"]) == (True, 8)
         assert dumps.report([], None)["name"] == "none known"
@@ -189,7 +189,7 @@ STEP = {"step": 5, "doing": "forward", "name": "all_reduce", "stack": "a line"}
 
 
 def watchdog_of(run_dir: Path) -> Watchdog:
-    """One that has no launcher, so no threads of its own."""
+    """A watchdog without a launcher, so without its own threads."""
     start = SimpleNamespace(cfg=small(run_dir, hang_timeout_s=TIMEOUT_S))
     info = RankInfo(0, 0, 1, torch.device("cpu"))
     timers = StepTimers(torch.device("cpu"))
@@ -231,7 +231,7 @@ def fail_while_saving() -> None:
 
 
 def freeze_the_store() -> None:
-    """As if the host of the launcher's store had stopped: it takes questions, and is silent."""
+    """As if the host of the launcher's store had stopped: it never replies."""
     import trainer_core.watchdog as watchdog
 
     watchdog.PrefixStore = FrozenStore
@@ -262,10 +262,10 @@ def hangs_of(run_dir: Path) -> list[dict[str, Any]]:
 @pytest.mark.ranks
 class TestHang:
     @pytest.mark.parametrize("act", [sleep, stop, keep_the_gil])
-    def test_the_rank_is_named_and_the_run_goes_on(
+    def test_the_rank_is_named_and_the_run_continues(
         self, tmp_path: Path, act: Callable[[], None]
     ) -> None:
-        """Until the collective's timeout nobody would know; after it, not who it was."""
+        """Until the collective's timeout nobody would know; after it, nobody would know who."""
         cfg = small(tmp_path, hang_timeout_s=TIMEOUT_S)
         began = time.monotonic()
         results = start(cfg, 2, partial(at_read, 8, 1, act))
@@ -306,7 +306,7 @@ class TestHang:
         ],
     )
     @pytest.mark.parametrize("is_async", [False, True])
-    def test_a_slow_start_or_save_is_no_hang(
+    def test_a_slow_start_or_save_is_not_a_hang(
         self, tmp_path: Path, prepare: Callable[[], None], is_async: bool
     ) -> None:
         """A false alarm ends a healthy job, and again after each restart."""
@@ -321,8 +321,8 @@ class TestHang:
         assert codes_of(results) == [0, 0]
         assert hangs_of(tmp_path) == []
 
-    def test_a_job_that_was_stopped_as_a_whole_goes_on(self, tmp_path: Path) -> None:
-        """A laptop that was closed, a job that a scheduler has set aside: nobody hangs."""
+    def test_a_job_whose_ranks_all_stopped_continues(self, tmp_path: Path) -> None:
+        """A closed laptop, or a job that a scheduler suspended, is not a hang."""
         cfg = small(tmp_path, hang_timeout_s=TIMEOUT_S)
         with Job(cfg, 2, slow_steps) as job:
             wait_for_step(tmp_path, 5)
@@ -333,8 +333,8 @@ class TestHang:
             assert codes_of(job.wait()) == [0, 0]
         assert hangs_of(tmp_path) == []
 
-    def test_a_number_that_another_process_has_got_is_spared(self) -> None:
-        """A rank that is gone leaves its process id to whoever comes next."""
+    def test_a_process_id_that_was_reused_is_spared(self) -> None:
+        """When a rank is gone, another process may get its ID."""
         stranger = subprocess.Popen(["sleep", "60"])
         try:
             place = process_identity(stranger.pid)
@@ -351,7 +351,7 @@ class TestHang:
             stranger.wait()
 
     def test_a_store_that_does_not_answer_ends_the_job_too(self, tmp_path: Path) -> None:
-        """The node that stands still may be the one that hosts the store."""
+        """The node that hangs may be the one that hosts the store."""
         began = time.monotonic()
         results = start(small(tmp_path, hang_timeout_s=TIMEOUT_S), 2, freeze_the_store)
         assert time.monotonic() - began < 30
