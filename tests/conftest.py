@@ -1,4 +1,4 @@
-"""What every test gets: a home of its own, one torch thread, and the rule about processes."""
+"""What every test gets: its own home, one torch thread, and the rule about processes."""
 
 from __future__ import annotations
 

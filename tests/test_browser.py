@@ -53,7 +53,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[str]:
-    """The address of a JupyterLab of its own; nothing of this user's is read or written."""
+    """The address of a separate JupyterLab; nothing of this user's is read or written."""
     (source,) = (ROOT / "notebooks/drills").glob("*_lift_to_distributed.ipynb")
     served = tmp_path / "served"
     served.mkdir()
@@ -137,7 +137,7 @@ CELLS = ["warm_up()", "start(", "NotImplementedError", "check(", "# hint("]
 
 
 def code_cells(page: Page) -> list[Locator]:
-    """The notebook's code cells, by place: their texts will change."""
+    """The notebook's code cells, by position, because their texts will change."""
     cells = [page.locator(".jp-CodeCell").nth(place) for place in range(len(CELLS))]
     for cell, text in zip(cells, CELLS, strict=True):
         assert text in cell.locator(".jp-InputArea-editor").inner_text()
@@ -151,7 +151,7 @@ def run(page: Page, which: Locator) -> None:
 
 
 def retype(page: Page, which: Locator, text: str) -> None:
-    """Replace what a cell holds. As one insertion: the editor indents what is typed by keys."""
+    """Replace a cell's text in one insertion: the editor would indent what keys type."""
     which.locator(".cm-content").click()
     page.keyboard.press("Control+A")
     page.keyboard.press("Delete")
@@ -166,7 +166,7 @@ def seconds_shown(page: Page) -> int:
 
 
 def test_a_drill_from_the_start_to_the_pass(lab: str, tmp_path: Path) -> None:
-    """Everything below this is tested apart; whether a person sees it is tested here."""
+    """Other tests cover the parts; this one covers whether a person sees them."""
     from playwright.sync_api import expect, sync_playwright
 
     pictures = Path(os.environ.get("REHEARSAL_SCREENSHOTS", tmp_path))

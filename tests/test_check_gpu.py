@@ -27,7 +27,7 @@ class TestWithoutAGpu:
         assert "no GPU is visible" in capsys.readouterr().err
 
     def test_an_unknown_group_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """A typing error must not check nothing and report success."""
+        """A typo must not check nothing and report success."""
         assert check_gpu.main(["--device", "cpu", "--only", "fp61"]) == 2
         assert "--only fp61: no such group" in capsys.readouterr().err
 
@@ -41,7 +41,7 @@ class TestWithoutAGpu:
 @pytest.mark.ranks
 class TestRehearsalOnTheCpu:
     def test_overflow_and_backends_pass_and_are_reported(self, tmp_path: Path) -> None:
-        """A script that nobody has ever run is no check."""
+        """A script that nobody has ever run checks nothing."""
         report = tmp_path / "report.json"
         done = run_script(
             "--device", "cpu", "--only", "empty,fp16,backends", "--report", str(report)
@@ -54,7 +54,7 @@ class TestRehearsalOnTheCpu:
     def test_a_trainer_that_fails_is_reported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The report is read only once: it must be able to say no."""
+        """A report that cannot say no is worthless."""
         monkeypatch.setattr(check_gpu, "PLAN", [*check_gpu.PLAN, "--max-grad-norm", "-1"])
         checks = [c for c in check_gpu.all_checks() if c.group == "fp16"]
         (result,) = check_gpu.run_checks(check_gpu.Node("cpu", tmp_path, 0), checks)

@@ -123,7 +123,7 @@ class TestCommands:
     def test_a_wrong_call_is_2_with_the_usage(
         self, capsys: Capture, arguments: list[str]
     ) -> None:
-        """argparse reports it; 2 stands for every mistake that the caller can fix."""
+        """argparse reports it; 2 stands for every mistake that you can fix."""
         with pytest.raises(SystemExit) as left:
             main(arguments)
         assert left.value.code == 2

@@ -293,7 +293,7 @@ class TestDerive:
         return derive(package, "cell_cell", {"Thing", "asked_for"}, table)
 
     def test_the_texts(self, package: Path) -> None:
-        """Verbatim with what it needs, and the same without what is to be typed."""
+        """The definitions verbatim with their imports, and the same without the bodies."""
         found = self.derived(
             package,
             "FIRST SECOND Thing asked_for helper",

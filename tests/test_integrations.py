@@ -273,7 +273,7 @@ class TestScheduler:
         [
             ([0], 0, 0),
             ([1, -9, 0, 1], 2, 0),
-            ([2, 0], 0, 2),  # a person has to mend something
+            ([2, 0], 0, 2),  # a person has to fix something
             ([1, 2, 0], 1, 2),
             ([1, 1, 1, 1, 1, 0], 4, 1),  # max_restarts
             ([None, 0], 0, None),  # still running

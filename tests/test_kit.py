@@ -284,7 +284,7 @@ class TestInRanks:
         assert not [name for name in loaded if name.startswith("trainer_core")]
 
     def test_formatting_a_stack_is_not_a_peek_at_the_drill(self) -> None:
-        """torch.manual_seed formats it, with the lines of the modules beside the grader."""
+        """torch.manual_seed formats it, with the lines of the modules next to the grader."""
         text = load("instrument_performance").solution
         first = "    optimizer = torch.optim.SGD("
         assert text.count(first) == 1

@@ -292,12 +292,12 @@ class TestRefusal:
         def refuse(*_: object) -> None:
             wrapper = Wrapper()
             seen.append(weakref.ref(wrapper))
-            raise UserError("what the user can mend")
+            raise UserError("what the user can fix")
 
         alive: list[object] = []
         monkeypatch.setattr(launch, "train_run", refuse)
         monkeypatch.setattr(launch, "cleanup_dist", lambda: alive.append(seen[0]()))
-        with pytest.raises(UserError, match="can mend"):
+        with pytest.raises(UserError, match="can fix"):
             launch.run(TrainConfig(run_dir=tmp_path))
         assert alive == [None]
 

@@ -95,7 +95,7 @@ class TestImport:
 
     @pytest.mark.ranks
     def test_a_notebook_shows_one_line_for_an_unknown_drill(self) -> None:
-        """Twenty lines of traceback hide the name that was meant."""
+        """Twenty lines of traceback hide the suggestion."""
         code = (
             "from IPython.core.interactiveshell import InteractiveShell\n"
             "shell = InteractiveShell.instance()\n"
@@ -109,7 +109,7 @@ class TestImport:
 
 class TestStart:
     def test_it_shows_the_brief_with_names_and_minutes(self, shown: Shown) -> None:
-        """A needed name that is not in the brief cannot be known."""
+        """Nobody can guess a needed name that is not in the brief."""
         rehearsal.start(ID)
         text = shown()
         assert DRILL.title in text
@@ -296,7 +296,7 @@ class TestCheck:
     def test_outside_a_notebook_the_callers_names_are_judged(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """In a script there is no shell whose names could be taken."""
+        """A script has no shell whose names could be judged."""
         seen: list[Any] = []
 
         def grade(drill: str, names: Any, **_: object) -> Verdict:
@@ -382,7 +382,7 @@ class TestStatusDiffNarration:
     def test_status_says_what_passed_and_what_is_next(
         self, verdict_is: Callable[[str], None], shown: Shown
     ) -> None:
-        """Whoever opens the notebook after a week asks this first."""
+        """It is what you ask first after a week away."""
         rehearsal.status()
         text = shown()
         assert f"0 of {len(rehearsal.drills())} passed" in text
@@ -400,7 +400,7 @@ class TestStatusDiffNarration:
     def test_diff_shows_what_changed_between_the_last_two(
         self, verdict_is: Callable[[str], None], shown: Shown
     ) -> None:
-        """What made it pass is the lesson."""
+        """The change that made it pass is the lesson."""
         rehearsal.diff(ID)
         assert "a diff needs two" in shown()
         verdict_is("wrong")
@@ -417,7 +417,7 @@ class TestStatusDiffNarration:
         assert "are identical" in shown()
 
     def test_narration_shows_all_four_parts(self, shown: Shown) -> None:
-        """The follow-up is what decides."""
+        """The follow-up is what decides an interview."""
         rehearsal.narration(ID)
         text = shown()
         for part in DRILL.narration:

@@ -55,7 +55,7 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
 
 @contextmanager
 def as_nobody() -> Iterator[None]:
-    """Root may write anywhere; what is read-only is so for others."""
+    """Become another user: root may write to read-only files."""
     if os.geteuid() != 0:
         yield
         return
@@ -95,7 +95,7 @@ class TestHistory:
         assert len(Progress(tmp_path).entries("d")) == 3
 
     def test_only_its_owner_may_read_it(self, book: Book) -> None:
-        """What somebody typed, and how often it failed, is their own business."""
+        """What you typed, and how often it failed, is nobody else's business."""
         book.progress.add("d", "start")
         assert book.progress.path.stat().st_mode & 0o077 == 0
         assert book.progress.path.parent.stat().st_mode & 0o077 == 0
@@ -279,7 +279,7 @@ class TestRounds:
         assert not rounds[0].is_timed
 
     def test_a_round_ends_at_its_first_pass(self) -> None:
-        """Trying another design afterwards is not slowness."""
+        """Trying another design afterward must not count as slowness."""
         one = a_round(entry(0, "start"), entry(60, "attempt", "passed"), entry(900, "solution"))
         assert one.until == 60
 
@@ -308,7 +308,7 @@ class TestSchedule:
     def test_help_and_time_decide_the_grade(
         self, entries: list[Entry], grade: str | None
     ) -> None:
-        """A pass with the solution open is no pass to build a month on."""
+        """A pass with the solution open must not count for a month."""
         assert grade_of(a_round(*entries), minutes=10) == grade
 
     def test_intervals_grow_and_stay_within_a_month(self) -> None:
@@ -328,12 +328,12 @@ class TestSchedule:
         assert days[-1] == MAX_INTERVAL_DAYS
 
     def test_giving_up_brings_it_back_tomorrow(self) -> None:
-        """Reading a solution is not yet writing one."""
+        """Reading a solution is not the same as writing one."""
         gave_up = [a_round(entry(0, "start"), entry(9, "solution", "gave_up"))]
         assert due_at(gave_up, 10) == pytest.approx(DAY, abs=10)
 
     def test_without_an_end_nothing_is_due(self) -> None:
-        """What was never passed is started, not due."""
+        """A drill that was never passed is started, not due."""
         assert due_at([a_round(START, WRONG_TRY)], 10) is None
 
 
@@ -384,7 +384,7 @@ class TestRenamedDrills:
         assert {entry.drill for entry in mine.entries()} == {"every_restart_crashes"}
 
     def test_a_finding_under_its_old_code_counts_for_the_new_one(self, tmp_path: Path) -> None:
-        """The debriefing would count one mistake as two."""
+        """Otherwise the debrief counts one mistake as two."""
         mine = Progress(tmp_path)
         for code in ("walkthroughs-own", "imported-not-typed"):
             finding = Finding(code, "found", "rule", "look")
@@ -394,7 +394,7 @@ class TestRenamedDrills:
         assert codes == ["imported-not-typed"] * 2
 
     def test_no_former_code_is_a_code_of_today(self) -> None:
-        """An alias that hides a code makes it another mistake."""
+        """An alias that hides a code would turn it into a different mistake."""
         today = {code for drill in map(load, drill_ids()) for code in drill.codes}
         today |= set(ENGINE_FINDINGS.codes)
         assert FORMER_CODES

@@ -292,7 +292,7 @@ class TestBuild:
         assert [cell.cell_type for cell in read(built, MAIN).cells].count("markdown") == 2
 
     def test_a_module_loses_its_docstring_and_nothing_else(self, built: Path) -> None:
-        """The imports beside a docstring are needed by the cells below."""
+        """Cells below need the imports that stand next to a docstring."""
         assert cell_of(read(built, MAIN), "trainer_core/config.py#0").source == (
             "from __future__ import annotations\n\nimport functools\n"
             "from dataclasses import dataclass"
@@ -886,7 +886,7 @@ class TestDirectives:
     def test_an_import_of_the_package_needs_its_own_cell(
         self, project: Path, line: str
     ) -> None:
-        """In Colab there is no package, and elsewhere there would be two of each class."""
+        """Colab has no package to import, and elsewhere there would be two of each class."""
         replace(project, "trainer_core/config.py", "LIMIT = 8", f"LIMIT = 8\n{line}")
         with pytest.raises(
             sync.SyncError, match=r"config.py#2 imports from this project \(order"

@@ -1,4 +1,8 @@
-"""Does a run that was killed and started again equal the uninterrupted one, step by step?"""
+"""Does a run that was killed and resumed equal the uninterrupted one, step by step?
+
+It compares what ``recorded_run`` has of every step, and names the first that differs and why.
+``restart`` asks less: was each sample trained once, and are the final weights right?
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Is a run that was killed and started again still one run?
+"""Did a run that was killed and resumed train each sample once, and end with the right weights?
 
-Its lineage: the steps of each killed attempt up to the checkpoint that counts, then those of
-the attempt that resumed from it.
+It judges the lineage: the steps of each killed attempt up to the checkpoint that the next one
+resumed from, then those of the last attempt. ``lineage`` compares every step instead.
 """
 
 from __future__ import annotations
