@@ -471,7 +471,7 @@ class TestHostile:
 
     @pytest.mark.parametrize("body", [hog, hog_in_c, deadlock])
     def test_the_stack_names_the_line(self, body: Callable[[RankContext], Any]) -> None:
-        """A hang without a place tells nobody anything; a loop that keeps the GIL has one too."""
+        """A hang without a place is useless; a loop that keeps the GIL has a stack, too."""
         for report in run_ranks(body, world_size=2, deadline_s=0.7):
             assert f"in {body.__name__}" in report.stacks
             assert "/rehearsal/" not in report.stacks
