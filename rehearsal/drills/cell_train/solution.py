@@ -89,7 +89,7 @@ def train_step(
         weight = torch.full((), trainer.cfg.world_size / samples_in_step, device=trainer.device)
     losses = []
     *earlier, last = micro_batches
-    # Without samples, too, the last one runs: the peers wait for its backward pass.
+    # The last one runs even without samples: the peers wait for its backward pass.
     for batch in [*(batch for batch in earlier if len(batch.samples)), last]:
         with phase(timers, "h2d"):
             inputs = batch.inputs.to(trainer.device, non_blocking=True)
