@@ -36,10 +36,10 @@ def recorded_collectives() -> dict[str, list[dict[str, Any]]]:
 def last_collective(recorded: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """The collective this rank waits in, or else its last one, and how many it has issued.
 
-    On a GPU, gradients and loss records travel by NCCL, votes and objects by gloo. A gloo call
-    blocks the host, so its last entry says whether the rank waits there. NCCL calls only queue
-    work: the host runs ahead and waits where it reads a value, such as in ``tolist()``. So a
-    rank waits if any NCCL collective it has queued isn't done, and it waits in the oldest one.
+    On a GPU, gradients and loss records travel by NCCL, votes and objects by gloo. Gloo's last
+    entry says whether the rank waits there. NCCL calls only queue work: the host runs ahead and
+    waits where it reads a value, such as in ``tolist()``. So a rank waits if any NCCL
+    collective it has queued isn't done, and it waits in the oldest one.
 
     Args:
         recorded: the entries of both recorders, as ``recorded_collectives`` returns them.
