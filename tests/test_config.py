@@ -147,7 +147,7 @@ class TestBounds:
     ) -> None:
         """A wrong setting that is found after an hour costs an hour."""
         flag = flag_name(name)
-        with pytest.raises(UserError, match=f"^{flag} .*: must be {rule}.* Set {flag} to"):
+        with pytest.raises(UserError, match=f"^{flag} .*: must be {rule}.* Change {flag} and"):
             TrainConfig(**{name: value})
 
     @pytest.mark.parametrize(("name", "value"), ACCEPTED)
@@ -171,24 +171,29 @@ class TestBounds:
             TrainConfig(data=data)
 
     @pytest.mark.parametrize(
-        ("changes", "found"),
+        ("changes", "message"),
         [
-            ({"hidden_dim": 30, "num_heads": 4}, "--hidden-dim 30 --num-heads 4"),
-            ({"input_noise": 0.5}, "--input-noise 0.5"),
+            (
+                {"hidden_dim": 30, "num_heads": 4},
+                "^--hidden-dim 30 isn't a multiple of --num-heads 4.*Change one",
+            ),
+            ({"input_noise": 0.5}, "^--input-noise 0.5: .*Leave --input-noise at 0"),
         ],
     )
     def test_settings_that_contradict_each_other_are_refused(
-        self, changes: dict[str, Any], found: str
+        self, changes: dict[str, Any], message: str
     ) -> None:
         """torch would complain later, in terms of tensors, on every rank."""
-        with pytest.raises(UserError, match=f"{found}.*Choose a width"):
+        with pytest.raises(UserError, match=message):
             TrainConfig(data="tokens:file", **changes)
         assert TrainConfig(data="toy", **changes)
 
     @pytest.mark.parametrize("warmup_steps", [10, 11])
     def test_a_warm_up_without_a_decay_after_it_is_refused(self, warmup_steps: int) -> None:
         """The cosine would divide by zero, or run backwards."""
-        message = rf"warmup_steps={warmup_steps} uses up all 10 .*Lower --warmup-steps"
+        message = (
+            rf"^--warmup-steps {warmup_steps} uses up all .*--decay-steps 10.*Lower the first"
+        )
         with pytest.raises(UserError, match=message):
             TrainConfig(warmup_steps=warmup_steps, decay_steps=10)
         assert TrainConfig(warmup_steps=9, decay_steps=10)

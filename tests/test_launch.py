@@ -108,7 +108,7 @@ class TestFlags:
             ("--dataset-size 1000000000000", "held in memory"),
             ("--device cuda", "GPU"),
             ("--export nowhere", "tensorboard or prometheus"),
-            ("--warmup-steps 60", "nothing is left to decay"),
+            ("--warmup-steps 60", "no step is left to decay in"),
         ],
     )
     def test_a_mistake_ends_with_2_and_a_short_message(

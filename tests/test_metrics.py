@@ -32,6 +32,7 @@ from trainer_core.metrics import (
     phase,
     summarize_timers,
 )
+from trainer_core.settings import UserError
 from trainer_core.train import read_records, train_step
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -288,6 +289,31 @@ class TestDeviceTime:
             for at in range(first, last):
                 assert ends[at + 1] - ends[at] == pytest.approx(step_s, rel=1e-3)
         assert time.time() - ends[-1] < step_s
+
+    def test_a_stop_at_a_step_that_is_not_finite_leaves_its_ledger_lines(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: FakeDevice
+    ) -> None:
+        """The message says to look at the step's samples, and only that line lists them."""
+        queue_steps(monkeypatch, device, self.STEP_MS)
+        fetch = TrainingView.__getitems__
+        loaded: list[list[int]] = []
+
+        def poisoned(self: TrainingView, keys: Sequence[SampleKey]) -> MicroBatch:
+            batch = fetch(self, keys)
+            if keys:
+                loaded.append([key.sample for key in keys])
+            if len(loaded) == 6:
+                batch.inputs.fill_(math.nan)
+            return batch
+
+        monkeypatch.setattr(TrainingView, "__getitems__", poisoned)
+        with pytest.raises(UserError, match="step 6: loss nan"):
+            self.events_of(tmp_path / "run", log_every=4)
+        text = (tmp_path / "run/ledger/rank-0.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+        assert [line["samples"] for line in lines] == loaded[:6]
+        assert [line["step"] for line in lines if line.get("skipped")] == [6]
 
 
 class TestRunPhases:

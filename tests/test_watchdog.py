@@ -45,7 +45,7 @@ def report(waits: bool, issued: int, how: str = "answered") -> dict[str, Any]:
 class TestBlame:
     def test_a_rank_that_does_not_answer_comes_first(self) -> None:
         """The ranks that answer are waiting for it, whatever they report about themselves."""
-        assert blame([report(False, 3), report(True, 4, "mute"), report(True, 4)])[0] == [1]
+        assert blame([report(False, 3), report(True, 4, "silent"), report(True, 4)])[0] == [1]
         assert blame([report(False, 3), report(True, 4, "woken"), report(True, 4)])[0] == [1]
 
     def test_the_rank_that_does_not_wait_is_named(self) -> None:
@@ -278,7 +278,7 @@ class TestHang:
         assert waiting["waits"]
         assert waiting["name"] == "all_reduce"
         # Of the latter two no Python code could run; a C handler could.
-        assert hung["how"] == {"sleep": "answered", "stop": "woken"}.get(act.__name__, "mute")
+        assert hung["how"] == {"sleep": "answered", "stop": "woken"}.get(act.__name__, "silent")
         assert f"in {act.__name__}" in hung["stack"]
         assert finish(cfg, 2)["status"] == "done"
 

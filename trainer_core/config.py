@@ -102,16 +102,22 @@ class TrainConfig:
                 f"--data {self.data}: no such dataset, so there is nothing to train on. Choose "
                 "toy, digits, or tokens:PATH, where PATH is a file of uint16 tokens."
             )
-        if kind == "tokens" and (self.hidden_dim % self.num_heads or self.input_noise):
+        if kind == "tokens" and self.hidden_dim % self.num_heads:
             raise UserError(
-                f"--hidden-dim {self.hidden_dim} --num-heads {self.num_heads} --input-noise "
-                f"{self.input_noise}: the heads split the width evenly, and token ids can't be "
-                "noisy. Choose a width that the heads divide, and leave the noise at 0."
+                f"--hidden-dim {self.hidden_dim} isn't a multiple of --num-heads "
+                f"{self.num_heads}, but each head gets an equal slice of the width. Change one "
+                "of them."
+            )
+        if kind == "tokens" and self.input_noise:
+            raise UserError(
+                f"--input-noise {self.input_noise}: a token id plus noise is a different id. "
+                "Leave --input-noise at 0 for token data."
             )
         if self.warmup_steps >= (self.decay_steps or float("inf")):
             raise UserError(
-                f"warmup_steps={self.warmup_steps} uses up all {self.decay_steps} decay_steps, "
-                "so nothing is left to decay. Lower --warmup-steps or raise --decay-steps."
+                f"--warmup-steps {self.warmup_steps} uses up all of --decay-steps "
+                f"{self.decay_steps}, so no step is left to decay in. Lower the first or raise "
+                "the second."
             )
 
     @property
@@ -126,9 +132,9 @@ class TrainConfig:
         return self.pinned_global_batch_size or derived
 
     def digest(self) -> str:
-        """SHA-256 (hex) over the settings that define the training; the same in every process.
+        """SHA-256 (hex) of the settings that define the training; the same in every process.
 
-        Paths, ranks and the way the global batch is split are left out. G itself is included.
+        G counts; how it is split among ranks and micro-batches doesn't. Neither do paths.
         """
         content: dict[str, object] = {"global_batch_size": self.global_batch_size}
         for spec in fields(self):

@@ -1,7 +1,7 @@
 """Which rank stalled a job, and where every rank is stuck.
 
-Supports cell 8 (launch). A report is one rank's: ``how`` it came (answered, woken by SIGCONT,
-mute), its step, phase and stack, and the last collective that it issued.
+Supports cell 8 (launch). A report is about one rank: ``how`` we got it (answered, woken by
+SIGCONT, silent), its step, phase and stack, and the last collective it issued.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ import torch
 # %%
 # For a rank that can't report.
 UNKNOWN = {"step": "?", "doing": "?", "issued": "?", "name": "?", "waits": False}
-
-
 # torch has a flight recorder for gloo, and one of its own for NCCL in builds with CUDA.
 RECORDERS = {"gloo": "_dump_fr_trace_json", "nccl": "_dump_nccl_trace_json"}
 
@@ -36,12 +34,12 @@ def recorded_collectives() -> dict[str, list[dict[str, Any]]]:
 
 
 def last_collective(recorded: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """What this rank waits in, or its last collective, and how many it has issued.
+    """The collective this rank waits in, or else its last one, and how many it has issued.
 
-    Gradients and loss records travel by NCCL on a GPU; votes and objects by gloo. Gloo's last
-    entry tells whether the rank waits there. An NCCL entry may be any number of collectives
-    old: the host runs ahead, and waits only where it reads a value, such as in ``tolist()``.
-    So a rank waits if any NCCL collective it has queued is not done, in the oldest of them.
+    On a GPU, gradients and loss records travel by NCCL, votes and objects by gloo. Gloo's last
+    entry says whether the rank waits there. NCCL calls only queue work: the host runs ahead and
+    waits where it reads a value, such as in ``tolist()``. So a rank waits if any NCCL
+    collective it has queued isn't done, and it waits in the oldest one.
 
     Args:
         recorded: the entries of both recorders, as ``recorded_collectives`` returns them.
@@ -55,8 +53,8 @@ def last_collective(recorded: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict
         return {"issued": 0, "name": "none known", "waits": False}
     at = min(pending, key=created) if pending else max(latest, key=created)
     return {
-        # Each recorder counts its own. All ranks issue the same ones in the same order, so a
-        # smaller sum is a rank that is behind.
+        # Each recorder counts its own. All ranks issue the same ones in the same order, so the
+        # rank with the smaller sum is behind.
         "issued": sum(entry["collective_seq_id"] for entry in latest),
         "name": at["profiling_name"].partition(":")[2],
         "waits": bool(pending),
@@ -69,12 +67,13 @@ def created(entry: Mapping[str, Any]) -> int:
 
 
 def blame(reports: list[dict[str, Any]]) -> tuple[list[int], str]:
-    """The ranks that the others wait for, and the evidence. Reports are ordered by rank.
+    """The ranks that the others wait for, and the evidence. No ranks if nothing sets any apart.
 
-    No ranks if they can't be told apart.
+    Args:
+        reports: one per rank, in rank order.
     """
     for how, why in {
-        "mute": "sent no report: it is gone, or in C code that holds the GIL",
+        "silent": "sent no report: it is gone, or in C code that holds the GIL",
         "woken": "answered only after SIGCONT",
     }.items():
         if ranks := [rank for rank, report in enumerate(reports) if report["how"] == how]:
@@ -92,20 +91,26 @@ def blame(reports: list[dict[str, Any]]) -> tuple[list[int], str]:
 
 
 def process_identity(pid: int) -> list[Any]:
-    """What distinguishes a process from every other, even from a later one with its pid."""
+    """What tells a process from every other one, even a later one with the same pid."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-        return [boot, os.readlink("/proc/self/ns/pid"), pid, started]
+        return [boot, os.readlink("/proc/self/ns/pid"), pid, str(start_ticks(pid))]
     except OSError:  # no Linux, or no such process
         return [platform.node(), pid]
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since boot. Linux only."""
+    # Field 22 of proc(5). Counted from behind the name, field 2, which may contain spaces.
+    fields_from_3 = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields_from_3[19])
 
 
 def send_to_main_thread(pid: int, sign: signal.Signals) -> None:
     """Send a signal to a process's main thread, so its handler runs where that thread is.
 
-    A stopped process hands a plain signal to whichever thread continues first. By the time
-    another thread has written the main thread's stack, the main thread may have moved on.
+    In a stopped process, a plain signal goes to whichever thread continues first. By the time
+    some other thread has written the main thread's stack, the main thread may have moved on.
     """
     tgkill = getattr(ctypes.CDLL(None), "tgkill", None)  # glibc has it
     if tgkill is None:
@@ -116,7 +121,7 @@ def send_to_main_thread(pid: int, sign: signal.Signals) -> None:
 
 # %%
 def hang_text(seconds: float, step: int, reports: list[dict[str, Any]]) -> str:
-    """What the terminal shows: whom the others wait for, then where every rank is."""
+    """What the terminal shows: who holds up the job, then where every rank is."""
     ranks, why = blame(reports)
     blamed = f"rank {', '.join(map(str, ranks))} {why}" if ranks else why
     paragraphs = [

@@ -65,7 +65,7 @@ def open_job(
     cfg, timers, sampler = start.cfg, trainer.timers, parts["sampler"]
     schedule, position = sampler.schedule, sampler.position
     errors = DeferredErrors()
-    with ExitStack() as closing:  # whatever fails, closes in reverse order
+    with ExitStack() as closing:  # whatever fails, all that is open closes in reverse order
         with errors_on_all_ranks():
             if lock := prepare_run_dir(start, info.rank):
                 closing.callback(lock.close)

@@ -24,9 +24,11 @@ class JsonlSink:
             self.file.write(b"\n")
 
     def emit(self, record: Mapping[str, Any]) -> None:
-        """Append one line in one write, so a kill can truncate only the last line."""
+        """Append one line. A kill may truncate it, but no other line."""
         line = json.dumps(record).encode() + b"\n"
-        while line:  # a full disk silently takes part of the line, then raises on the rest
+        # One write, so one kill cuts one line. A full disk silently takes part of the line, and
+        # raises only when asked to take the rest.
+        while line:
             line = line[self.file.write(line) :]
 
     def close(self) -> None:

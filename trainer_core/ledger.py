@@ -53,8 +53,9 @@ class Ledger:
     ) -> None:
         """Record a step that the optimizer has taken.
 
-        On CUDA the host only queued the step: neither the outcome nor the time is known yet.
-        The line waits until the host reads the step's records, which precedes every save.
+        On CUDA the host has only queued the step: neither its outcome nor its time is known
+        yet. The line waits until the host reads the step's records, which it does before every
+        save.
 
         Args:
             skipped: 1.0 if the update was skipped, on the device.
@@ -77,10 +78,10 @@ class Ledger:
             self.write(line, skipped)
 
     def flush(self) -> None:
-        """Write the lines that wait for the device; the host has just waited for it.
+        """Write the lines that wait for the device. Call it once the device is done with them.
 
-        ``time`` and ``step_s`` become the device's. The last step has ended now, and events
-        tell how long before it the others did, so the two clocks are compared at each flush.
+        ``time`` and ``step_s`` become the device's. The last step has just ended, and events
+        tell how long before it the others did, so each flush aligns the two clocks again.
         """
         now = time.time()
         for line, skipped, began, ended in self.waiting:

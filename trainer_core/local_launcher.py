@@ -65,7 +65,7 @@ def rank_main(job: Callable[[], Any], environment: dict[str, str], result: Path)
 
 
 class LocalRanks:
-    """Runs ``job``, a callable without arguments, on ``world_size`` ranks; then ``wait``."""
+    """Starts ``job``, called without arguments, on ``world_size`` ranks; ``wait`` for them."""
 
     def __init__(self, job: Callable[[], Any], world_size: int) -> None:
         # Not fork: once the parent has used torch's threads, a child can hang in a matmul.

@@ -38,7 +38,7 @@ class StepTimers:
         self.origin_s = time.time()
         self.origin = self.stamp()
         self.step_start = self.origin
-        self.doing = ""  # the phase entered last
+        self.doing = ""  # the current phase; between two phases, the one that just ended
 
     def stamp(self) -> Stamp:
         """Now, on this device's clock. Does not wait for the device."""
@@ -121,7 +121,7 @@ class phase:  # read as a statement: with phase(timers, "forward")
 
 
 def summarize_timers(steps: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """p50, p95 and max of each phase in milliseconds, by nearest rank; a mean hides spikes."""
+    """Each phase's p50, p95 and max in milliseconds, by nearest rank; a mean hides spikes."""
     if not steps:
         return {}
     fractions = {"p50": 0.5, "p95": 0.95, "max": 1.0}

@@ -110,7 +110,10 @@ class EpochOrder:
 
     def __init__(self, num_samples: int, *, seed: int, epoch: int) -> None:
         if not 1 <= num_samples <= 2**63:
-            raise ValueError(f"num_samples={num_samples}: must be between 1 and 2**63.")
+            raise ValueError(
+                f"num_samples={num_samples}: sample ids are int64, and an order of none has no "
+                "first sample. Use a dataset of 1 to 2**63 samples."
+            )
         self.num_samples = num_samples
         self._keys = hash_words("order", seed, epoch, count=ROUNDS)
 
@@ -118,7 +121,8 @@ class EpochOrder:
         """Sample ids at slots ``first`` to ``last - 1``; int64, shape (last - first,)."""
         if not 0 <= first <= last <= self.num_samples:
             raise ValueError(
-                f"slots {first}..{last}: this epoch's slots range from 0 to {self.num_samples}."
+                f"slots {first}..{last}: the epoch's range from 0 to {self.num_samples}, and a "
+                "slice past them would lose samples. Take both from StepSchedule.slots."
             )
         if self.num_samples < SHUFFLE_BELOW:
             hashes = _mix(np.arange(self.num_samples, dtype=np.uint64), self._keys[0])

@@ -57,7 +57,7 @@ def run_identity(cfg: TrainConfig, schedule: StepSchedule, fingerprint: str) -> 
 def refuse_other_run(run_dir: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     """Raise UserError naming each identity field that differs, both values, and the way out."""
     if ours["data"] != theirs["data"]:
-        names = ["data"]  # different data have a different size and model; no need to list them
+        names = ["data"]  # size and model differ with it; no need to list them
     else:
         names = [name for name in ours if name in theirs]  # an older version may lack a field
     differing = [name for name in names if ours[name] != theirs[name]]

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 # %% active="py"
@@ -20,6 +19,7 @@ from trainer_core.collectives import DeferredErrors
 from trainer_core.config import TrainConfig
 from trainer_core.data import StepSchedule
 from trainer_core.distributed import RankInfo
+from trainer_core.hang_report import start_ticks
 from trainer_core.json_lines import JsonlSink
 from trainer_core.metrics import RankLog, Sink, log_rank_event
 from trainer_core.run_folder import Start
@@ -156,9 +156,7 @@ def log_start(
 
 def process_age_s() -> float:
     """Seconds since this process started. Most of a startup is importing torch. Linux only."""
-    # Field 22 of proc(5), in ticks since boot. The name in field 2 may contain spaces.
-    fields_from_3 = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    started_s = int(fields_from_3[19]) / os.sysconf("SC_CLK_TCK")
+    started_s = start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
 
 

@@ -62,6 +62,6 @@ def check_setting(name: str, value: Any, annotation: str, rules: Mapping[str, An
     else:
         return
     raise UserError(
-        f"{flag_name(name)} {value!r}: must be {rule} ({rules['help']}). "
-        f"Set {flag_name(name)} to a value that is {rule}."
+        f"{flag_name(name)} {value!r}: must be {rule} ({rules['help']}). Nothing has started. "
+        f"Change {flag_name(name)} and start again."
     )

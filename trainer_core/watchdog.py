@@ -1,9 +1,10 @@
-"""The watch for hangs: a thread per rank that ends a job in which no step completes.
+"""The watchdog: each rank's thread that ends the job when steps stop completing.
 
 Supports cell 8 (launch). A hang leaves no traceback: the ranks that wait are innocent, and the
-one they wait for is silent. So each rank has a thread that checks whether steps still complete.
-The first one to see none for too long collects a report from every rank through the launcher's
-store, names the rank that the others wait for, and ends the job. The launcher then restarts it.
+rank they wait for says nothing. So each rank has a thread that checks whether steps still
+complete. The first thread to run out of patience collects a report from every rank through the
+launcher's store, names the rank the others are waiting for, and ends the job. The launcher
+then restarts it.
 
     beat      the end of a step: the training loop's sign of life
     report    where a rank is: its stack, and the last collective it issued
@@ -38,8 +39,6 @@ from trainer_core.hang_report import (
 )
 from trainer_core.metrics import StepTimers
 from trainer_core.run_folder import Start
-
-# %%
 
 
 # %%
@@ -81,14 +80,14 @@ class Watchdog:
             name = f"watch {start.record['start_id']}"
             store = PrefixStore(name, TCPStore(*address, wait_for_workers=False))
             store.set(f"place/{info.rank}", json.dumps(process_identity(os.getpid())))
-            # Written from C, so that a rank that can't run Python writes its stack too.
+            # Written from C, so even a rank that can't run Python dumps its stack.
             file = (self.stacks / f"rank-{info.rank}.stack").open("w")
             faulthandler.register(signal.SIGUSR2, file)
             threading.Thread(target=self.watch, daemon=True).start()
             threading.Thread(target=self.listen, args=(store,), daemon=True).start()
 
     def beat(self, step: int) -> None:
-        """Report that a step, or its save, is complete."""
+        """Call this when a step, or its save, is complete."""
         self.step = step
         self.beat_at = time.monotonic()
         self.is_first_step = False
@@ -100,7 +99,8 @@ class Watchdog:
     def is_late(self) -> bool:
         """Whether the next step is overdue.
 
-        The first step (compilation) and a save (a slow disk) may take as long as a collective.
+        The first step (compilation) and a save (a slow disk) are slow for good reasons, so they
+        get as long as a collective does.
         """
         limit_s = self.cfg.hang_timeout_s
         if self.is_first_step or self.timers.doing == "checkpoint":
@@ -110,8 +110,8 @@ class Watchdog:
     def watch(self) -> None:
         """Check a few times per timeout whether this rank's step is overdue.
 
-        It does so without the store: the store's host may be what hangs, and then a request
-        returns only when the host continues, whatever its timeout.
+        It never touches the store. The store's host may be what hangs, and then a request
+        blocks until the host continues, whatever the timeout says.
         """
         looked_at = time.monotonic()
         while not self.ended.wait(self.interval_s):
@@ -162,7 +162,7 @@ class Watchdog:
             if is_first:
                 blamed = self.publish_reports(self.gather(store))
                 store.set("reported", "")
-                # It may have reported and hang again, and the launcher waits for it to end.
+                # A rank that reported may hang again, and the launcher waits for it to exit.
                 self.send(store, blamed, signal.SIGKILL)
             with contextlib.suppress(RuntimeError):  # the store may end with the first rank
                 store.wait(["reported"])
@@ -172,27 +172,27 @@ class Watchdog:
             os._exit(1)
 
     def gather(self, store: PrefixStore) -> list[dict[str, Any]]:
-        """Every rank's report. Silent ranks get SIGCONT, because they may be stopped."""
+        """Every rank's report. A silent rank gets SIGCONT, because it may be stopped."""
         reports: dict[int, dict[str, Any]] = {}
-        mute = list(range(self.info.world_size))
+        silent = list(range(self.info.world_size))
         woken: list[int] = []
         # SIGUSR2 first, so that a stopped rank writes its stack before it continues.
         for signs in [(), (signal.SIGUSR2, signal.SIGCONT)]:
-            woken = self.send(store, mute, *signs)
+            woken = self.send(store, silent, *signs)
             deadline = time.monotonic() + 3 * self.interval_s
-            while mute and time.monotonic() < deadline:
-                for rank in [rank for rank in mute if store.check([f"report/{rank}"])]:
-                    mute.remove(rank)
+            while silent and time.monotonic() < deadline:
+                for rank in [rank for rank in silent if store.check([f"report/{rank}"])]:
+                    silent.remove(rank)
                     reports[rank] = json.loads(store.get(f"report/{rank}"))
                     if rank in woken:
                         reports[rank] |= {"how": "woken", "stack": self.dumped_stack(rank)}
                 time.sleep(self.interval_s / 10)
-        for rank in mute:
-            reports[rank] = {"how": "mute", "stack": self.dumped_stack(rank), **UNKNOWN}
+        for rank in silent:
+            reports[rank] = {"how": "silent", "stack": self.dumped_stack(rank), **UNKNOWN}
         return [reports[rank] for rank in range(self.info.world_size)]
 
     def send(self, store: PrefixStore, ranks: list[int], *signs: signal.Signals) -> list[int]:
-        """Send signals to those ranks that are other processes of this host, and list them."""
+        """Signal those of ``ranks`` that are other processes on this host; returns them."""
         reached = []
         for rank in ranks if signs else ():
             if store.check([f"place/{rank}"]):
@@ -210,7 +210,7 @@ class Watchdog:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def publish_reports(self, reports: list[dict[str, Any]]) -> list[int]:
-        """Print and log where every rank is; returns the ranks to blame."""
+        """Print and log where every rank is; returns the ranks that the others wait for."""
         ranks, why = blame(reports)
         step, seconds = self.overdue
         print(hang_text(seconds, step, reports), file=sys.stderr, flush=True)

@@ -53,8 +53,7 @@ def save_checkpoint(
 ) -> None:
     """Save one step; rank 0 writes for all.
 
-    Collective: every rank, once it has flushed its ledger. Gathering the random states also
-    proves that every rank got this far.
+    Collective: every rank, once it has flushed its ledger.
 
     Raises:
         Exception: on every rank, if this save or the one in flight failed on rank 0.
@@ -80,7 +79,6 @@ def restore_if_present(
 ) -> dict[str, Any] | None:
     """Load a verified checkpoint into ``parts``; returns its state, or None without one.
 
-    Every rank loads it for itself. Hyperparameters stay as configured: the optimizer's own
-    ``load_state_dict`` would silently bring the old weight decay back.
+    Every rank loads it for itself. Hyperparameters stay as configured.
     """
     raise NotImplementedError

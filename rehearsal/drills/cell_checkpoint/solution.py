@@ -74,12 +74,12 @@ def save_checkpoint(
 ) -> None:
     """Save one step; rank 0 writes for all.
 
-    Collective: every rank, once it has flushed its ledger. Gathering the random states also
-    proves that every rank got this far.
+    Collective: every rank, once it has flushed its ledger.
 
     Raises:
         Exception: on every rank, if this save or the one in flight failed on rank 0.
     """
+    # Also the proof that every rank has arrived, with its ledger flushed.
     rng_states = gather_objects(rng_state())
     with errors_on_all_ranks():
         if not dist.is_initialized() or dist.get_rank() == 0:
@@ -116,14 +116,14 @@ def restore_if_present(
 ) -> dict[str, Any] | None:
     """Load a verified checkpoint into ``parts``; returns its state, or None without one.
 
-    Every rank loads it for itself. Hyperparameters stay as configured: the optimizer's own
-    ``load_state_dict`` would silently bring the old weight decay back.
+    Every rank loads it for itself. Hyperparameters stay as configured.
     """
     if folder is None:
         return None
     state: dict[str, Any] = torch.load(
         folder / "state.pt", map_location=device, weights_only=True
     )
+    # load_state_dict would silently bring back the old weight decay.
     state["optimizer"]["param_groups"] = parts["optimizer"].state_dict()["param_groups"]
     for name, part in parts.items():
         # A scaler may be new (amp changed to fp16) or gone; config_changed reports both.

@@ -98,8 +98,8 @@ class TrainConfig:
         raise NotImplementedError
 
     def digest(self) -> str:
-        """SHA-256 (hex) over the settings that define the training; the same in every process.
+        """SHA-256 (hex) of the settings that define the training; the same in every process.
 
-        Paths, ranks and the way the global batch is split are left out. G itself is included.
+        G counts; how it is split among ranks and micro-batches doesn't. Neither do paths.
         """
         raise NotImplementedError

@@ -15,10 +15,10 @@ from trainer_core.order import EpochOrder
 
 @dataclass(frozen=True, slots=True)
 class StepSchedule:
-    """Cut each epoch into global batches first, and only then among the ranks.
+    """Which part of which epoch's order each optimizer step trains on.
 
-    Because the batch is defined before the ranks are, the world size may change between two
-    steps without repeating or skipping a sample.
+    The world size plays no part in it, so it may change between two steps without repeating or
+    skipping a sample.
 
     Args:
         num_samples: n, samples in one epoch.
@@ -42,6 +42,7 @@ class StepSchedule:
 
     def slots(self, position: int) -> tuple[int, int, int]:
         """Epoch, first slot and one past the last slot of the step at ``position``."""
+        # The epoch is cut into global batches here; the ranks share out each batch later.
         epoch, step = divmod(position, self.steps_per_epoch)
         first = step * self.global_batch_size
         return epoch, first, min(first + self.global_batch_size, self.num_samples)
@@ -63,7 +64,7 @@ class ResumeAwareDistributedSampler(Sampler[list[SampleKey]]):
     """Deal each step's samples to the ranks, starting at the committed position.
 
     Only ``commit`` moves the position, and the training loop calls it after the optimizer has
-    stepped. Iterating doesn't move it, although loader workers iterate ahead of the training.
+    stepped. Iterating doesn't move it, because loader workers run ahead of the training.
 
     Args:
         schedule: equal on all ranks.

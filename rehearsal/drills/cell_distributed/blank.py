@@ -39,22 +39,19 @@ def maybe_init_dist(cfg: TrainConfig) -> RankInfo:
 
 
 def cleanup_dist() -> None:
-    """Leave the process group. The caller must have dropped the DDP wrapper first.
+    """Leave the process group, without waiting for other ranks.
 
-    A wrapper that outlives the group keeps gloo's threads alive until the interpreter exits,
-    and there they abort the process after a successful run. Reference cycles may hold the
-    wrapper, hence gc.
+    The caller must have dropped the DDP wrapper. Nothing of it may outlive the group.
     """
     raise NotImplementedError
 
 
 def wrap_model(model: nn.Module, info: RankInfo, no_inputs: Tensor) -> nn.Module:
-    """Wrap ``model`` in DDP if there are peers, with its buckets already in their final layout.
+    """Wrap ``model`` in DDP if there are peers.
 
-    DDP rearranges its gradient buckets after the first backward pass, and with three or more
-    ranks a different layout adds in a different order. A resumed run would then differ from an
-    uninterrupted one in the last bits. One backward pass over a placeholder, at every start,
-    produces the final layout before the first step.
+    From the first step after any start, the ranks' gradients are added in the same order, so a
+    resumed run can match the uninterrupted one bit for bit. The random states are unchanged,
+    and no gradient is left over.
 
     Collective: every rank.
 

@@ -71,9 +71,9 @@ def maybe_init_dist(cfg: TrainConfig) -> RankInfo:
     world_size = int(env.get("WORLD_SIZE", 1))
     if cfg.world_size not in (1, world_size):
         raise UserError(
-            f"world_size={cfg.world_size}, but {world_size} rank(s) are running: the launcher "
-            f"starts them. Use torchrun --nproc-per-node {cfg.world_size}, or LocalRanks in a "
-            "notebook."
+            f"world_size={cfg.world_size}, but {world_size} rank(s) are running, and only the "
+            f"launcher decides how many. Use torchrun --nproc-per-node {cfg.world_size}, or "
+            "LocalRanks in a notebook."
         )
     device = choose_device(cfg.device, local_rank, int(env.get("LOCAL_WORLD_SIZE", 1)))
     if device.type == "cuda":
@@ -92,24 +92,24 @@ def maybe_init_dist(cfg: TrainConfig) -> RankInfo:
 
 
 def cleanup_dist() -> None:
-    """Leave the process group. The caller must have dropped the DDP wrapper first.
+    """Leave the process group, without waiting for other ranks.
 
-    A wrapper that outlives the group keeps gloo's threads alive until the interpreter exits,
-    and there they abort the process after a successful run. Reference cycles may hold the
-    wrapper, hence gc.
+    The caller must have dropped the DDP wrapper. Nothing of it may outlive the group.
     """
+    # A wrapper that outlives the group keeps gloo's threads alive until the interpreter exits,
+    # and there they abort the process after a successful run. The caller's reference is gone,
+    # but reference cycles may still hold the wrapper.
     gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def wrap_model(model: nn.Module, info: RankInfo, no_inputs: Tensor) -> nn.Module:
-    """Wrap ``model`` in DDP if there are peers, with its buckets already in their final layout.
+    """Wrap ``model`` in DDP if there are peers.
 
-    DDP rearranges its gradient buckets after the first backward pass, and with three or more
-    ranks a different layout adds in a different order. A resumed run would then differ from an
-    uninterrupted one in the last bits. One backward pass over a placeholder, at every start,
-    produces the final layout before the first step.
+    From the first step after any start, the ranks' gradients are added in the same order, so a
+    resumed run can match the uninterrupted one bit for bit. The random states are unchanged,
+    and no gradient is left over.
 
     Collective: every rank.
 
@@ -120,6 +120,9 @@ def wrap_model(model: nn.Module, info: RankInfo, no_inputs: Tensor) -> nn.Module
         return model
     device_ids = [info.device.index] if info.device.type == "cuda" else None
     wrapped = DDP(model, device_ids, gradient_as_bucket_view=True)
+    # DDP rearranges its gradient buckets after the first backward pass, and with three or more
+    # ranks a different layout adds in a different order. A run's own first step and the first
+    # step after a resume would then differ in the last bits. So the first pass is this one.
     with rng_unchanged():
         (0 * wrapped(placeholder(no_inputs.to(info.device))).sum()).backward()
     wrapped.zero_grad(set_to_none=True)

@@ -222,7 +222,11 @@ def read_back(job: Job, step: int, lr: float) -> None:
 
     Collective: every rank, after the same steps.
     """
-    records = read_records(job.trainer, step)
+    try:
+        records = read_records(job.trainer, step)
+    except UserError:  # a step wasn't finite; its ledger line says which samples it had
+        job.ledger.flush()
+        raise
     job.ledger.flush()
     job.progress.add(records, lr)
     job.resume_check.add(step, [record.loss for record in records])

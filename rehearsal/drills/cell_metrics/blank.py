@@ -61,7 +61,7 @@ class phase:  # read as a statement: with phase(timers, "forward")
 
 
 def summarize_timers(steps: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """p50, p95 and max of each phase in milliseconds, by nearest rank; a mean hides spikes."""
+    """Each phase's p50, p95 and max in milliseconds, by nearest rank; a mean hides spikes."""
     raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ class JsonlSink:
         raise NotImplementedError
 
     def emit(self, record: Mapping[str, Any]) -> None:
-        """Append one line in one write, so a kill can truncate only the last line."""
+        """Append one line. A kill may truncate it, but no other line."""
         raise NotImplementedError
 
     def close(self) -> None:

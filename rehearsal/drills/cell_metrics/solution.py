@@ -34,7 +34,7 @@ class StepTimers:
         self.origin_s = time.time()
         self.origin = self.stamp()
         self.step_start = self.origin
-        self.doing = ""  # the phase entered last
+        self.doing = ""  # the current phase; between two phases, the one that just ended
 
     def stamp(self) -> Stamp:
         """Now, on this device's clock. Does not wait for the device."""
@@ -108,7 +108,7 @@ class phase:  # read as a statement: with phase(timers, "forward")
 
 
 def summarize_timers(steps: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """p50, p95 and max of each phase in milliseconds, by nearest rank; a mean hides spikes."""
+    """Each phase's p50, p95 and max in milliseconds, by nearest rank; a mean hides spikes."""
     if not steps:
         return {}
     fractions = {"p50": 0.5, "p95": 0.95, "max": 1.0}
@@ -132,9 +132,11 @@ class JsonlSink:
             self.file.write(b"\n")
 
     def emit(self, record: Mapping[str, Any]) -> None:
-        """Append one line in one write, so a kill can truncate only the last line."""
+        """Append one line. A kill may truncate it, but no other line."""
         line = json.dumps(record).encode() + b"\n"
-        while line:  # a full disk silently takes part of the line, then raises on the rest
+        # One write, so one kill cuts one line. A full disk silently takes part of the line, and
+        # raises only when asked to take the rest.
+        while line:
             line = line[self.file.write(line) :]
 
     def close(self) -> None:

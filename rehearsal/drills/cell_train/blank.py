@@ -37,17 +37,16 @@ class Trainer:
 def train_step(
     trainer: Trainer, micro_batches: Sequence[MicroBatch], samples_in_step: int, lr: float
 ) -> Tensor:
-    """One optimizer step over the samples of all ranks; nothing in it waits for the device.
+    """One optimizer step on the mean loss over the step's S samples; no host-device sync.
 
-    Collective: every rank, including one without samples: its backward pass, of weight zero,
-    joins the sync.
+    Collective: every rank, including one without samples.
 
     Args:
-        micro_batches: this rank's samples. Empty ones are skipped, except the last.
+        micro_batches: this rank's share of the step; some or all may be empty.
         samples_in_step: S, equal on all ranks.
 
     Returns:
-        1.0 if a non-finite gradient made the update be skipped, else 0.0; shape (), on the
-        device, and equal on all ranks because it is decided after the sync.
+        1.0 if any rank's gradient was NaN or infinite, so no rank updated its weights; else
+        0.0. Shape (), on the device, equal on all ranks.
     """
     raise NotImplementedError

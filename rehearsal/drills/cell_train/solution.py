@@ -57,18 +57,17 @@ def local_gradients(model: Any) -> Iterator[None]:
 def train_step(
     trainer: Trainer, micro_batches: Sequence[MicroBatch], samples_in_step: int, lr: float
 ) -> Tensor:
-    """One optimizer step over the samples of all ranks; nothing in it waits for the device.
+    """One optimizer step on the mean loss over the step's S samples; no host-device sync.
 
-    Collective: every rank, including one without samples: its backward pass, of weight zero,
-    joins the sync.
+    Collective: every rank, including one without samples.
 
     Args:
-        micro_batches: this rank's samples. Empty ones are skipped, except the last.
+        micro_batches: this rank's share of the step; some or all may be empty.
         samples_in_step: S, equal on all ranks.
 
     Returns:
-        1.0 if a non-finite gradient made the update be skipped, else 0.0; shape (), on the
-        device, and equal on all ranks because it is decided after the sync.
+        1.0 if any rank's gradient was NaN or infinite, so no rank updated its weights; else
+        0.0. Shape (), on the device, equal on all ranks.
     """
     timers, scaler = trainer.timers, trainer.scaler
     with phase(timers, "optimizer"):
@@ -90,11 +89,12 @@ def train_step(
         weight = torch.full((), trainer.cfg.world_size / samples_in_step, device=trainer.device)
     losses = []
     *earlier, last = micro_batches
+    # The last one runs even without samples: the peers wait for its backward pass.
     for batch in [*(batch for batch in earlier if len(batch.samples)), last]:
         with phase(timers, "h2d"):
             inputs = batch.inputs.to(trainer.device, non_blocking=True)
             targets = batch.targets.to(trainer.device, non_blocking=True)
-        # Only the last backward pass syncs. DDP decides that in forward, hence around both.
+        # Only the last backward pass syncs. DDP decides that in forward, so wrap both passes.
         with nullcontext() if batch is last else local_gradients(trainer.model):
             with phase(timers, "forward"):
                 loss = summed_loss(trainer, inputs, targets)
@@ -111,7 +111,7 @@ def train_step(
 def summed_loss(trainer: Trainer, inputs: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy summed over samples (and averaged over a sample's tokens); shape ().
 
-    Without samples, the loss and all gradients are zero: those of a placeholder, times zero.
+    Without samples, it is a placeholder's loss times zero, and so are all gradients.
     """
     if len(inputs) == 0:
         with rng_unchanged():
@@ -134,14 +134,13 @@ def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
         if torch.isfinite(grad_norm):
             optimizer.step()
 
-    Two optimizations replace that. The ``if`` makes the host wait for the device, so the fused
-    optimizer reads the decision there, from ``found_inf``. And ``clip_grad_norm_`` makes two
-    passes over the gradients: one reads them for the norm, one scales them. The first is still
-    here; the second is saved, because the fused optimizer divides by ``grad_scale`` as it goes.
-    Both attributes are GradScaler's private protocol with fused optimizers.
+    That costs two things: the ``if`` makes the host wait for the device, and clipping passes
+    over the gradients once more, to scale them. The fused optimizer saves both. It reads
+    ``found_inf`` on the device, and divides by ``grad_scale`` as it goes. Both attributes are
+    GradScaler's private protocol with fused optimizers.
 
-    After the sync the gradients are the same on all ranks, so all decide the same way without
-    another collective.
+    After the sync, gradients are the same on all ranks, so all of them decide the same way
+    without another collective.
 
     Returns:
         The norm before clipping, and 1.0 if the update was skipped; each of shape ().
