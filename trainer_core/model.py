@@ -68,7 +68,7 @@ def build_scaler(cfg: TrainConfig, device: torch.device) -> torch.amp.GradScaler
 
 
 def learning_rate_at(cfg: TrainConfig, step: int) -> float:
-    """Learning rate of ``step`` (from 1): linear warm-up, then a cosine down to the floor.
+    """Learning rate of ``step`` (from 1): linear warmup, then a cosine down to the floor.
 
     A function of the step has no state, so a resume can't make it jump. ``decay_steps`` is
     fixed at the first start, so adding epochs doesn't change the rate of steps already trained.

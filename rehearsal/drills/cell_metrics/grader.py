@@ -218,6 +218,7 @@ def events_body(context: RankContext, learner: SimpleNamespace) -> Any:
     path = context.folder / "logs" / "rank-1.jsonl"
     sinks: list[Any] = [SimpleNamespace(emit=s.append, close=lambda: None) for s in seen]
     sinks.insert(1, learner.JsonlSink(path))
+    path.parent.mkdir(parents=True, exist_ok=True)  # a sink may open its file later
     path.touch()
     log = learner.RankLog(sinks, common)
     fields = {
