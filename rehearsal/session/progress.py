@@ -141,15 +141,15 @@ class Progress:
         except OSError:
             return False
         self.say(
-            f"Your history, {self.path}, cannot be used ({error}). It was renamed to {name}, "
+            f"Your history in {self.path} cannot be used ({error}). It was renamed to {name}, "
             "and a new one was started."
         )
         return True
 
     def _continue_in_memory(self, error: Exception) -> None:
         self.say(
-            f"Your history, {self.path}, cannot be written ({error}). It stays in memory for "
-            "this session. To keep it next time, set REHEARSAL_HOME to a folder you can write "
+            f"Your history in {self.path} cannot be written ({error}), so this session's stays "
+            "in memory only. To keep the next one, set REHEARSAL_HOME to a folder you can write "
             "to."
         )
         self._memory = sqlite3.connect(":memory:", check_same_thread=False)
