@@ -124,8 +124,8 @@ def solution(drill: str, *, give_up: bool = False) -> None:
     if not (has_passed or give_up):
         show(
             f'You haven\'t passed {drill} yet. For the next hint: hint("{drill}"). To give up '
-            f'and see the solution: solution("{drill}", give_up=True). It will then come up '
-            "for review again."
+            f'and see the solution: solution("{drill}", give_up=True). The drill will then be '
+            "due for review again."
         )
         return
     progress().add(the_drill.id, "solution", "earned" if has_passed else "gave_up")

@@ -149,8 +149,8 @@ class Progress:
     def _continue_in_memory(self, error: Exception) -> None:
         self.say(
             f"Your history in {self.path} cannot be written ({error}), so this session's stays "
-            "in memory only. To keep the next one, set REHEARSAL_HOME to a folder you can write "
-            "to."
+            "in memory only. To keep the next one, set REHEARSAL_HOME to a folder you can "
+            "write to."
         )
         self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         # At least show whatever can still be read.

@@ -22,7 +22,7 @@ from rehearsal.kit.judge.coverage import miscounted
 from rehearsal.kit.judge.findings import only_first, some
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding, FindingTable, counted
+from rehearsal.grading.verdict import Finding, FindingTable
 from .cpu_limit import at_most
 
 ONCE = "in each epoch, each sample goes to exactly one rank, once"
@@ -405,8 +405,8 @@ def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]
     }
     for answer in (report.answer for report in reports):
         resumed = answer["resumed"]
-        where = f"(its first {COMMITTED} steps on 2 ranks, then resumed on "
-        where += f"{counted(len(resumed['ranks']), 'rank')})"
+        where = f"(the run's first {COMMITTED} steps on 2 ranks, the rest on "
+        where += f"{len(resumed['ranks'])})"
         steps = steps_of(done) + steps_of(resumed)
         yield from cover(steps, where, ("resume-repeats", "resume-skips"))
         if any(answer["after_the_end"]):
