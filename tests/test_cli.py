@@ -145,7 +145,7 @@ class TestCommands:
             (["narration", ID], DRILL.narration.follow_up),
             (["diff", ID], "a diff needs two"),
             (["blank", ID], DRILL.blank),
-            (["solution", ID], "You have not passed"),
+            (["solution", ID], "You haven't passed"),
             (["solution", ID, "--give-up"], DRILL.solution),
             (["status"], f"of {len(drills())} passed"),
             (["debrief"], "Nothing to debrief"),

@@ -368,6 +368,15 @@ class TestPieces:
         assert outcome[1][0].code == "peer-returned"
         assert "rank 1 of 2 had returned while rank 0" in outcome[1][0].found
 
+    def test_ranks_that_all_lost_their_peers_are_named(self) -> None:
+        """None of them is the cause, and a check that raises here would hide that."""
+        gloo = Failure(kind="RuntimeError", message="gloo/transport", traceback="")
+        reports = [RankReport(rank=rank, exitcode=1, failure=gloo) for rank in (0, 1)]
+        outcome = failure_verdict(reports, 5.0)
+        assert outcome is not None
+        assert outcome[1][0].code == "peer-returned"
+        assert "ranks 0 and 1 lost the connection" in outcome[1][0].found
+
     def test_a_verdict_shows_found_rule_look_and_next(self) -> None:
         """In text and in HTML, where the learner's text is escaped."""
         verdict = Verdict(

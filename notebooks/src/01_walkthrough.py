@@ -299,7 +299,7 @@ assert not torch.equal(before, torch.get_rng_state())
 #
 # **A weak answer** decays everything. It builds a disabled scaler and turns on autocast
 # `if scaler:`, which is always true. And it uses a scheduler object but leaves it out of the
-# checkpoint, so every resume repeats the warm-up.
+# checkpoint, so every resume repeats the warmup.
 #
 # *Collapsed: the decoder that trains on `data="tokens:PATH"`.*
 

@@ -56,8 +56,8 @@ class FindingTable:
         return Finding(code, found, rule, look or usual_look)
 
 
-OWN_WORK = "you rehearse what you can write; solution() shows the answer when you ask"
-# What a check of any drill may find. A drill's own codes are in its grader's CODES.
+OWN_WORK = "you practice what you type yourself; solution() shows the answer when you ask"
+# What any check may find, whatever the drill. A drill's own codes are in its grader's CODES.
 ENGINE_FINDINGS = FindingTable(
     {
         "not-attempted": (
@@ -171,14 +171,14 @@ def current_code(code: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """The result of a check."""
+    """The outcome of a check."""
 
     drill: str
     status: Status
     findings: Sequence[Finding] = ()
     seconds: float = 0.0
     world_sizes: Sequence[int] = ()
-    detail: str = ""  # a traceback, or where each rank was stuck
+    detail: str = ""  # a traceback, or where every rank was stuck
     after: str = ""  # what to do next; after a pass, one deeper question
 
     @property
@@ -251,7 +251,7 @@ def failure_verdict(
         return "not_attempted", [ENGINE_FINDINGS("not-attempted", found)], ""
     late = [report.rank for report in reports if report.exitcode is None]
     if late:
-        stacks = "\n".join(where_it_stood(report) for report in reports)
+        stacks = "\n".join(state_when_hung(report) for report in reports)
         was = "was" if len(late) == 1 else "were"
         found = f"{named_ranks(late)} of {len(reports)} {was} still running after "
         found += f"{deadline_s:g} s"
@@ -266,10 +266,12 @@ def failure_verdict(
     if not causes and failed:
         waiting, done = failed[0], [report.rank for report in reports if report.has_answer]
         where = waiting.failure.where if waiting.failure else ""
-        found = (
-            f"{named_ranks(done)} of {len(reports)} had returned while rank {waiting.rank} was "
-        )
-        found += "still waiting in a collective"
+        if done:
+            found = f"{named_ranks(done)} of {len(reports)} had returned while rank "
+            found += f"{waiting.rank} was still waiting in a collective"
+        else:
+            found = f"{named_ranks([report.rank for report in failed])} lost the connection to "
+            found += "a peer in a collective"
         look = f"at {where}: which ranks reach it, and how often?" if where else ""
         return "crashed", [ENGINE_FINDINGS("peer-returned", found, look)], ""
     if causes:
@@ -292,14 +294,14 @@ def named_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
 
-def where_it_stood(report: RankReport) -> str:
+def state_when_hung(report: RankReport) -> str:
     """One rank of a job that hung: its collectives so far, and its stack if it still ran."""
     issued = report.collectives
     last = f", the last {issued[-1]['name']} of {issued[-1]['bytes']} bytes" if issued else ""
     after = f"after {counted(len(issued), 'collective')}{last}"
     if report.exitcode is not None:
         return f"[rank {report.rank}] {'returned' if report.has_answer else 'failed'} {after}"
-    where = report.stacks or "an unknown line: it was stopped"
+    where = report.stacks or "an unknown line: it did not report its stack"
     return f"[rank {report.rank}] stuck {after}, at\n{where}"
 
 

@@ -23,6 +23,6 @@ def brief_of(drill: Drill) -> str:
             "",
             block,
             *([f"{marker}{after}".strip(), ""] if marker else []),
-            f'Then: `check("{drill.id}")`. When you are stuck: `hint("{drill.id}")`.',
+            f'Then: `check("{drill.id}")`. When you\'re stuck: `hint("{drill.id}")`.',
         ]
     )

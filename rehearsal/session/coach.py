@@ -123,8 +123,9 @@ def solution(drill: str, *, give_up: bool = False) -> None:
     has_passed = any(one.passed for one in progress().rounds(drill))
     if not (has_passed or give_up):
         show(
-            f'You have not passed {drill} yet. For the next hint: hint("{drill}"). To see the '
-            f'solution anyway: solution("{drill}", give_up=True). The drill is then due again.'
+            f'You haven\'t passed {drill} yet. For the next hint: hint("{drill}"). To give up '
+            f'and see the solution: solution("{drill}", give_up=True). The drill will then be '
+            "due for review again."
         )
         return
     progress().add(the_drill.id, "solution", "earned" if has_passed else "gave_up")
@@ -149,7 +150,7 @@ def diff(drill: str) -> None:
     load(drill)
     attempts = [entry for entry in progress().entries(drill) if entry.kind == "attempt"]
     if len(attempts) < 2:
-        count = "no attempt" if not attempts else "one attempt"
+        count = "no attempts" if not attempts else "one attempt"
         show(f"{drill} has {count} so far; a diff needs two.")
         return
     old, new = attempts[-2:]

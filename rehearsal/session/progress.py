@@ -141,14 +141,16 @@ class Progress:
         except OSError:
             return False
         self.say(
-            f"{self.path} cannot be used ({error}). It was renamed to {name}; a new one starts."
+            f"Your history in {self.path} cannot be used ({error}). It was renamed to {name}, "
+            "and a new one was started."
         )
         return True
 
     def _continue_in_memory(self, error: Exception) -> None:
         self.say(
-            f"{self.path} cannot be written ({error}). This session's history stays in memory "
-            "only. To keep the next one, set REHEARSAL_HOME to a folder you can write to."
+            f"Your history in {self.path} cannot be written ({error}), so this session's stays "
+            "in memory only. To keep the next one, set REHEARSAL_HOME to a folder you can "
+            "write to."
         )
         self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         # At least show whatever can still be read.
@@ -205,4 +207,4 @@ def forget() -> None:
     """Delete your history: every attempt, hint and verdict that was kept."""
     mine = progress()
     mine.forget()
-    print(f"Deleted {mine.path}. Nothing else was kept.")
+    print(f"Deleted {mine.path}, the only copy of your history.")

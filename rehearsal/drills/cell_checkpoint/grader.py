@@ -19,7 +19,7 @@ from rehearsal.kit.observe.samples import OddNet, weights_of
 from rehearsal.kit.observe.waiting import all_arrive
 from .kills import die_at_each_file_operation
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, named_ranks
 
 CODES = {
     "not-published": "after publish there is no intact checkpoint of that name",
@@ -505,8 +505,8 @@ def restore_judge(
     if differ:
         yield Finding(
             "state-left-out",
-            f"for a run at the end of its plan, build_checkpoint returned a wrong or missing "
-            f"{some(differ)}",
+            "at the end of a run's plan, these are missing or wrong in what build_checkpoint "
+            f"returned: {some(differ)}",
             "weights alone are not a checkpoint: the state of every part is in it",
             "at how you distinguish a part that is None from one that is falsy",
         )
@@ -602,7 +602,7 @@ def save_judge(
     if not all(report.has_answer for report in reports):
         alone = [report.rank for report in reports if report.of("failed")]
         if alone and len(alone) < len(reports):
-            yield raised_alone(f"only rank {some(alone)} returned from save_checkpoint")
+            yield raised_alone(f"only {named_ranks(alone)} came out of save_checkpoint")
         return
     for rank, answer in enumerate(answers):
         if len(answer["calls"]) != (rank == 0) or answer["fails"] > (rank == 0):
@@ -626,8 +626,10 @@ def save_judge(
         )
     texts = [answer["result"].get("raised", "") for answer in answers]
     bad = [r for r, t in enumerate(texts) if not t or "gloo" in t or "onnection" in t]
-    if bad or any(answer["waited"] for answer in answers):
-        yield raised_alone(f"rank {some(bad)} was not notified within 1 s")
+    late = [r for r, answer in enumerate(answers) if not answer["waited"]]
+    if bad or len(late) < len(answers):
+        ranks = named_ranks(bad or late or range(len(answers)))
+        yield raised_alone(f"the failure did not reach {ranks} within 1 s")
 
 
 def raised_alone(what: str) -> Finding:

@@ -20,10 +20,10 @@ def build_checkpoint(parts, **facts):
 
 
 def publish(temporary, target, facts):
-    """The manifest has a rename of its own, so it is never half of one."""
+    """The manifest gets its own rename, so it is never half-written."""
     with contextlib.suppress(FileNotFoundError):
         target.lstat()
-        raise FileExistsError(f"{target} is published already")
+        raise FileExistsError(f"{target} is already published")
     manifest = {**facts, "format": FORMAT, "files": {}}
     for path in temporary.iterdir():
         fsync_path(path)
@@ -51,7 +51,7 @@ def latest_checkpoint_path(checkpoints):
         else:
             return folders[step], manifest, damaged
     if damaged:
-        raise UserError(f"{len(damaged)} checkpoint(s), and none is whole: {damaged}")
+        raise UserError(f"{len(damaged)} checkpoint(s), and none is intact: {damaged}")
     return None, {}, damaged
 
 

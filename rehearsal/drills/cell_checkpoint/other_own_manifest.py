@@ -1,4 +1,4 @@
-"""Needs nothing of the package but its random states: hashes and manifest are its own."""
+"""Uses only rng_state from the package; hashes and manifest format are its own."""
 
 import hashlib
 import json
@@ -43,14 +43,14 @@ def publish(temporary, target, facts):
     sync(target.parent)
 
 
-def read_whole(folder):
+def read_verified(folder):
     digest, body = (folder / "manifest.json").read_text().split("\n")
     if hashlib.sha256(body.encode()).hexdigest() != digest:
         raise ValueError("manifest.json does not match its own hash")
     manifest = json.loads(body)
     for name, digest in manifest["files"].items():
         if sha(folder / name) != digest:
-            raise ValueError(f"{name} is not what the manifest vouches for")
+            raise ValueError(f"{name} does not match the manifest")
     return manifest
 
 
@@ -61,11 +61,11 @@ def latest_checkpoint_path(checkpoints):
     while steps:
         folder = checkpoints / f"step-{steps.pop():08d}"
         try:
-            return folder, read_whole(folder), bad
+            return folder, read_verified(folder), bad
         except (OSError, ValueError, KeyError) as error:
             bad[folder] = repr(error)
     if bad:
-        raise RuntimeError(f"no checkpoint is whole: {bad}")
+        raise RuntimeError(f"no checkpoint is intact: {bad}")
     return None, {}, {}
 
 

@@ -175,7 +175,7 @@ def value_findings(answer: Mapping[str, Any]) -> Iterable[Finding]:
     rule = "a config that exists is valid: a bad value fails here, by name"
     for changes, outcome in zip(GOOD, answer["good"], strict=True):
         if outcome:
-            found = f"{said(changes or BASE)} is valid, but raised {outcome[0]}: "
+            found = f"{said(changes or BASE)} is valid, but TrainConfig raised {outcome[0]}: "
             found += outcome[2][:160]
             rule = "bounds are inclusive, and an int is accepted where a float is expected"
             look = f"at the check of {next(iter(changes), 'each setting')}"
@@ -183,9 +183,9 @@ def value_findings(answer: Mapping[str, Any]) -> Iterable[Finding]:
             return
     for changes, outcome in zip(BAD, answer["bad"], strict=True):
         name, value = next(iter(changes.items()))
-        found = f"{said(changes)} is accepted"
+        found = f"TrainConfig accepted {said(changes)}"
         if outcome is None:
-            look = f"at what you compare {name} with, and at what {value!r} answers to that"
+            look = f"at the check of {name}: how does {value!r} get past it?"
             yield Finding("bad-value-accepted", found, rule, look)
             continue
         found, text = f"{said(changes)} raised {outcome[0]}: {outcome[2][:120]}", outcome[2]
@@ -245,7 +245,7 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
             cut = said({name: (BASE | changes)[name] for name in names})
             rule = "the global batch is the number of samples in one optimizer step"
             look = "at what you multiply, and at the setting that overrides it"
-            found = f"with {cut}, global_batch_size is {found}"
+            found = f"with {cut}, global_batch_size is {found}, not {expected}"
             yield Finding("wrong-global-batch", found, rule, look)
     yield from digest_findings(answer, reports[-1].answer)
 

@@ -51,7 +51,7 @@ class TrainConfig:
             raise wrong("amp", values["amp"], "is not no, bf16 or fp16")
         kind, colon, path = values["data"].partition(":")
         if (kind, bool(path)) not in (("toy", False), ("digits", False), ("tokens", True)):
-            raise wrong("data", values["data"], "is no dataset")
+            raise wrong("data", values["data"], "is not a dataset")
         if values["decay_steps"] and values["warmup_steps"] >= values["decay_steps"]:
             raise wrong("warmup_steps", values["warmup_steps"], "leaves no step to decay over")
         vars(self)["_values"] = values
@@ -63,7 +63,7 @@ class TrainConfig:
             raise AttributeError(name) from None
 
     def __setattr__(self, name, value):
-        raise AttributeError(f"{name}: a config does not change")
+        raise AttributeError(f"{name}: a config cannot be changed")
 
     @property
     def global_batch_size(self):

@@ -293,8 +293,7 @@ def cover(steps: Sequence[list[Keys]], where: str, codes: tuple[str, str]) -> It
             if samples:
                 how = "dealt more than once" if samples is wrong.extra else "dealt to no rank"
                 found = f"{len(samples)} of {NUM_SAMPLES} samples are {how} in epoch {epoch} "
-                found += where
-                yield TABLE(code, f"{found}: {some(samples)}")
+                yield TABLE(code, f"{found}{where}: {some(samples)}")
 
 
 def shape_findings(deal: dict[str, Any]) -> Iterable[Finding]:
@@ -305,7 +304,8 @@ def shape_findings(deal: dict[str, Any]) -> Iterable[Finding]:
         found += f"the plan has {PLAN} steps of {max(deal['micro_steps'])}"
         yield TABLE("never-ends", found)
     if len({*counts}) > 1 or len({*deal["micro_steps"]}) > 1:
-        found = f"on {size} ranks, the ranks yield {some(counts)} micro-batches"
+        found = f"ranks 0 to {size - 1} yield {some(counts)} micro-batches; their micro_steps "
+        found += f"are {some(deal['micro_steps'])}"
         yield TABLE("ranks-out-of-step", found)
     sizes = [len(keys) for batches in deal["ranks"] for keys in batches]
     if (most := max(sizes, default=0)) > MICRO:
@@ -405,7 +405,8 @@ def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]
     }
     for answer in (report.answer for report in reports):
         resumed = answer["resumed"]
-        where = f"of {COMMITTED} steps on 2 ranks and the rest on {len(resumed['ranks'])}"
+        where = f"(the run's first {COMMITTED} steps on 2 ranks, the rest on "
+        where += f"{len(resumed['ranks'])})"
         steps = steps_of(done) + steps_of(resumed)
         yield from cover(steps, where, ("resume-repeats", "resume-skips"))
         if any(answer["after_the_end"]):
@@ -418,8 +419,8 @@ def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]
             yield TABLE("replays-the-past", found)
         elif {epoch for keys in answer["far"] for epoch, _ in keys} != {FAR_EPOCH}:
             found = f"resumed at position {FAR_EPOCH * STEPS:,}, an iteration begins with "
-            found += f"{answer['far'][:2]}; with {STEPS} steps per epoch, that is epoch "
-            yield TABLE("wrong-epoch", f"{found}{FAR_EPOCH:,}")
+            found += f"{answer['far'][:2]}; with {STEPS} steps per epoch, that position is in "
+            yield TABLE("wrong-epoch", f"{found}epoch {FAR_EPOCH:,}")
 
 
 SCENARIOS = [

@@ -19,7 +19,7 @@ def order_of(num_samples, seed, epoch):
 
 
 class Batches:
-    """An iterator with a position of its own: the sampler's may move meanwhile."""
+    """An iterator with its own position, because the sampler's may move in the meantime."""
 
     def __init__(self, sampler):
         self.sampler, self.step, self.waiting = sampler, sampler.position, []

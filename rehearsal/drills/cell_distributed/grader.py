@@ -402,7 +402,7 @@ def judge_starts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
         if answer["cuda"]:
             found = "with two GPUs and two ranks, maybe_init_dist raised "
             found += f"{answer['cuda'][0]}: {answer['cuda'][2][:160]}"
-            yield TABLE("wrong-backend", found)
+            yield TABLE("wrong-identity", found)
         joins = [note for note in notes if note[0] == "join"]
         expected = f"cuda:{local_rank}"
         if answer["devices"] != [expected] or not joins:
@@ -447,8 +447,10 @@ def only_gpu_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]
         only, local_rank = answer["only_gpu"], answer["local_rank"]
         found = f"rank {rank}, with local rank {local_rank}, sees one GPU: "
         if only["error"]:
-            code = "raises-alone" if only["error"][1] else "wrong-identity"
-            yield TABLE(code, f"{found}it raises {only['error'][0]}: {only['error'][2][:100]}")
+            found += f"it raises {only['error'][0]}: {only['error'][2][:100]}"
+            if only["error"][1]:
+                yield TABLE("raises-alone", f"{found}; another rank does not raise ValueError")
+            yield TABLE("wrong-identity", found)
         elif not {*only["devices"]} <= {"cuda", "cuda:0"} or any(only["selected"]):
             found += f"its device is {only['devices'][0]}, and it selects {only['selected']}"
             yield TABLE("wrong-identity", found)

@@ -362,6 +362,15 @@ def error_body(context: RankContext, learner: SimpleNamespace) -> Any:
     return {"raised": raised, "is_alone": not all_arrive(context, "out", 1.0)}
 
 
+def end_of(rank: int, out: Mapping[int, str]) -> str:
+    """How a rank's call of run ended, from what it raised by then."""
+    if rank not in out:
+        return "did not come out of run"
+    if not out[rank]:
+        return "returned without an error"
+    return "lost its connection" if "gloo" in out[rank] else "raised"
+
+
 def error_judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
@@ -382,10 +391,12 @@ def error_judge(
         map(is_echo, reports)
     )
     if len(raised) < len(reports) or alone:
+        ends = [f"rank {report.rank} {end_of(report.rank, out)}" for report in reports]
+        if len(raised) == len(reports):
+            ends.append("one of them more than 1 s after the other")
         yield Finding(
             "raised-alone",
-            f"{about}only rank(s) {some(raised) or 'none'} raised; 1 s later the other was "
-            "still waiting",
+            about + ", ".join(ends),
             rule,
             "at the moment when one rank knows and the other doesn't",
         )

@@ -1,4 +1,4 @@
-"""Files, signals and votes of its own; of the package only what earlier cells define."""
+"""Its own files, signals and votes; from the package, only what earlier cells define."""
 
 import os
 import signal

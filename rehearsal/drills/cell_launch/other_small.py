@@ -1,4 +1,4 @@
-"""The cell as one types it in an interview: build, restore, step, commit, save."""
+"""The cell as you'd type it in an interview: build, restore, step, commit, save."""
 
 from dataclasses import replace
 

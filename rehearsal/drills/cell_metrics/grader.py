@@ -216,6 +216,7 @@ def events_body(context: RankContext, learner: SimpleNamespace) -> Any:
     seen: list[list[Any]] = [[], []]
     common = {"rank": 1, "attempt": 2, "run_id": "ab"}
     path = context.folder / "logs" / "rank-1.jsonl"
+    path.parent.mkdir()
     sinks: list[Any] = [SimpleNamespace(emit=s.append, close=lambda: None) for s in seen]
     sinks.insert(1, learner.JsonlSink(path))
     path.touch()

@@ -52,7 +52,7 @@ def summarize_timers(steps):
 
 
 class JsonlSink:
-    """A descriptor without a buffer; what a kill has cut is ended at the next start."""
+    """An unbuffered descriptor; the next start ends a line that a kill truncated."""
 
     def __init__(self, path):
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -70,7 +70,7 @@ TABLE = FindingTable(
             "at what the probability means, and at which layers it follows",
         ),
         "decays-vectors": (
-            "a parameter with less than two dimensions decays",
+            "a parameter with fewer than two dimensions decays",
             DECAY,
             "at what you split by: the name or the shape",
         ),
@@ -115,9 +115,9 @@ TABLE = FindingTable(
             "at the rate of step 1",
         ),
         "wrong-warm-up": (
-            "the warm-up does not rise linearly to the peak",
+            "the warmup does not rise linearly to the peak",
             "the rate rises linearly and reaches the peak at step warmup_steps",
-            "at the first and the last step of the warm-up",
+            "at the first and the last step of the warmup",
         ),
         "leaves-the-floor": (
             "from decay_steps on, the rate is not min_lr_fraction of the peak",
@@ -126,7 +126,7 @@ TABLE = FindingTable(
         ),
         "wrong-curve": (
             "between peak and floor the rate is not half a cosine",
-            "half a cosine leads from the peak, after the warm-up, to the floor at the horizon",
+            "half a cosine leads from the peak, after the warmup, to the floor at the horizon",
             "at where the cosine starts and ends, and at what you multiply it by",
         ),
     }
@@ -304,11 +304,14 @@ def net_findings(answer: dict[str, Any], other: dict[str, Any]) -> Iterable[Find
         return
     first, again, others = answer["weights"]
     if first != again or first != other["weights"][0]:
-        found = "seed 11 gives different weights on a second call, or on the other rank"
+        where = "in a second call" if first != again else "on the other rank"
+        found = f"after torch.manual_seed(11), the weights differ {where}"
         yield TABLE("weights-not-from-the-seed", found)
     if first == others or not answer["seed_kept"]:
-        found = "after torch.manual_seed(11) and (12), the model has the same weights, or has "
-        yield TABLE("weights-not-from-the-seed", f"{found}changed the seed")
+        found = "the model has the same weights after torch.manual_seed(11) and after (12)"
+        if first != others:
+            found = "building the model after torch.manual_seed(12) changed torch's seed"
+        yield TABLE("weights-not-from-the-seed", found)
     if answer["batch"]:
         yield TABLE("depends-on-the-batch", answer["batch"])
     if answer["bend"] < 1e-4:
@@ -330,10 +333,11 @@ def net_findings(answer: dict[str, Any], other: dict[str, Any]) -> Iterable[Find
     expected = (1 + (GAIN / (GAIN + 1)) ** 2) * DROP / (1 - DROP) / WIDE
     ratio, mean = noise["variance"] / expected, noise["mean"]
     if not 0.75 < ratio < 1.33 or abs(mean - 1) > 0.02:
-        found = (
-            f"with dropout={DROP} after 2 layers, the mean logit is {mean:.2f} times that of "
+        found = f"with dropout={DROP} and 2 hidden layers, the mean logit in training is "
+        found += (
+            f"{mean:.2f} times the one in evaluation, and its variance is {ratio:.2f} times "
         )
-        found += f"an evaluation and its variance {ratio:.2f} times what it should be"
+        found += "the right one"
         yield TABLE("wrong-dropout", found)
 
 

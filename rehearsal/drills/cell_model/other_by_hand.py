@@ -5,7 +5,7 @@ from torch import nn
 
 
 class TinyNet(nn.Module):
-    """Matrices by hand, (in, out); dropout as a mask by hand."""
+    """Handmade (in, out) matrices, and dropout as a handmade mask."""
 
     def __init__(self, input_dim, hidden_dim, num_classes, num_layers, dropout):
         super().__init__()
@@ -27,7 +27,7 @@ class TinyNet(nn.Module):
 
 
 def build_optimizer(cfg, model):
-    """A group for each parameter: rates per layer would be one more line."""
+    """One group per parameter, so a rate per layer would be one more line."""
     groups = []
     for parameter in model.parameters():
         decay = 0.0 if len(parameter.shape) < 2 else cfg.weight_decay

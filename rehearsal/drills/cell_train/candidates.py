@@ -88,5 +88,5 @@ def clipped_own_means(
         for rank, own in zip(sums, sizes, strict=True)
     ]
     kept = [clipped(mean, most) for mean in means]
-    words = "the mean over ranks of each rank's own mean, which each had clipped"
+    words = "the mean over ranks of each rank's own mean, clipped on that rank"
     yield "clipping", words, scaled(added(kept, length), 1 / len(sums))

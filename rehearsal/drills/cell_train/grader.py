@@ -193,7 +193,7 @@ def sync_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
                 "left-the-step",
                 f"step {step + 1}{about}: rank {rank} issued {known[rank]} "
                 f"collective(s), another rank {max(known.values())}",
-                "every rank issues the same collectives in a step, whatever its samples are",
+                "every rank issues the same collectives in a step, whatever samples it has",
                 "at branches that depend on this rank's samples or loss",
             )
             return
@@ -230,10 +230,11 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
         )
     bad = [r for r, a in enumerate(answers) if not all(map(math.isfinite, a["after"]))]
     if bad:
+        cause = "one rank's gradient was not finite, and " if step == POISONED else ""
         yield Finding(
             "nonfinite-applied",
-            f"in step {step + 1} one rank's gradient was not finite, and now the weights of "
-            f"rank(s) {some(bad)} of {world_size} are not finite",
+            f"in step {step + 1} {cause}the weights of rank(s) {some(bad)} of {world_size} "
+            "became NaN or infinite",
             "a gradient that is NaN or infinite changes no weight on any rank",
             "at what you base the decision on, and whether every rank knows it",
         )
@@ -313,10 +314,10 @@ def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Findin
     look, flag = "at what you append, and at what you return", float(step == POISONED)
     for report in reports:
         answer = report.answer["steps"][step]
-        samples, loss, length, withheld = [*answer["unread"], *[None] * 4][:4]
+        samples, loss, length, skipped = [*answer["unread"], *[None] * 4][:4]
         where = f"step {step + 1}, rank {report.rank}: "
         size = sum(sum(cut) for cut in CUTS[step][: len(reports)])
-        if samples != size or withheld != flag or answer["returned"] != flag:
+        if samples != size or skipped != flag or answer["returned"] != flag:
             yield Finding(
                 "record",
                 f"{where}unread ends with {answer['unread']} and train_step returned "

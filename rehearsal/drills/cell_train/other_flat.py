@@ -19,7 +19,7 @@ class Trainer:
 
 
 def train_step(trainer, micro_batches, samples_in_step, lr):
-    """Gradients by autograd.grad, past DDP's hooks; one flat all-reduce of the sum."""
+    """Gradients from autograd.grad, which bypasses DDP's hooks; one flat all-reduce."""
     model = getattr(trainer.model, "module", trainer.model)
     used = [p for p in model.parameters() if p.requires_grad]
     flat = torch.zeros(sum(p.numel() for p in used), device=trainer.device)
@@ -38,14 +38,14 @@ def train_step(trainer, micro_batches, samples_in_step, lr):
         dist.all_reduce(flat)
     flat /= samples_in_step
     norm = flat.norm()
-    withheld = 1.0 - torch.isfinite(norm).float()
+    skipped = 1.0 - torch.isfinite(norm).float()
     clipped = flat * (trainer.cfg.max_grad_norm or math.inf) / norm
     flat = torch.where(norm > (trainer.cfg.max_grad_norm or math.inf), clipped, flat)
     for p, part in zip(used, flat.split([p.numel() for p in used])):
         p.grad = part.view_as(p)
     for group in trainer.optimizer.param_groups:
         group["lr"] = lr
-    trainer.optimizer.found_inf = withheld
+    trainer.optimizer.found_inf = skipped
     trainer.optimizer.step()
-    trainer.unread.append((samples_in_step, local_loss, norm, withheld))
-    return withheld
+    trainer.unread.append((samples_in_step, local_loss, norm, skipped))
+    return skipped

@@ -12,7 +12,7 @@ class Trainer:
 
 
 def train_step(trainer, micro_batches, samples_in_step, lr):
-    """A mean of each micro-batch, given its weight; a bad step is undone where it was done."""
+    """Each micro-batch's mean, weighted by its size; a bad step is undone on the device."""
     model, optimizer, cfg = trainer.model, trainer.optimizer, trainer.cfg
     optimizer.zero_grad()
     total = torch.zeros(())
@@ -36,6 +36,6 @@ def train_step(trainer, micro_batches, samples_in_step, lr):
     with torch.no_grad():
         for p, old in zip(parameters, before):
             p.copy_(torch.where(is_fine, p, old))
-    withheld = (~is_fine).float()
-    trainer.unread.append((samples_in_step, total, norm, withheld))
-    return withheld
+    skipped = (~is_fine).float()
+    trainer.unread.append((samples_in_step, total, norm, skipped))
+    return skipped

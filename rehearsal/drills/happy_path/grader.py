@@ -145,8 +145,8 @@ def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
     stale = [n for n, event in enumerate(events, 1) if not event["cosine"] > 0.999]
     if stale:
         cosine = events[stale[0] - 1]["cosine"]
-        found = f"in step {stale[0]} the optimizer used a gradient that has a cosine of "
-        found += f"{cosine:.2f}, not 1, to the cross-entropy gradient of the step's samples"
+        found = f"in step {stale[0]}, the cosine between the optimizer's gradient and the "
+        found += f"cross-entropy gradient of the step's own samples is {cosine:.2f}, not 1"
         rule = "a step follows the gradient of its own batch and of nothing before it"
         yield Finding("stale-gradient", found, rule, "at the lines around the backward pass")
     yield from honest(reports[0], answer["metrics"])
@@ -237,14 +237,14 @@ def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
     starts = [start_in(report, "a") for report in earlier["a whole run"]]
     run = UninterruptedRun([start.steps for start in starts if start], STEPS_PER_EPOCH)
     done = len(earlier["killed in its second epoch"][0].of("optimizer_step"))
-    kill = f"killed in epoch 1, after step {done}"
+    kill = f"the run was killed in epoch 1, after step {done}"
     ended = [i for i, event in enumerate(reports[0].events) if event["kind"] == "end"]
     report, rest = reports[0], list[Mapping[str, Any]]()
     if ended:
         rest = [e for e in report.events[ended[0] :] if e["kind"] == "optimizer_step"]
         report = replace(report, events=report.events[: ended[0] + 1])
     if ended and not report.of("optimizer_step"):
-        found = f"{kill}, the next run took no step; the plan has {run.total} steps"
+        found = f"{kill}; the next call took no step, and the plan has {run.total} steps"
         rule = "all starts of a run together take the planned steps"
         yield Finding("stopped-short", found, rule, "at what a run does when it finds a save")
     yield from resume_findings(run, [report], "k", kill, STEPS_PER_EPOCH, done)

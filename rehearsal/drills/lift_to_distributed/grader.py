@@ -12,7 +12,7 @@ from rehearsal.kit.judge.coverage import coverage_findings
 from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
     "trained-twice": "a sample is trained more than once per epoch",
@@ -66,7 +66,7 @@ def judge(
     if not differ:
         yield from weights_differ(
             "not-the-global-mean",
-            f"{len(reports)} rank(s) and one process end with different weights: they differ",
+            f"the final weights on {counted(len(reports), 'rank')} differ from one process's",
             reports[0].answer["weights"],
             reports[0].answer["expected"],
             1e-4,

@@ -63,6 +63,7 @@ def judge_start(
     last = "; ".join(f"{file['op']} {Path(file['path']).name}" for file in files[-3:])
     where = f"a job was killed with {counted(done, 'step')} completed, right before the last "
     where += f"of these file operations: {last}. The next job "
+    where = where if chain else "in an empty folder, the first job "
     for report in reports:
         if chain and report.failure and not is_echo(report) and not steps[report.rank]:
             failure = f"{report.failure.kind}: {report.failure.message[:80]}"

@@ -20,7 +20,7 @@ from rehearsal.kit.observe.samples import OddNet, watch_samples, weights_of
 from rehearsal.kit.observe.stream import SampleStream
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, counted
+from rehearsal.grading.verdict import Finding, counted, named_ranks
 
 CODES = {
     "leaves-alone": "a rank leaves by itself, and the others wait for it",
@@ -86,7 +86,9 @@ def judge_stop(
     if any(not report.has_answer for report in reports):
         findings = list(mismatched_collectives(reports, "leaves-alone"))
         if not findings and any(map(killed, reports)):
-            findings = [Finding("leaves-alone", "a rank died inside a collective", rule, look)]
+            dead = named_ranks([report.rank for report in reports if killed(report)])
+            text = f"{dead} died while the job was still running"
+            findings = [Finding("leaves-alone", text, rule, look)]
         yield from (f._replace(found=f"{who}; {f.found}", look=look) for f in findings)
         return
     steps = [steps_taken(report) for report in reports]
@@ -97,7 +99,7 @@ def judge_stop(
         rule = "after the signal, ranks take at most one more step: the grace period is short"
         yield Finding("stops-late", facts, rule, "at how often the ranks check")
     elif any(report.answer["finished"] is not False for report in reports):
-        text = f"of a stopped run, train returned {some(returned(reports))}"
+        text = f"the run was stopped, and its ranks returned {some(returned(reports))}"
         rule = "train returns False on every rank if a signal stopped the run"
         yield Finding("wrong-return-value", text, rule, "at each return")
 
@@ -117,7 +119,7 @@ def judge_resume(
         yield Finding(code, text, rule, "at what is saved, when, and by which rank")
         return
     if any(report.answer["finished"] is not True for report in reports):
-        text = f"of a finished run, train returned {some(returned(reports))}"
+        text = f"the run reached its end, and its ranks returned {some(returned(reports))}"
         rule = "train returns True on every rank if the run reached its end"
         yield Finding("wrong-return-value", text, rule, "at each return")
     yield from differs_from_one_run(reports)

@@ -129,7 +129,7 @@ def judge(
         wanted = ANSWERS.get(component)
         if wanted and failure != wanted[0]:
             found = f"with {component} in place, {failure} still happens"
-            rule = "a component earns its place by a failure that it prevents"
+            rule = "a component earns its place by preventing a failure"
             look = f"at what goes wrong on a day without {component}"
             yield Finding("wrong-failure", found, rule, look)
         elif wanted and metric != wanted[1]:

@@ -180,7 +180,7 @@ def judge_resumed(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[F
     """It resumes in the middle of an epoch."""
     before = earlier["killed in the middle of an epoch"]
     done = most_steps(before)
-    kill = f"killed after step {done}, in the middle of an epoch"
+    kill = f"the run was killed after step {done}, in the middle of an epoch"
     yield from resume_findings(run_of(earlier), reports, "killed", kill, last_save(done), done)
 
 
@@ -195,7 +195,7 @@ def judge_save(folder: str) -> Judge:
     def judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
         run = run_of(earlier)
         done = run.reached(earlier["resumed, killed after an epoch"], "killed")
-        kill = f"killed after step {done}, after its save and the end of its epoch"
+        kill = f"the run was killed after step {done}, its save and the end of its epoch"
         saved = done // SAVE_EVERY * SAVE_EVERY
         yield from resume_findings(run, reports, folder, kill, saved, done)
 
@@ -208,9 +208,9 @@ def judge_all(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Findi
     for folder, kill in KILLS.items():
         done = run.reached(earlier[kill], folder)
         if any(map(killed, earlier[kill])):
-            said, saved = f"{kill} of step {done}", last_save(done)
+            said, saved = f"the run was {kill} of step {done}", last_save(done)
             yield from resume_findings(run, reports, folder, said, saved, done)
-    said = f"finished with step {TOTAL}"
+    said = f"the run had finished with step {TOTAL}"
     yield from resume_findings(run, reports, "finished", said, TOTAL, TOTAL)
     for report in reports:
         begun = start_in(report, "finished")

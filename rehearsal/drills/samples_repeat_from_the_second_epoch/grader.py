@@ -68,8 +68,10 @@ def evaluation_findings(reports: Sequence[RankReport], eval_every: int) -> Itera
     due = [step for step in range(1, last + 1) if step % eval_every == 0]
     found = [report.answer["evaluated"] for report in reports]
     if found != [due] + [[]] * (len(reports) - 1):
-        text = f"with eval_every={eval_every}, the ranks returned evaluations after steps "
-        text += f"{some(found)} of {last}; due on rank 0: {due}"
+        text = (
+            f"with eval_every={eval_every} and {last} steps, rank 0 should return evaluations "
+        )
+        text += f"after steps {due}, and other ranks none; the ranks returned {some(found)}"
         rule = "rank 0 reports every evaluation that is due, and no other rank reports one"
         look = "at when an evaluation is added to the list, and on which rank"
         yield Finding("wrong-evaluations", text, rule, look)

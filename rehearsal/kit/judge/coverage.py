@@ -74,7 +74,8 @@ def how_often(
 ) -> str:
     """ "2 of 23 samples were trained more than twice in 2 epochs: 4, 7"; extra ones first."""
     wrong, times = extra or missing, {1: "once", 2: "twice"}.get(epochs, f"{epochs} times")
-    how = f"trained {'more' if extra else 'less'} than {times}"
+    less = "fewer" if epochs > 2 else "less"  # fewer than 3 times, less than twice
+    how = f"trained {'more' if extra else less} than {times}"
     if not extra and epochs == 1:
         how = "never trained"
     was = "was" if len(wrong) == 1 else "were"

@@ -31,7 +31,7 @@ def resume_findings(
 
     Args:
         run: the same run without a kill.
-        kill: how the previous start ended, as the beginning of a sentence.
+        kill: how the previous start ended, as a clause: "the run was killed after step 3".
         saved: the step whose save was complete by then; the start resumes there or later.
         done: the steps that had been completed by then, on any rank.
     """
@@ -56,7 +56,7 @@ def _resume_findings(
         assert failure is not None
         yield Finding(
             "cannot-resume",
-            f"{kill}, the next start failed on rank {report.rank} before its first step: "
+            f"{kill}; the next start failed on rank {report.rank} before its first step: "
             f"{failure.kind}: {failure.message.strip().splitlines()[0].split('. ')[0][:160]}",
             "whenever a kill strikes, the next start finds a complete state",
             f"at {failure.where or 'the load'}, and at what the kill left in the folder",
@@ -74,7 +74,7 @@ def _resume_findings(
     if all(start.end for start in starts) and last != run.total:
         yield Finding(
             "stopped-short" if last < run.total else "keeps-training",
-            f"{kill}, the next start resumed after step {at[0]} and took {len(taken[0])} "
+            f"{kill}; the next start resumed after step {at[0]} and took {len(taken[0])} "
             f"steps; the whole run has {run.total}",
             "all starts of a run together take the planned steps, no more and no fewer",
             "at the condition that ends the loop after a restore",
@@ -92,14 +92,14 @@ def _position_findings(
     """Whether all ranks began with the weights of one step, and a late enough one."""
     if len(set(at)) > 1:
         said = [
-            f"rank {rank} those after step {p}"
+            f"rank {rank} after step {p}"
             if p is not None
-            else f"rank {rank} unknown ones"
+            else f"rank {rank} after no known step"
             for rank, p in enumerate(at)
         ]
         yield Finding(
             "ranks-resume-apart",
-            f"{kill}, the ranks loaded weights from different steps: {'; '.join(said)}",
+            f"{kill}; the ranks then loaded weights from different steps: {'; '.join(said)}",
             "all ranks resume from the same step",
             "at which ranks restore, and at what happens to the weights before the first step",
         )
@@ -110,30 +110,30 @@ def _position_findings(
         kind = "fresh weights" if at[0] == 0 else "weights that no step of the run had"
         yield Finding(
             "weights-not-restored",
-            f"{kill}, the next start began with {kind} {trained}",
+            f"{kill}; the next start began with {kind} {trained}",
             "a start resumes with the weights of a completed step",
             "at what is loaded, and at what happens to it before the first step",
         )
     elif at[0] < saved == run.total:
         yield Finding(
             "keeps-training",
-            f"{kill}, the next start resumed after step {at[0]} of {run.total}",
+            f"{kill}; the next start resumed after step {at[0]} of {run.total}",
             "starting a finished run again takes no step",
             "at what the folder holds after the last step",
         )
     elif at[0] < saved:
         yield Finding(
             "lost-work" if at[0] else "started-over",
-            f"{kill}, when step {done} was done and the save of step {saved} complete, the "
-            f"next start resumed after step {at[0]}",
+            f"{kill}. Step {done} was done and the save of step {saved} complete; the next "
+            f"start resumed after step {at[0]}",
             "a kill costs the steps since the last complete save, and no more",
             "at when the run saves, and at what the folder holds at each moment of a save",
         )
     elif at[0] > done:
         yield Finding(
             "from-the-future",
-            f"{kill}, when step {done} was done, the next start has the weights after step "
-            f"{at[0]}",
+            f"{kill}. Step {done} was the last one done; the next start has the "
+            f"weights after step {at[0]}",
             "a start knows only what earlier starts saved in its own folder",
             "at which folder is read",
         )
@@ -146,7 +146,7 @@ def _order_findings(
     steps = [joined(ranks) for ranks in zip(*taken, strict=False)]
     if not steps:
         return
-    start = f"{kill}, the next start resumed with the weights after step {at}"
+    start = f"{kill}; the next start resumed with the weights after step {at}"
     place = run.step_with(steps[0], near=at)
     if place is not None and place != at:
         again = place < at
@@ -169,8 +169,9 @@ def _order_findings(
         twice = sorted(sample for sample, count in counts.items() if count > 1)
         yield Finding(
             "different-samples",
-            f"{start} and trained samples {some(sorted(steps[0]))}, which no step of the "
-            f"uninterrupted run combines; trained twice in this epoch: {some(twice) or 'none'}",
+            f"{start} and trained samples {some(sorted(steps[0]))}; no step of the "
+            "uninterrupted run trains that set. Trained twice in this epoch: "
+            f"{some(twice) or 'none'}",
             "a resumed epoch continues in the order in which it began",
             "at what an epoch's order is made from, and when",
         )
@@ -187,7 +188,7 @@ def _step_findings(
         if all(ours.after == whole.after for ours, whole in pairs):
             continue
         finding = _cause(
-            pairs, f"{kill}, the next start resumed after step {at}. Step {number + 1}"
+            pairs, f"{kill}; the next start resumed after step {at}. Step {number + 1}"
         )
         assert finding is not None
         yield finding

@@ -63,8 +63,8 @@ def judge_whole(plan: Plan) -> Judge:
 def judge_killed(reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
     """A finding if the kill of this job never came: the run did not get that far."""
     if not any(killed(report) for report in reports):
-        found = f"after {counted(most_steps(reports), 'optimizer step')}, the run had already "
-        found += "ended when it was to be killed"
+        found = f"the run ended after {counted(most_steps(reports), 'optimizer step')}, before "
+        found += "the step in which it was going to be killed"
         yield Finding("not-all-steps", found, EACH_EPOCH_ONCE, "at what ends the loops")
 
 

@@ -60,14 +60,12 @@ def ranks_differ(
 
     Args:
         weights: of each rank, by rank.
-        where: the beginning of the sentence, as "without a restart: ".
+        where: the beginning of the sentence, as "without a restart, ".
     """
     for rank, theirs in enumerate(weights[1:], 1):
-        who = f"{where}ranks 0 and {rank} of {len(weights)} end with different weights:"
+        who = f"{where}the weights of ranks 0 and {rank} of {len(weights)} differ"
         findings = list(
-            weights_differ(
-                "ranks-differ", f"{who} they differ", weights[0], theirs, most, rule, look
-            )
+            weights_differ("ranks-differ", who, weights[0], theirs, most, rule, look)
         )
         yield from findings
         if findings:
