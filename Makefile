@@ -47,11 +47,12 @@ unmarked: setup
 	  -n 2 --dist loadscope --durations 5
 
 # One worker runs all tests of a class, because they share its fixtures. The slowest come first.
+# Three workers for two cores: a third of their time they wait for ranks, not for a core.
 # The drills' notebooks run in tests/test_notebooks_drills.py, all in one process.
 pytest: setup
 	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 FAST=1 $(BIN)/pytest --nbmake \
 	  notebooks/*.ipynb tests/test_watchdog.py tests/test_*.py \
-	  -n 2 --dist loadscope --no-loadscope-reorder --durations 15
+	  -n 3 --dist loadscope --no-loadscope-reorder --durations 15
 
 # Grades every text of every drill, which takes minutes. make test grades two per drill.
 selftest: setup

@@ -117,6 +117,7 @@ def read_text(root: Path, file: str) -> str:
         raise SyncError(f"{file} can't be read as UTF-8 text: {error}") from error
 
 
+@functools.cache  # like split: every variant parses the same cells, and nothing modifies it
 def parse(text: str, where: str) -> ast.Module:
     """The syntax tree of ``text``. Raises SyncError, which names ``where``."""
     try:
@@ -260,6 +261,12 @@ def typed_names(node: Any) -> list[str]:
     return str(node.metadata.get("typed", "")).split()
 
 
+@functools.cache  # every cell that shows a time counts the same modules again
+def body_sizes(text: str) -> tuple[tuple[str, int], ...]:
+    """Each function in a cell, with the characters of its body."""
+    return tuple((body.name, body.characters) for body in bodies(text))
+
+
 def typing_times(root: Path) -> dict[str, str]:
     """How long each module marked as typed takes to type, and all of them, by placeholder.
 
@@ -271,8 +278,8 @@ def typing_times(root: Path) -> dict[str, str]:
             if typed := typed_names(node):
                 module, characters = node.metadata["include"], 0
                 for cell in module_cells(root, module):
-                    found = bodies(cell.text) if cell.kind == "code" else []
-                    characters += sum(b.characters for b in found if is_among(b.name, typed))
+                    found = body_sizes(cell.text) if cell.kind == "code" else ()
+                    characters += sum(size for name, size in found if is_among(name, typed))
                 minutes = minutes_for(characters)
                 total += minutes
                 times[f"{{{{typing {module}}}}}"] = f"{minutes} min ({characters:,} characters)"
@@ -451,9 +458,10 @@ def module_cells(root: Path, module: str) -> Iterator[Cell]:
         yield cell
 
 
-def refuse_missing(root: Path, module: str, where: str, present: set[str]) -> None:
+def refuse_missing(
+    root: Path, module: str, where: str, present: set[str], known: list[str]
+) -> None:
     """Reject an include of no module, or of one that imports what the notebook lacks."""
-    known = module_names(root)
     if module not in known:
         raise SyncError(
             f"{where} includes {module!r}, but no such module exists.{nearest(module, known)}"
@@ -526,7 +534,7 @@ def variants_of(cells: list[Any], file: str) -> list[str]:
 def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
     """The cells of the notebook ``name``, a variant of the source ``file``."""
     derived: list[Cell] = []
-    nodes = read_cells(root, file)
+    nodes, known = read_cells(root, file), module_names(root)
     # Includes further down count too: a function may call what a later cell defines, as
     # train_step does (cell 7 has its timers). Running the notebook catches what is left.
     present: set[str] = {node.metadata.get("include", "") for node in nodes}
@@ -550,7 +558,7 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
             if cell.kind == "code":
                 present |= trainer_imports(node.source, where)
             continue
-        refuse_missing(root, module, where, present)
+        refuse_missing(root, module, where, present, known)
         if node.source.strip() or any(cell.file == module_file(module) for cell in derived):
             found = "the cell also has text" if node.source.strip() else "so does another cell"
             raise SyncError(f"{where} includes {module!r}, and {found}. Remove one of them.")

@@ -196,8 +196,8 @@ def test_a_refuted_run_without_a_kill_is_a_try(tmp_path: Path) -> None:
 
 
 def test_a_kill_under_torchrun_costs_no_sample(bench: Bench) -> None:
-    """What is true of forked ranks must be true under the launcher that people use."""
-    plan = {**PLAN, "max_epochs": 1}
-    (each,) = killed_run(bench, random.Random(1), plan, [("while_training", "a loader worker")])
+    """What is true of single starts must be true under the launcher that restarts them."""
+    plan, kill = {**PLAN, "max_epochs": 1}, ("while_training", "a loader worker")
+    (each,) = killed_run(bench, random.Random(1), plan, [kill], forks=True)
     survived(each)
     assert each.restart_s is not None

@@ -305,7 +305,10 @@ class TestRefusal:
 @pytest.mark.ranks
 class TestTorchrun:
     def test_four_ranks_exit_with_0_and_print_one_summary(self, tmp_path: Path) -> None:
-        """Ranks that abort during shutdown fail a job that has done its work."""
+        """Ranks that abort during shutdown fail a job that has done its work.
+
+        In real interpreters, because it is about how they shut down.
+        """
         with Torchrun(config(tmp_path / "run"), 4) as job:
             assert job.wait() == 0, job.stderr
             (line,) = job.stdout.splitlines()
@@ -314,7 +317,7 @@ class TestTorchrun:
     def test_a_rank_killed_three_times_is_restarted_three_times(self, tmp_path: Path) -> None:
         """Restarted ranks that read the dead attempt's keys wait forever."""
         cfg = config(tmp_path / "run", max_epochs=12, checkpoint_every_steps=10)
-        with Torchrun(cfg, 2, restarts=3) as job:
+        with Torchrun(cfg, 2, restarts=3, forks=True) as job:
             for attempt, step in enumerate((15, 40, 65)):
                 wait_for_step(cfg.run_dir, step, rank=attempt % 2, attempt=attempt)
                 os.kill(pid_of(cfg.run_dir, attempt % 2), signal.SIGKILL)
@@ -326,7 +329,7 @@ class TestTorchrun:
     def test_sigterm_to_torchrun_saves_the_step(self, tmp_path: Path) -> None:
         """A scheduler that reclaims the node sends SIGTERM and does not wait long."""
         cfg = config(tmp_path / "run", max_epochs=500, checkpoint_every_steps=1_000_000)
-        with Torchrun(cfg, 2) as job:
+        with Torchrun(cfg, 2, forks=True) as job:
             wait_for_step(cfg.run_dir, 30, rank=1)
             job.agent.terminate()
             job.wait(60)
@@ -337,7 +340,7 @@ class TestTorchrun:
     def test_the_ranks_die_with_torchrun(self, tmp_path: Path) -> None:
         """Ranks that keep training hold the lock, so the restarted command is refused."""
         cfg = config(tmp_path / "run", max_epochs=500, num_workers=1)
-        with Torchrun(cfg, 2) as job:
+        with Torchrun(cfg, 2, forks=True) as job:
             for rank in (0, 1):
                 wait_for_step(cfg.run_dir, 10, rank=rank)
             ranks = job.ranks()
@@ -348,7 +351,8 @@ class TestTorchrun:
 
     def test_a_mistake_is_reported_once_and_ends_all_ranks(self, tmp_path: Path) -> None:
         """Four ranks that print the same paragraph hide it."""
-        with Torchrun(config(tmp_path / "run", data="tokens:/nowhere/tokens.bin"), 2) as job:
+        cfg = config(tmp_path / "run", data="tokens:/nowhere/tokens.bin")
+        with Torchrun(cfg, 2, forks=True) as job:
             assert job.wait(60) == 1  # torchrun's own; the ranks exited with 2
             text = job.stderr
         assert text.count("no such file") == 1
@@ -508,6 +512,7 @@ class TestMembership:
                 restarts=3,
                 script=script,
                 output=output,
+                forks=True,
                 meeting=[
                     "--nnodes=1:2",
                     "--rdzv-backend=c10d",

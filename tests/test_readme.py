@@ -14,7 +14,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -25,6 +24,8 @@ from typing import Any
 import pytest
 from code_size import lines_of_code
 from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend
+
+from rehearsal.engine.programs import Program
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -275,9 +276,8 @@ def test_a_joining_node_ends_every_agent_unless_the_shared_store_is_off(
         free.bind(("127.0.0.1", 0))
         endpoint = f"localhost:{free.getsockname()[1]}"
 
-    def start_agent(address: str) -> subprocess.Popen[str]:
+    def start_agent(address: str) -> Program:
         command = [
-            sys.executable,
             "-m",
             "torch.distributed.run",
             "--nnodes=1:2",
@@ -292,9 +292,7 @@ def test_a_joining_node_ends_every_agent_unless_the_shared_store_is_off(
             "rank.py",
         ]
         environment = {**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": switch}
-        return subprocess.Popen(
-            command, cwd=tmp_path, env=environment, text=True, stderr=subprocess.PIPE
-        )
+        return Program(*command, environment=environment, folder=tmp_path)
 
     # The first address sorts before the second, so the first agent stays the node of rank 0.
     agents = [start_agent("127.0.0.1")]
@@ -303,11 +301,13 @@ def test_a_joining_node_ends_every_agent_unless_the_shared_store_is_off(
         while not (tmp_path / "started-1").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         agents.append(start_agent("localhost"))
-        errors = [agent.communicate(timeout=90)[1] for agent in agents]
+        codes = [agent.wait(90) for agent in agents]
+        errors = [agent.stderr for agent in agents]
     finally:
         for agent in agents:
             agent.terminate()
             agent.wait(30)
-    assert [agent.returncode for agent in agents] == ([0, 0] if switch == "1" else [1, 1])
+            agent.close()
+    assert codes == ([0, 0] if switch == "1" else [1, 1])
     if switch == "0":
         assert re.search(r"wait timeout after 3000ms, keys: \S*MASTER_ADDR", errors[1])

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from subprocess import CompletedProcess, TimeoutExpired
@@ -201,16 +201,26 @@ def main(
     output: Path,
     prepare: bytes,
 ) -> None:
-    """Become the program: everything a fresh interpreter would start with, then its code."""
+    """Become the program, in a session of its own that ends with the server."""
     os.setsid()
     end_with_server()
+    redirect(output)
+    become(arguments, environment, folder, pickle.loads(prepare))
+
+
+def become(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    folder: str,
+    prepare: Prepare | None = None,
+) -> None:
+    """Give a forked process what a fresh interpreter would start with, and run the program."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     multiprocessing.set_start_method(None, force=True)
     gc.freeze()  # a collection would copy every page the server has imported
-    redirect(output)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
@@ -220,8 +230,8 @@ def main(
         first, *rest = arguments
         # Read before `prepare`, which may take away the right to.
         text = Path(first).read_text() if first not in ("-m", "-c") else rest[0]
-        if before := pickle.loads(prepare):
-            before()
+        if prepare is not None:
+            prepare()
         if first == "-m":
             sys.argv = rest
             sys.path.insert(0, folder)

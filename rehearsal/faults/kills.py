@@ -180,13 +180,23 @@ def kills(bench: Bench) -> Iterable[Try]:
 
 
 def killed_run(
-    bench: Bench, rng: random.Random, plan: dict[str, Any], drawn: list[tuple[str, str]]
+    bench: Bench,
+    rng: random.Random,
+    plan: dict[str, Any],
+    drawn: list[tuple[str, str]],
+    *,
+    forks: bool = False,
 ) -> list[Try]:
-    """One run with several kills: a try for each."""
+    """One run with several kills: a try for each.
+
+    Args:
+        drawn: moment and victim of each kill.
+        forks: see ``Torchrun``. Then no process is ever killed while it imports torch.
+    """
     folder, problem = bench.folder("kills"), ""
     cfg = small(folder / "run", **plan)
     steps = -(-plan["dataset_size"] // SAMPLES_PER_STEP) * plan["max_epochs"]
-    with Torchrun(cfg, 2, restarts=50) as job:
+    with Torchrun(cfg, 2, restarts=50, forks=forks) as job:
         killer = Killer(job, rng, steps)
         try:
             for moment, victim in drawn:

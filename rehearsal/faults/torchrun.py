@@ -1,29 +1,33 @@
 """The real launcher, for what depends on it: restarts, membership, signals, exit codes.
 
-Each start imports torch in every process, which takes seconds. Everything else is a ``Job``.
+Everything else is a ``Job``.
 
-    with Torchrun(small(run_dir), 2, restarts=3) as job:
+    with Torchrun(small(run_dir), 2, restarts=3, forks=True) as job:
         os.kill(job.ranks()[1], signal.SIGKILL)
         code = job.wait()
+
+By default, each process is a fresh interpreter, as it is for people who use torchrun, and
+imports torch for seconds. With ``forks=True`` torchrun is forked from the warm server and its
+ranks from torchrun. That leaves out how an interpreter starts and how it shuts down; all of
+torchrun's own code runs as it is, except the one call that starts a process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rehearsal.engine.processes import children_of, describe
+from rehearsal.engine.programs import Program, become
 from rehearsal.faults.jobs import DEADLINE_S, SCRIPT, Hang, arguments, last_record
 from trainer_core.config import TrainConfig
-
-MARK = "REHEARSAL_TORCHRUN"  # in the environment of every process that a job starts
 
 
 class Torchrun:
@@ -32,8 +36,9 @@ class Torchrun:
     Args:
         restarts: how often torchrun may restart the ranks when one fails.
         meeting: torchrun's rendezvous flags.
-        output: a folder for ``torchrun.out`` and ``torchrun.err``; the run folder's parent by
-            default.
+        output: what the job prints goes into its folder ``torchrun``, as ``stdout`` and
+            ``stderr``; the run folder's parent by default.
+        forks: fork every process from the warm server instead of starting interpreters.
         environment: added to this process's.
     """
 
@@ -46,19 +51,14 @@ class Torchrun:
         meeting: Sequence[str] = ("--standalone",),
         script: Path = SCRIPT,
         output: Path | None = None,
+        forks: bool = False,
         **environment: str,
     ) -> None:
-        self.cfg, self.run_dir = cfg, cfg.run_dir
-        self.output = output or cfg.run_dir.parent
-        self.mark = uuid.uuid4().hex
-        self.environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            MARK: self.mark,
-            **environment,
-        }
+        self.cfg, self.run_dir, self.forks = cfg, cfg.run_dir, forks
+        self.output = (output or cfg.run_dir.parent) / "torchrun"
+        self.output.mkdir()
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
         self.command = [
-            sys.executable,
             "-m",
             "torch.distributed.run",
             *meeting,
@@ -72,12 +72,21 @@ class Torchrun:
 
     def start(self) -> None:
         """Run the command: the first time, or once more after torchrun has exited."""
+        self.agent: Program | subprocess.Popen[bytes]
+        if self.forks:
+            self.agent = Program(
+                *self.command,
+                environment=self.environment,
+                output=self.output,
+                prepare=fork_the_ranks,
+            )
+            return
         with (
-            (self.output / "torchrun.out").open("ab") as output,
-            (self.output / "torchrun.err").open("ab") as errors,
+            (self.output / "stdout").open("ab") as output,
+            (self.output / "stderr").open("ab") as errors,
         ):
             self.agent = subprocess.Popen(
-                self.command,
+                [sys.executable, *self.command],
                 stdout=output,
                 stderr=errors,
                 env=self.environment,
@@ -103,12 +112,12 @@ class Torchrun:
     @property
     def stdout(self) -> str:
         """What torchrun and the ranks have printed."""
-        return (self.output / "torchrun.out").read_text(errors="replace")
+        return (self.output / "stdout").read_text(errors="replace")
 
     @property
     def stderr(self) -> str:
         """What torchrun and the ranks have printed to stderr."""
-        return (self.output / "torchrun.err").read_text(errors="replace")
+        return (self.output / "stderr").read_text(errors="replace")
 
     def wait(self, timeout_s: float = 120.0) -> int:
         """Torchrun's exit code. Raises Hang if it still runs after ``timeout_s``."""
@@ -122,11 +131,11 @@ class Torchrun:
         return Hang(f"{what}\n{describe(self.processes())}\n{self.stderr[-1500:]}")
 
     def processes(self) -> list[int]:
-        """Every living process that carries the mark."""
-        found = []
+        """Every living process of the job: each has inherited torchrun's standard output."""
+        found, output = [], (self.output / "stdout").stat()
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has exited, or is somebody else's
-                if f"{MARK}={self.mark}".encode() in (path / "environ").read_bytes():
+                if os.path.samestat((path / "fd" / "1").stat(), output):
                     found.append(int(path.name))
         return found
 
@@ -135,10 +144,11 @@ class Torchrun:
         found = {}
         for pid in children_of(self.agent.pid):
             with contextlib.suppress(OSError):
-                environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                for variable in environ:
-                    if variable.startswith(b"RANK="):
-                        found[int(variable[5:])] = pid
+                # A forked process still shows the environment that the server was started with.
+                name = "comm" if self.forks else "environ"
+                for word in Path(f"/proc/{pid}/{name}").read_bytes().strip().split(b"\0"):
+                    if word.startswith(b"RANK="):
+                        found[int(word[5:])] = pid
         return [found[rank] for rank in sorted(found)]
 
     def until(self, condition: Callable[[], bool], what: str) -> bool:
@@ -165,3 +175,58 @@ class Torchrun:
         """The newest attempt that rank 0 knows of, whether it has trained or not."""
         log = last_record(self.run_dir / "logs" / "rank-0.jsonl")
         return max(int(log.get("attempt", -1)), self.place()[0])
+
+
+# ---------------------------------------------------------------- in a torchrun that was forked
+
+
+class ForkedRank:
+    """What torchrun uses of ``subprocess.Popen``, for a rank that is forked from torchrun."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.command = command
+        fork = multiprocessing.get_context("fork")
+        self.process = fork.Process(target=become_rank, args=(command, environment))
+        self.process.start()
+        assert self.process.pid is not None
+        self.pid = self.process.pid
+        # Popen returns when the program runs: from then on torchrun may signal its group.
+        while os.getsid(self.pid) != self.pid and self.poll() is None:
+            time.sleep(0.001)
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs."""
+        return self.process.exitcode
+
+    def wait(self, timeout: float) -> int:
+        """Its exit code, once it has exited. Raises TimeoutExpired."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.command, timeout)
+            time.sleep(0.01)
+        return code
+
+
+def become_rank(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run ``python -u SCRIPT ...`` in a fork of torchrun, without torchrun's connections."""
+    os.setsid()
+    Path("/proc/self/comm").write_text(f"RANK={environment['RANK']}")
+    for path in Path("/proc/self/fd").iterdir():
+        # Those of the store, which torchrun may host: left open, its death would go unnoticed.
+        with contextlib.suppress(OSError):
+            if os.readlink(path).startswith("socket:"):
+                os.close(int(path.name))
+    interpreter, unbuffered, *arguments = command
+    assert (interpreter, unbuffered) == (sys.executable, "-u"), command
+    become(arguments, environment, os.getcwd())
+
+
+def fork_the_ranks() -> None:
+    """Have this torchrun fork its ranks where it would start interpreters."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
+
+    def popen(_: object, command: Sequence[str], environment: Mapping[str, str]) -> ForkedRank:
+        return ForkedRank(command, environment)
+
+    subprocess_handler.SubprocessHandler._popen = popen  # type: ignore[method-assign, assignment]

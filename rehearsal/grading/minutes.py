@@ -47,16 +47,20 @@ def typed_text(solution: str, blank: str) -> str:
 
     Where the blank gives a function's signature, only the body counts.
     """
-    given = _pieces(ast.parse(blank), blank)
-    wanted = _pieces(ast.parse(solution), solution)
+    given = _pieces(ast.parse(blank), blank.split("\n"))
+    wanted = _pieces(ast.parse(solution), solution.split("\n"))
     return "\n".join(text for key, text in wanted.items() if given.get(key) != text)
 
 
-def _pieces(tree: ast.AST, text: str, prefix: str = "") -> dict[str, str]:
+def _pieces(tree: ast.AST, lines: list[str], prefix: str = "") -> dict[str, str]:
     """By qualified name: headers of functions and classes, their bodies, other statements."""
 
     def source(node: ast.stmt) -> str:
-        return textwrap.dedent(ast.get_source_segment(text, node, padded=True) or "")
+        # ast.get_source_segment would split the whole text again for each statement.
+        found = [line.encode() for line in lines[node.lineno - 1 : node.end_lineno]]
+        found[-1] = found[-1][: node.end_col_offset]
+        found[0] = b" " * node.col_offset + found[0][node.col_offset :]
+        return textwrap.dedent(b"\n".join(found).decode())
 
     found: dict[str, str] = {}
     for node in ast.iter_child_nodes(tree):
@@ -67,7 +71,7 @@ def _pieces(tree: ast.AST, text: str, prefix: str = "") -> dict[str, str]:
             found[f"{name} header"] = ast.unparse(node)
             node.body = body
             if isinstance(node, ast.ClassDef):
-                found |= _pieces(node, text, f"{name}.")
+                found |= _pieces(node, lines, f"{name}.")
             else:
                 found[f"{name} body"] = "\n".join(map(source, body))
         elif isinstance(node, ast.stmt):
