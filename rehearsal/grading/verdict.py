@@ -197,9 +197,9 @@ class Verdict:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        # Colour and word both: nobody has to tell two hues apart. White on it is readable in a
+        # Color and word both: nobody has to tell two hues apart. White on it is readable in a
         # light and in a dark theme.
-        colour = {"passed": "#0072b2", "not_attempted": "#767676"}.get(self.status, "#b34700")
+        color = {"passed": "#0072b2", "not_attempted": "#767676"}.get(self.status, "#b34700")
         pairs = [pair for finding in self.findings for pair in finding._asdict().items()]
         pairs += [("next", self.after)] if self.after else []
         cells = [
@@ -208,9 +208,9 @@ class Verdict:
         ]
         detail = f"<pre>{html.escape(self.detail.rstrip())}</pre>" if self.detail else ""
         return (
-            f'<div style="border-left:4px solid {colour};padding-left:.8em;max-width:60em">'
+            f'<div style="border-left:4px solid {color};padding-left:.8em;max-width:60em">'
             f"<b>{html.escape(self.drill)}</b>&ensp;"
-            f'<b style="background:{colour};color:#fff;padding:.1em .5em">'
+            f'<b style="background:{color};color:#fff;padding:.1em .5em">'
             f"{SHOWN[self.status]}</b>&ensp;{html.escape(self.facts)}"
             '<div style="display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;'
             f'margin:.4em 0">{"".join(cells)}</div>{detail}</div>'

@@ -70,8 +70,8 @@ def _legend(figure: Figure) -> None:
 
     from rehearsal.evidence.pictures import BLACK, BLUE, ORANGE, PURPLE, VERMILLION
 
-    def marker(shape: str, colour: str, label: str) -> Line2D:
-        return Line2D([], [], color=colour, marker=shape, ls="", ms=9, mec="white", label=label)
+    def marker(shape: str, color: str, label: str) -> Line2D:
+        return Line2D([], [], color=color, marker=shape, ls="", ms=9, mec="white", label=label)
 
     handles = [
         Patch(facecolor=BLUE, alpha=0.55, edgecolor=BLACK, label="within the budget"),
