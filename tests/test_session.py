@@ -19,7 +19,7 @@ from rehearsal.engine.programs import run as run_program
 import rehearsal
 from rehearsal.session import clock, coach, debrief, terminal, widgets
 from rehearsal.session.brief import brief_of
-from rehearsal.session.cells import texts_of
+from rehearsal.session.cells import broken_cell, texts_of
 from rehearsal.session.debrief_picture import picture
 from rehearsal.grading.drill import load
 from rehearsal.session.history import Entry, Round
@@ -524,3 +524,36 @@ class TestDebrief:
         shown()
         rehearsal.debrief()
         assert f"{ID}   crashed" in shown()
+
+
+class TestBrokenCell:
+    def found(self, *cells: str) -> str:
+        finding = broken_cell(DRILL, {"In": ["", *cells], "train": 1})
+        return finding.found if finding else ""
+
+    def test_a_syntax_error_is_not_answered_with_the_code_it_replaced(self) -> None:
+        """IPython keeps the old train, and its verdict would be about code nobody sees."""
+        broken = "def train():\n    for x in range(3) print(x)\n"
+        found = self.found("def train():\n    pass\n", broken, "check('x')")
+        assert "cell [2] has a syntax error, so train was not defined" in found
+        assert "(line 2)" in found
+        assert self.found("train = [1\n").startswith("cell [1] has a syntax error")
+
+    def test_a_cell_that_replaced_the_broken_one_counts(self) -> None:
+        """Whoever fixed the typo must be graded."""
+        fixed = "def train():\n    pass\n"
+        assert not self.found("def train(:\n", fixed, "print(train")
+        in_magic = f"get_ipython().run_cell_magic('time', '', {fixed!r})"
+        assert not self.found("def train(:\n", in_magic)
+        assert not self.found("x = train(\n", "print(train")
+
+    def test_check_says_so_and_stores_no_attempt(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """A typo is not an attempt, and a rank has nothing to run."""
+        verdict_is("passed")  # as the old train would
+        names = {**names_from(DRILL.solution), "In": ["", DRILL.solution, "def train(:\n"]}
+        verdict = rehearsal.check(ID, names)
+        assert verdict.status == "not_attempted"
+        assert "cell [2] has a syntax error" in shown()
+        assert progress().entries(ID) == []

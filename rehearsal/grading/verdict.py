@@ -62,8 +62,8 @@ ENGINE_FINDINGS = FindingTable(
     {
         "not-attempted": (
             "a needed name is missing, or still raises NotImplementedError as in the blank",
-            "a check grades what you have typed",
-            "at the brief",
+            "a check grades what you have typed; in a notebook, what you have typed and run",
+            "at the code that defines it; in a notebook, run that cell before you check",
         ),
         "wrong-signature": (
             "a needed name is missing, or cannot be called the way the brief says",

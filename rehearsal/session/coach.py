@@ -15,7 +15,7 @@ from rehearsal.grading.drill import Drill, drill_ids, load
 from rehearsal.grading.verdict import Verdict
 from rehearsal.session import debrief as debriefing
 from rehearsal.session.brief import brief_of
-from rehearsal.session.cells import learners_namespace, texts_of
+from rehearsal.session.cells import broken_cell, learners_namespace, texts_of
 from rehearsal.session.clock import pace
 from rehearsal.session.display import has_front_end, show, show_markdown, show_verdict
 from rehearsal.session.history import Entry, Round
@@ -69,6 +69,12 @@ def check(drill: str, namespace: Mapping[str, object] | None = None) -> Verdict:
     """
     the_drill = load(drill)
     names = learners_namespace() if namespace is None else namespace
+    if broken := broken_cell(the_drill, names):
+        again = f'fix the cell, run it, then check("{the_drill.id}")'
+        nothing = Verdict(
+            drill=the_drill.id, status="not_attempted", findings=[broken], after=again
+        )
+        return _settle(the_drill, "", nothing)
     text = texts_of(the_drill, names)
     return _settle(the_drill, text, grade(drill, names, echo=_echo))
 
