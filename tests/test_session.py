@@ -177,10 +177,15 @@ class TestClock:
 
         displayed: list[Any] = []
         monkeypatch.setattr(widgets, "has_front_end", lambda: True)
-        monkeypatch.setattr(IPython.display, "display", displayed.append)
+        monkeypatch.setattr(
+            IPython.display, "display", lambda data, raw: displayed.append(data)
+        )
         clock = widgets.TickingClock(DRILL)
         clock.show()
-        (widget,) = displayed
+        widget = clock._widget
+        ((view, text),) = (data.values() for data in displayed)
+        assert view["model_id"] == widget.model_id
+        assert text == "The clock is running: 12:00.", "for a front end without widgets"
         assert "0:00 of 12:00" in widget.value
         deadline = time.monotonic() + 10
         while "0:02 of" not in widget.value and time.monotonic() < deadline:
@@ -513,6 +518,10 @@ class TestDebrief:
         rehearsal.debrief()
         rehearsal.debrief(ID)
         assert shown().count("Nothing to debrief yet. First start(") == 2
+        rehearsal.start(ID)
+        shown()
+        rehearsal.debrief()
+        assert f'you have not checked {ID}. First check("{ID}").' in shown()
 
     def test_from_the_history_in_a_terminal(
         self, verdict_is: Callable[[str], None], shown: Shown

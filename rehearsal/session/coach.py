@@ -155,7 +155,7 @@ def diff(drill: str) -> None:
     load(drill)
     attempts = [entry for entry in progress().entries(drill) if entry.kind == "attempt"]
     if len(attempts) < 2:
-        count = "no attempt" if not attempts else "one attempt"
+        count = "no attempts" if not attempts else "one attempt"
         show(f"{drill} has {count} so far; a diff needs two.")
         return
     old, new = attempts[-2:]
@@ -188,6 +188,11 @@ def debrief(drill: str | None = None) -> None:
     else:
         rows = debriefing.rows_of_drill(progress().rounds(drill), load(drill))
     if not rows:
+        begun = [one for one in progress().rounds(drill) if one.is_timed]
+        if begun:
+            name = begun[-1].drill
+            show(f'Nothing to debrief yet: you have not checked {name}. First check("{name}").')
+            return
         name = drill or _drills()[0].id
         show(f'Nothing to debrief yet. First start("{name}"), then check("{name}").')
         return
