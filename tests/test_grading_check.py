@@ -256,7 +256,7 @@ class TestBadInput:
         """train = 3 is a slip, not a crash."""
         verdict = grade(DRILL, {"train": 3})
         assert verdict.findings[0].code == "wrong-signature"
-        assert "is a int" in verdict.findings[0].found
+        assert "train is of type int, not a function" in verdict.findings[0].found
 
     def test_what_cannot_travel_is_named(self) -> None:
         """Locks and open files do not pickle."""

@@ -11,15 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rehearsal.engine.programs import run as run_program
 import rehearsal
-from rehearsal.session import clock, coach, debrief, terminal, widgets
+from rehearsal.session import cells, clock, coach, debrief, terminal, widgets
 from rehearsal.session.brief import brief_of
-from rehearsal.session.cells import broken_cell, texts_of
+from rehearsal.session.cells import broken_cell, texts_of, with_cell_numbers
 from rehearsal.session.debrief_picture import picture
 from rehearsal.grading.drill import load
 from rehearsal.session.history import Entry, Round
@@ -566,3 +567,29 @@ class TestBrokenCell:
         assert verdict.status == "not_attempted"
         assert "cell [2] has a syntax error" in shown()
         assert progress().entries(ID) == []
+
+
+class TestInterrupted:
+    def test_it_says_what_became_of_the_check(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Sixty lines of the engine's frames look like a fault of the suite."""
+
+        def interrupted(*_: object, **__: object) -> Verdict:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(coach, "grade", interrupted)
+        with pytest.raises(KeyboardInterrupt, match="doesn't count as an attempt") as raised:
+            rehearsal.check(ID, {})
+        assert raised.value._render_traceback_() == [str(raised.value)]  # type: ignore[attr-defined]
+        assert progress().entries() == []
+
+
+def test_a_stack_names_the_cell_as_ipython_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """/tmp/ipykernel_7/195.py is no file that anybody can open."""
+    from IPython.core.compilerop import CachingCompiler
+
+    compiler = CachingCompiler()
+    file = compiler.cache("x = 1\n", 9)
+    monkeypatch.setattr(cells, "shell", lambda: SimpleNamespace(compile=compiler))
+    text = f'[rank 0] stuck, at\nFile "{file}", line 3 in train\nFile "/lib/a.py", line 1'
+    shown = '[rank 0] stuck, at\nCell In[9], line 3 in train\nFile "/lib/a.py", line 1'
+    assert with_cell_numbers(text) == shown

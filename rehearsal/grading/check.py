@@ -112,12 +112,8 @@ def grade(
     the_drill = load(drill)
     if not any(name in namespace for name in the_drill.needs):
         *more, last = the_drill.needs
-        text = (
-            f"none of {', '.join(more)} and {last} is defined"
-            if more
-            else f"{last} is not defined"
-        )
-        nothing = ENGINE_FINDINGS("not-attempted", text)
+        text = f"{', '.join(more)} and {last} are" if more else f"{last} is"
+        nothing = ENGINE_FINDINGS("not-attempted", f"{text} not defined")
         return Verdict(
             drill=the_drill.id,
             status="not_attempted",

@@ -51,6 +51,17 @@ def place(source: str, cells: list[str]) -> int:
     return runs[-1] if runs else -1
 
 
+def with_cell_numbers(text: str) -> str:
+    """A stack or traceback as IPython writes it: ``Cell In[9], line 3`` instead of a file."""
+    name_of = getattr(getattr(shell(), "compile", None), "format_code_name", None)
+
+    def named(file: re.Match[str]) -> str:
+        found = name_of(file[1]) if name_of else None
+        return " ".join(found) if found else file[0]
+
+    return re.sub(r'File "([^"]+)"', named, text)
+
+
 def broken_cell(drill: Drill, namespace: Mapping[str, object]) -> Finding | None:
     """A finding if the newest cell that defines a needed name has a syntax error.
 
