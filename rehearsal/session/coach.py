@@ -210,7 +210,9 @@ def debrief(drill: str | None = None) -> None:
         begun = [one for one in progress().rounds(drill) if one.is_timed]
         if begun:
             name = begun[-1].drill
-            show(f'Nothing to debrief yet: you have not checked {name}. First check("{name}").')
+            show(
+                f'Nothing to debrief yet: no attempt at {name} was graded. First check("{name}").'
+            )
             return
         name = drill or _drills()[0].id
         show(f'Nothing to debrief yet. First start("{name}"), then check("{name}").')
