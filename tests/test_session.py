@@ -522,7 +522,7 @@ class TestDebrief:
         rehearsal.start(ID)
         shown()
         rehearsal.debrief()
-        assert f'no attempt at {ID} was graded. First check("{ID}").' in shown()
+        assert f'{ID} has no graded attempt. First check("{ID}").' in shown()
 
     def test_from_the_history_in_a_terminal(
         self, verdict_is: Callable[[str], None], shown: Shown

@@ -211,7 +211,7 @@ def debrief(drill: str | None = None) -> None:
         if begun:
             name = begun[-1].drill
             show(
-                f'Nothing to debrief yet: no attempt at {name} was graded. First check("{name}").'
+                f'Nothing to debrief yet: {name} has no graded attempt. First check("{name}").'
             )
             return
         name = drill or _drills()[0].id
