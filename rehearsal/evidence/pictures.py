@@ -39,7 +39,7 @@ Shift = tuple[float, float]
 BLACK, BLUE, ORANGE, GREEN = "#000000", "#0072B2", "#E69F00", "#009E73"
 PURPLE, SKY, VERMILLION, YELLOW = "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"
 RANK_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
-RANK_MARKERS = ("o", "s", "D", "^", "v", "P")
+RANK_MARKERS = ("o", "s", "D", "^", "v", "P", "<")  # 7: with 6 colors, 42 looks
 PHASE_STYLES = {
     "data_wait": (ORANGE, "///"),
     "h2d": (BLACK, ""),  # short: any other color would be lost in its neighbors
@@ -153,6 +153,7 @@ def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) ->
     }
     lost_steps = {attempt: lost for attempt, lost in lost_steps.items() if lost}
     lane_ends: list[int] = []
+    label = "an attempt died; the framed work was redone"
     for attempt, lost in lost_steps.items():
         first, last = min(lost), max(lost)
         lane = next((lane for lane, end in enumerate(lane_ends) if end < first), len(lane_ends))
@@ -167,7 +168,10 @@ def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) ->
         is_dead = last <= frame.end
         if is_dead:
             cross: Style = {"s": 150, "edgecolors": "white", "clip_on": False, "zorder": 5}
-            frame.axes.scatter(right, middle, color=VERMILLION, marker="X", **cross)
+            frame.axes.scatter(
+                right, middle, color=VERMILLION, marker="X", label=label, **cross
+            )
+            label = ""  # one entry in the legend
         style: Style = {"color": VERMILLION, "fontweight": "bold"}
         if len(lost_steps) > 1:  # no room for the full note
             frame.note(f"attempt {attempt}", left, top, (0, 3), **style)
@@ -203,9 +207,6 @@ def draw_marks(frame: MapFrame, report: AuditReport, lineage: Steps) -> None:
         if kind == "misses":
             look |= {"facecolors": "none", "edgecolors": BLACK, "linewidths": 1.8}
         frame.axes.scatter(steps, heights, 60, label=f"{name}: {getattr(report, kind)}", **look)
-    if report.replayed_steps:
-        name = f"an attempt died; steps trained again: {report.replayed_steps}"
-        frame.axes.scatter([], [], 110, color=VERMILLION, marker="X", label=name)
 
 
 # %%
@@ -321,7 +322,7 @@ def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
     figure, axes = new_figure(4.6, "Loss: " + " vs. ".join(runs), subtitle)
     colors, dashes = (SKY, ORANGE, BLACK, GREEN, PURPLE), ("-", "-", "--", "-.", ":")
     widths = np.linspace(9, 1.6, len(curves))
-    num_restarts = 0
+    num_restarts, last = 0, max(max(losses) for _, losses, _ in curves)
     for at, (name, losses, start) in enumerate(curves):
         style: Style = {
             "color": colors[at % 5],
@@ -335,7 +336,10 @@ def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
             where |= {"xycoords": ("data", "axes fraction"), "fontweight": "bold"}
             where["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
             text = f"{name}: resumes after step {start}" if start else f"{name}: starts over"
-            axes.annotate(text, (start, 1), (5, -10 - 15 * num_restarts), **where)
+            is_late = start > 0.6 * last
+            where["ha"] = "right" if is_late else "left"
+            shift = -5 if is_late else 5, -10 - 15 * num_restarts
+            axes.annotate(text, (start, 1), shift, **where)
             num_restarts += 1
     axes.set(xlabel="optimizer step", ylabel="cross-entropy loss (nats)")
     axes.legend(loc="lower left", facecolor="white", edgecolor="none", framealpha=1)
@@ -465,7 +469,8 @@ def rank_timeline(
                 left_ms, ms = (event["ts"] - start_us) / 1e3, event["dur"] / 1e3
                 short: Style = {"zorder": 2} if ms < shortest_ms else {}
                 style = phase_style(event["name"]) | short
-                axes.barh(rank + 0.04, max(ms, shortest_ms), 0.56, left_ms, **style)
+                drawn_ms = max(ms, shortest_ms) if ms else 0.0
+                axes.barh(rank + 0.04, drawn_ms, 0.56, left_ms, **style)
     axes.set_xlabel(f"milliseconds since step {shown[0]} began")
     axes.set_xlim(0, span_us / 1e3 * 1.01)
     axes.set_ylim(len(steps) - 0.5, -0.6)
