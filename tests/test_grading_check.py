@@ -52,7 +52,7 @@ class TestOutcomes:
         """Run All in a fresh notebook must not look like a failure."""
         verdict = grade(DRILL, {})
         assert verdict.status == "not_attempted"
-        assert "none of train is defined" in verdict.findings[0].found
+        assert "train is not defined" in verdict.findings[0].found
 
     def test_a_crash_names_the_line_and_shows_only_the_learners_frames(self) -> None:
         """Forty lines of the engine's frames hide the one that matters."""
@@ -256,7 +256,7 @@ class TestBadInput:
         """train = 3 is a slip, not a crash."""
         verdict = grade(DRILL, {"train": 3})
         assert verdict.findings[0].code == "wrong-signature"
-        assert "is a int" in verdict.findings[0].found
+        assert "train is of type int, not a function" in verdict.findings[0].found
 
     def test_an_object_that_cannot_be_pickled_is_named(self) -> None:
         """Locks and open files do not pickle."""

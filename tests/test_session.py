@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,9 @@ from fresh_interpreter import modules_loaded_by
 
 from rehearsal.engine.programs import run as run_program
 import rehearsal
-from rehearsal.session import clock, coach, debrief, terminal, widgets
+from rehearsal.session import cells, clock, coach, debrief, terminal, widgets
 from rehearsal.session.brief import brief_of
-from rehearsal.session.cells import texts_of
+from rehearsal.session.cells import broken_cell, texts_of, with_cell_numbers
 from rehearsal.session.debrief_picture import picture
 from rehearsal.grading.drill import load
 from rehearsal.session.history import Entry, Round
@@ -165,10 +166,15 @@ class TestClock:
 
         displayed: list[Any] = []
         monkeypatch.setattr(widgets, "has_front_end", lambda: True)
-        monkeypatch.setattr(IPython.display, "display", displayed.append)
+        monkeypatch.setattr(
+            IPython.display, "display", lambda data, raw: displayed.append(data)
+        )
         clock = widgets.TickingClock(DRILL)
         clock.show()
-        (widget,) = displayed
+        widget = clock._widget
+        ((view, text),) = (data.values() for data in displayed)
+        assert view["model_id"] == widget.model_id
+        assert text == "The clock is running: 12:00.", "for a front end without widgets"
         assert "0:00 of 12:00" in widget.value
         deadline = time.monotonic() + 10
         while "0:02 of" not in widget.value and time.monotonic() < deadline:
@@ -501,6 +507,10 @@ class TestDebrief:
         rehearsal.debrief()
         rehearsal.debrief(ID)
         assert shown().count("Nothing to debrief yet. First start(") == 2
+        rehearsal.start(ID)
+        shown()
+        rehearsal.debrief()
+        assert f'{ID} has no graded attempt. First check("{ID}").' in shown()
 
     def test_from_the_history_in_a_terminal(
         self, verdict_is: Callable[[str], None], shown: Shown
@@ -512,3 +522,62 @@ class TestDebrief:
         shown()
         rehearsal.debrief()
         assert f"{ID}   crashed" in shown()
+
+
+class TestBrokenCell:
+    def found(self, *cells: str) -> str:
+        finding = broken_cell(DRILL, {"In": ["", *cells], "train": 1})
+        return finding.found if finding else ""
+
+    def test_a_syntax_error_is_not_answered_with_the_code_it_replaced(self) -> None:
+        """IPython keeps the old train, and its verdict would be about code nobody sees."""
+        broken = "def train():\n    for x in range(3) print(x)\n"
+        found = self.found("def train():\n    pass\n", broken, "check('x')")
+        assert "cell [2] has a syntax error, so train was not defined" in found
+        assert "(line 2)" in found
+        assert self.found("train = [1\n").startswith("cell [1] has a syntax error")
+
+    def test_a_cell_that_replaced_the_broken_one_counts(self) -> None:
+        """Whoever fixed the typo must be graded."""
+        fixed = "def train():\n    pass\n"
+        assert not self.found("def train(:\n", fixed, "print(train")
+        in_magic = f"get_ipython().run_cell_magic('time', '', {fixed!r})"
+        assert not self.found("def train(:\n", in_magic)
+        assert not self.found("x = train(\n", "print(train")
+
+    def test_check_says_so_and_stores_no_attempt(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """A typo is not an attempt, and a rank has nothing to run."""
+        verdict_is("passed")  # as the old train would
+        names = {**names_from(DRILL.solution), "In": ["", DRILL.solution, "def train(:\n"]}
+        verdict = rehearsal.check(ID, names)
+        assert verdict.status == "not_attempted"
+        assert "cell [2] has a syntax error" in shown()
+        assert progress().entries(ID) == []
+
+
+class TestInterrupted:
+    def test_it_says_what_became_of_the_check(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Sixty lines of the engine's frames look like a fault of the suite."""
+
+        def interrupted(*_: object, **__: object) -> Verdict:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(coach, "grade", interrupted)
+        with pytest.raises(KeyboardInterrupt, match="doesn't count as an attempt") as raised:
+            rehearsal.check(ID, {})
+        assert raised.value._render_traceback_() == [str(raised.value)]  # type: ignore[attr-defined]
+        assert progress().entries() == []
+
+
+def test_a_stack_names_the_cell_as_ipython_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """/tmp/ipykernel_7/195.py is no file that anybody can open."""
+    from IPython.core.compilerop import CachingCompiler
+
+    compiler = CachingCompiler()
+    file = compiler.cache("x = 1\n", 9)
+    monkeypatch.setattr(cells, "shell", lambda: SimpleNamespace(compile=compiler))
+    text = f'[rank 0] stuck, at\nFile "{file}", line 3 in train\nFile "/lib/a.py", line 1'
+    shown = '[rank 0] stuck, at\nCell In[9], line 3 in train\nFile "/lib/a.py", line 1'
+    assert with_cell_numbers(text) == shown

@@ -1119,8 +1119,8 @@ print(f"{report.status}: {report.verdict}")
 # ## Four pictures
 #
 # **Loss.** The uninterrupted run is the wide line; both attempts of the killed run lie on top
-# of it. Attempt 1 first logged a loss a few steps after the checkpoint it resumed from. The
-# restart is marked there; attempt 0 had logged the same loss at that step.
+# of it. The dotted line marks the checkpoint that attempt 1 resumed from. Its first logged loss
+# comes a few steps later, because only every tenth step is logged.
 
 # %%
 loss_curves({"uninterrupted": uninterrupted.run_dir, "killed and resumed": killed.run_dir})
@@ -1135,9 +1135,10 @@ sample_map(killed.run_dir)
 
 # %% [markdown]
 # **Phases per rank.** The ranks move in lockstep. If one is a straggler, you see it on the
-# others: their `grad_sync` grows while they wait. The bars cover only the steps since the
-# previous log line. One of those few steps saved, so here even the p95 shows the save. The
-# numbers say nothing about the speed of a GPU or a network.
+# others: their `grad_sync` grows while they wait. Don't add up the p95s: the phases rarely have
+# their slow step at the same time. The numbers cover only the steps since the previous log
+# line. One of those few steps saved, so here even the p95 shows the save. None of this says
+# anything about the speed of a GPU or a network.
 
 # %%
 phase_bars(uninterrupted.run_dir)

@@ -39,9 +39,10 @@ Shift = tuple[float, float]
 BLACK, BLUE, ORANGE, GREEN = "#000000", "#0072B2", "#E69F00", "#009E73"
 PURPLE, SKY, VERMILLION, YELLOW = "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"
 RANK_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
+RANK_MARKERS = ("o", "s", "D", "^", "v", "P", "<")  # 7: with 6 colors, 42 looks
 PHASE_STYLES = {
     "data_wait": (ORANGE, "///"),
-    "h2d": (YELLOW, "..."),
+    "h2d": (BLACK, ""),  # short: any other color would be lost in its neighbors
     "forward": (SKY, ""),
     "backward": (BLUE, ""),
     "grad_sync": (VERMILLION, "xxx"),
@@ -117,7 +118,7 @@ def draw_lines(
             depth = (1 - 0.55 * shade) * (1 - pale)
             colors.append([1 - depth * (1 - part) for part in to_rgb(rank_color(line.rank))])
     # White gaps between cells, if the cells are tall enough.
-    has_gaps = frame.has_cells and height / batch > 0.012
+    has_gaps = frame.has_cells and height / batch > 0.02
     edges: Style = {"edgecolors": "white" if has_gaps else "face", "linewidths": 0.5 * has_gaps}
     boxes = PolyCollection(corners, facecolors=colors, **edges)
     frame.axes.add_collection(boxes, autolim=False)
@@ -131,11 +132,16 @@ def draw_lineage(frame: MapFrame, lineage: Steps) -> None:
     for step in sorted(lineage):
         parts.setdefault(lineage[step][0].attempt, []).append(step)
     for attempt, steps in parts.items():
-        ends = [steps[0] - 0.4, steps[-1] + 0.4]
-        frame.axes.plot(ends, [1.05, 1.05], color=BLACK, linewidth=3, solid_capstyle="butt")
+        start, end = steps[0] - 0.5, steps[-1] + 0.5
+        frame.axes.plot([start, end], [1.05] * 2, color=BLACK, lw=3, solid_capstyle="butt")
+        if start > 0.5:  # a gap between two attempts, as wide at any number of steps
+            frame.axes.plot([start] * 2, [1.03, 1.07], color="white", linewidth=3)
         room = len(steps) / frame.last
         name = f"attempt {attempt}" if room > 0.1 else f"{attempt}" if room > 0.02 else ""
-        frame.note(name, ends[0], 1.05, (0, 4), fontweight="bold")
+        # The white box interrupts the frame around lost work, which comes down through here.
+        box: Style = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+        if name:
+            frame.note(name, start, 1.05, (5, 6), fontweight="bold", bbox=box)
 
 
 # %%
@@ -147,6 +153,7 @@ def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) ->
     }
     lost_steps = {attempt: lost for attempt, lost in lost_steps.items() if lost}
     lane_ends: list[int] = []
+    label = "an attempt died; the framed work was redone"
     for attempt, lost in lost_steps.items():
         first, last = min(lost), max(lost)
         lane = next((lane for lane, end in enumerate(lane_ends) if end < first), len(lane_ends))
@@ -156,17 +163,22 @@ def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) ->
         draw_lines(frame, lines, bottom, LANE, 0.55)
         left, right, top, middle = first - 0.5, last + 0.5, bottom + LANE, bottom + LANE / 2
         # Dashed lines lead down to the steps that were trained again.
-        box = [left, left, right, right], [1.05, top, top, 1.05]
+        box = [left, left, right, right], [1.08, top, top, 1.08]
         frame.axes.plot(*box, color=VERMILLION, linestyle="--", linewidth=1.2, zorder=1)
-        cross: Style = {"s": 150, "edgecolors": "white", "clip_on": False, "zorder": 5}
-        frame.axes.scatter(right, middle, color=VERMILLION, marker="X", **cross)
+        is_dead = last <= frame.end
+        if is_dead:
+            cross: Style = {"s": 150, "edgecolors": "white", "clip_on": False, "zorder": 5}
+            frame.axes.scatter(
+                right, middle, color=VERMILLION, marker="X", label=label, **cross
+            )
+            label = ""  # one entry in the legend
         style: Style = {"color": VERMILLION, "fontweight": "bold"}
         if len(lost_steps) > 1:  # no room for the full note
             frame.note(f"attempt {attempt}", left, top, (0, 3), **style)
             continue
-        text = f"attempt {attempt} was killed at step {last}:\nthis work was lost and redone"
-        if last > frame.end:
-            text = f"attempt {attempt} up to step {last}:\nlost, or still in flight"
+        text = f"attempt {attempt} up to step {last}:\nlost, or still in flight"
+        if is_dead:
+            text = f"attempt {attempt} died at step {last}:\nthis work was lost and redone"
         if last < 0.6 * frame.last:
             frame.note(text, right, middle, (14, 0), va="center", **style)
         else:
@@ -179,14 +191,21 @@ def draw_marks(frame: MapFrame, report: AuditReport, lineage: Steps) -> None:
     """Mark what the audit found. The legend shows the counts, even if they are all 0."""
     batch = frame.plan.global_batch_size
     kinds = {"wrong_lines": ("^", "out of order"), "duplicates": ("D", "trained twice")}
-    for kind, (marker, name) in (kinds | {"misses": ("x", "missed")}).items():
+    kinds |= {"misses": ("o", "missed")}  # hollow; a cross is where an attempt died
+    for kind, (marker, name) in kinds.items():
         steps, heights = [], []
         for step, rank, at in report.places.get(kind, []):
             world_size = world_size_of(lineage.get(step, []))
             steps.append(step)
             heights.append(share_bottom(rank, world_size, batch) + (at + 0.5) / batch)
-        edges = {} if marker == "x" else {"edgecolors": "white"}
-        look: Style = {"marker": marker, "color": BLACK, "zorder": 4, **edges}
+        look: Style = {
+            "marker": marker,
+            "zorder": 4,
+            "facecolors": BLACK,
+            "edgecolors": "white",
+        }
+        if kind == "misses":
+            look |= {"facecolors": "none", "edgecolors": BLACK, "linewidths": 1.8}
         frame.axes.scatter(steps, heights, 60, label=f"{name}: {getattr(report, kind)}", **look)
 
 
@@ -230,7 +249,7 @@ def sample_map(run_dir: Path | str) -> Figure:
     width = -(-last // COLUMNS_TO_DRAW)
     has_cells = last * plan.global_batch_size <= CELLS_TO_DRAW
     how = "One column per optimizer step, one color per rank"
-    how += ", one cell per sample; the shade shows the sample's id." if has_cells else "."
+    how += ", one cell per sample: the darker it is, the lower its id." if has_cells else "."
     how += f" Shown: 1 step in {width}, all findings." if width > 1 else ""
     subtitle = f"{report.status}: {report.verdict}\n{how}"
     figure, axes = new_figure(5.5, "Which rank trained which sample", subtitle)
@@ -274,7 +293,7 @@ def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
     Raises:
         ValueError: if a run has logged no loss.
     """
-    curves: list[tuple[str, dict[int, float], bool]] = []
+    curves: list[tuple[str, dict[int, float], int | None]] = []
     survivors: list[dict[int, float]] = []
     for label, run_dir in runs.items():
         attempts: dict[int, dict[int, float]] = {}
@@ -285,63 +304,53 @@ def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
         if not attempts:
             raise nothing_to_draw(run_dir, "train_progress in logs/rank-0.jsonl")
         survivors.append({})
+        restored = read_events(run_dir, "checkpoint_restored", rank=0)
+        resumed_from = {record["attempt"]: record["step"] for record in restored}
         for attempt, losses in sorted(attempts.items()):
             name = f"{label}, attempt {attempt}" if len(attempts) > 1 else label
-            curves.append((name, losses, attempt > min(attempts)))
+            start = resumed_from.get(attempt, 0) if attempt > min(attempts) else None
+            curves.append((name, losses, start))
             survivors[-1] |= losses
     shared = sorted(set.intersection(*map(set, survivors)))
     values = np.array([[losses[step] for step in shared] for losses in survivors])
-    subtitle = "mean over the global batch"
+    subtitle = "Mean over the global batch."
     if len(runs) > 1 and shared:
         gap = float(np.ptp(values, axis=0).max())
-        subtitle += f"; largest difference over {len(shared)} shared steps: {gap:.3g}"
-        subtitle += " (every logged digit agrees)" if gap == 0 else ""
+        subtitle += f" Largest difference over {len(shared)} logged steps: {gap:.3g}"
+        subtitle += " (every logged digit agrees)." if gap == 0 else "."
 
     figure, axes = new_figure(4.6, "Loss: " + " vs. ".join(runs), subtitle)
     colors, dashes = (SKY, ORANGE, BLACK, GREEN, PURPLE), ("-", "-", "--", "-.", ":")
     widths = np.linspace(9, 1.6, len(curves))
-    for at, (name, losses, is_restart) in enumerate(curves):
+    num_restarts, last = 0, max(max(losses) for _, losses, _ in curves)
+    for at, (name, losses, start) in enumerate(curves):
         style: Style = {
             "color": colors[at % 5],
             "linestyle": dashes[at % 5],
             "linewidth": widths[at],
         }
         axes.plot(list(losses), list(losses.values()), label=name, **style)
-        if is_restart:
-            first = min(losses)
-            axes.axvline(first, color=VERMILLION, linestyle=":", linewidth=1.5, zorder=1)
-            axes.plot(first, losses[first], "o", color=VERMILLION, markersize=8)
-            corner = first, axes.get_ylim()[1]
+        if start is not None:
+            axes.axvline(start, color=VERMILLION, linestyle=":", linewidth=1.5, zorder=1)
             where: Style = {"textcoords": "offset points", "color": VERMILLION, "fontsize": 9}
-            axes.annotate(f"restart: {name}", corner, (4, -10), fontweight="bold", **where)
-    axes.set(xlabel="optimizer step", ylabel="loss")
-    axes.legend(frameon=False, loc="lower left")
-    return figure
-
-
-# %%
-def phase_style(name: str) -> dict[str, Any]:
-    """Color and hatch of a phase."""
-    color, hatch = PHASE_STYLES.get(name, ("white", ""))
-    return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.5}
-
-
-def finish_phases(figure: Figure, axes: Axes, ranks: Iterable[int], names: set[str]) -> Figure:
-    """Label the ranks, and add a legend of the phases that were drawn."""
-    from matplotlib.patches import Patch
-
-    axes.set_yticks(list(ranks), [f"rank {rank}" for rank in ranks])
-    axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
-    patches = [Patch(label=name, **phase_style(name)) for name in PHASE_STYLES if name in names]
-    place: Style = {"loc": "outside lower center", "ncols": 8, "frameon": False, "fontsize": 9}
-    figure.legend(handles=patches, handlelength=2.5, handleheight=1.2, **place)
+            where |= {"xycoords": ("data", "axes fraction"), "fontweight": "bold"}
+            where["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+            text = f"{name}: resumes after step {start}" if start else f"{name}: starts over"
+            is_late = start > 0.6 * last
+            where["ha"] = "right" if is_late else "left"
+            shift = -5 if is_late else 5, -10 - 15 * num_restarts
+            axes.annotate(text, (start, 1), shift, **where)
+            num_restarts += 1
+    axes.set(xlabel="optimizer step", ylabel="cross-entropy loss (nats)")
+    axes.legend(loc="lower left", facecolor="white", edgecolor="none", framealpha=1)
     return figure
 
 
 # %%
 def phase_bars(run_dir: Path | str) -> Figure:
-    """Where a step's time goes on each rank, from the rank's newest train_progress.
+    """How long each phase of a step takes on each rank, from the rank's newest train_progress.
+
+    Nothing is added up: the sum of the phases' p95s is no percentile of anything.
 
     Raises:
         ValueError: if no rank has logged phases.
@@ -352,26 +361,39 @@ def phase_bars(run_dir: Path | str) -> Figure:
     if not newest:
         raise nothing_to_draw(run_dir, "phases in train_progress in logs/rank-*.jsonl")
     steps = ", ".join(sorted({f"{record['step']}" for record in newest.values()}))
-    subtitle = f"last logged at step {steps}; thick bar: p50 of each phase, thin bar: p95"
-    figure, axes = new_figure(2.2 + 0.8 * len(newest), "Where a step's time goes", subtitle)
-    for rank, record in newest.items():
-        for key, y, height in (("p50", rank - 0.12, 0.48), ("p95", rank + 0.27, 0.2)):
-            left = 0.0
-            for name, times in record["phases"].items():
-                axes.barh(y, times[key], height, left, **phase_style(name))
-                left += times[key]
-            text = f"{key} {left:.3g} ms"
-            # Saves are rare: their p50 and p95 are usually 0, and only the maximum shows them.
-            stall_ms = record["phases"].get("checkpoint", {}).get("max", 0.0)
-            if key == "p95" and stall_ms > 0:
-                text += f"; slowest checkpoint {stall_ms:,.0f} ms"
-            where: Style = {"textcoords": "offset points", "va": "center", "fontsize": 9}
-            axes.annotate(text, (left, y), (5, 0), **where)
-    axes.margins(x=0.12)
-    axes.set_xlabel("milliseconds per step, phases stacked")
-    return finish_phases(
-        figure, axes, newest, {x for r in newest.values() for x in r["phases"]}
-    )
+    subtitle = f"From the log line at step {steps}. Marker: p50, line: up to p95, tick: max."
+    names = {name for record in newest.values() for name in record["phases"]}
+    phases = [name for name in PHASE_STYLES if name in names]
+    height_in = 1.8 + len(phases) * (0.2 + 0.13 * len(newest))
+    figure, axes = new_figure(height_in, "Where a step's time goes", subtitle)
+    # Logarithmic, so that a phase of 0.02 ms can be seen next to a save; linear down to 0.
+    axes.set_xscale("symlog", linthresh=0.01, linscale=0.5)
+    gap = 0.8 / len(newest)
+    for at, (rank, record) in enumerate(sorted(newest.items())):
+        color, marker = rank_color(rank), RANK_MARKERS[rank % len(RANK_MARKERS)]
+        for row, name in enumerate(phases):
+            times = record["phases"].get(name)
+            if times is None:
+                continue
+            y = row - 0.4 + (at + 0.5) * gap
+            axes.plot([times["p50"], times["p95"]], [y, y], color=color, linewidth=3)
+            axes.plot(times["max"], y, "|", color=color, markersize=10, markeredgewidth=2)
+            axes.plot(times["p50"], y, marker, color=color, ms=7, clip_on=False, zorder=3)
+        axes.plot([], [], marker, color=color, markersize=7, label=f"rank {rank}")
+    for row in range(len(phases) - 1):
+        axes.axhline(row + 0.5, color="#DDDDDD", linewidth=0.6)
+    axes.set_yticks(range(len(phases)), phases)
+    axes.tick_params(axis="y", length=0, pad=8)
+    axes.set_ylim(len(phases) - 0.5, -0.5)
+    longest_ms = max(x["max"] for record in newest.values() for x in record["phases"].values())
+    ticks_ms = [0.0, *(10.0**power for power in range(-2, 9))]
+    ticks_ms = [tick for tick in ticks_ms if tick <= max(1.0, 2 * longest_ms)]
+    axes.set_xticks(ticks_ms, [f"{tick:,.10g}" for tick in ticks_ms])
+    axes.set_xlim(0, max(1.0, 2 * longest_ms))
+    axes.grid(axis="x", color="#DDDDDD", linewidth=0.6)
+    axes.set_xlabel("milliseconds per step (log scale; linear below 0.01)")
+    figure.legend(loc="outside lower center", ncols=8, frameon=False, fontsize=9)
+    return figure
 
 
 # %%
@@ -392,6 +414,12 @@ def read_trace_events(path: Path) -> list[dict[str, Any]]:
 
 
 # %%
+def phase_style(name: str) -> dict[str, Any]:
+    """Color and hatch of a phase. Without outlines, which would cover a narrow bar."""
+    color, hatch = PHASE_STYLES.get(name, ("#999999", ""))
+    return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.0}
+
+
 def rank_timeline(
     run_dir: Path | str, first_step: int | None = None, num_steps: int = 3
 ) -> Figure:
@@ -403,6 +431,8 @@ def rank_timeline(
     Raises:
         ValueError: if none of the steps was traced.
     """
+    from matplotlib.patches import Patch
+
     steps: dict[int, dict[int, list[dict[str, Any]]]] = {}  # rank -> step -> events
     for path in sorted(Path(run_dir, "traces").glob("rank-*.json")):
         for event in read_trace_events(path):
@@ -417,19 +447,37 @@ def rank_timeline(
         raise nothing_to_draw(run_dir, f"step {first} to {first + num_steps - 1} in traces/")
     start_us = min(event["ts"] for rank in steps for event in steps[rank][shown[0]])
     title = f"What each rank did in steps {shown[0]} to {shown[-1]}"
-    subtitle = "one bar per phase; a black line marks where a rank starts a step"
-    figure, axes = new_figure(2.2 + 0.7 * len(steps), title, subtitle)
+    subtitle = (
+        "One bar per phase, at least 2 pixels wide. A line with a number is the start of "
+    )
+    subtitle += "that step."
+    figure, axes = new_figure(2.2 + 0.8 * len(steps), title, subtitle)
+    bars = [event for rank in steps for step in shown for event in steps[rank][step]]
+    span_us = max(event["ts"] + event["dur"] for event in bars) - start_us
+    shortest_ms = span_us / 1e3 / 450  # 2 of the roughly 900 pixels across
     for rank, by_step in steps.items():
+        labeled_ms = -span_us
         for step in shown:
             begin_ms = (min(event["ts"] for event in by_step[step]) - start_us) / 1e3
-            axes.plot(
-                [begin_ms, begin_ms], [rank - 0.45, rank + 0.45], color=BLACK, linewidth=1.5
-            )
-            where: Style = {"textcoords": "offset points", "va": "bottom", "fontsize": 9}
-            axes.annotate(f"step {step}", (begin_ms, rank - 0.45), (3, 0), **where)
+            edges = [rank - 0.5, rank + 0.34]
+            axes.plot([begin_ms] * 2, edges, color=BLACK, linewidth=1)
+            if begin_ms - labeled_ms > span_us / 1e3 / 40:  # a number needs this much room
+                where: Style = {"textcoords": "offset points", "va": "top", "fontsize": 9}
+                axes.annotate(f"{step}", (begin_ms, rank - 0.5), (3, 0), **where)
+                labeled_ms = begin_ms
             for event in by_step[step]:
-                left, ms = (event["ts"] - start_us) / 1e3, event["dur"] / 1e3
-                axes.barh(rank, ms, 0.6, left, **phase_style(event["name"]))
-    axes.set_xlabel("milliseconds")
-    names = {event["name"] for rank in steps for step in shown for event in steps[rank][step]}
-    return finish_phases(figure, axes, steps, names)
+                left_ms, ms = (event["ts"] - start_us) / 1e3, event["dur"] / 1e3
+                short: Style = {"zorder": 2} if ms < shortest_ms else {}
+                style = phase_style(event["name"]) | short
+                drawn_ms = max(ms, shortest_ms) if ms else 0.0
+                axes.barh(rank + 0.04, drawn_ms, 0.56, left_ms, **style)
+    axes.set_xlabel(f"milliseconds since step {shown[0]} began")
+    axes.set_xlim(0, span_us / 1e3 * 1.01)
+    axes.set_ylim(len(steps) - 0.5, -0.6)
+    axes.set_yticks(list(steps), [f"rank {rank}" for rank in steps])
+    axes.tick_params(axis="y", length=0)
+    names = {event["name"] for event in bars}
+    patches = [Patch(label=name, **phase_style(name)) for name in PHASE_STYLES if name in names]
+    place: Style = {"loc": "outside lower center", "ncols": 8, "frameon": False, "fontsize": 9}
+    figure.legend(handles=patches, handlelength=2.5, handleheight=1.2, **place)
+    return figure

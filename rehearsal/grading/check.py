@@ -116,13 +116,14 @@ def grade(
     """
     the_drill = load(drill)
     if not any(name in namespace for name in the_drill.needs):
-        text = f"none of {', '.join(the_drill.needs)} is defined"
-        nothing = ENGINE_FINDINGS("not-attempted", text)
+        *more, last = the_drill.needs
+        text = f"{', '.join(more)} and {last} are" if more else f"{last} is"
+        nothing = ENGINE_FINDINGS("not-attempted", f"{text} not defined")
         return Verdict(
             drill=the_drill.id,
             status="not_attempted",
             findings=[nothing],
-            after=f'start("{the_drill.id}")',
+            after=_after(the_drill, "not_attempted"),
         )
     try:
         attempt = attempt_of_namespace(the_drill, namespace)
@@ -270,5 +271,5 @@ def was_struck(report: RankReport, fault: Fault | None) -> bool:
 
 def _after(drill: Drill, status: str = "wrong") -> str:
     if status == "not_attempted":
-        return f'start("{drill.id}") shows the brief'
+        return f'write it, then check("{drill.id}")'
     return f'hint("{drill.id}")'

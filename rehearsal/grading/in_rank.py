@@ -101,7 +101,7 @@ def is_blank(value: object) -> bool:
 def mismatch_of(value: object, signature: str) -> str:
     """Why ``value`` cannot be called with the arguments in ``signature``; "" if it can."""
     if not callable(value):
-        return f"is a {type(value).__name__}; expected {signature}"
+        return f"is of type {type(value).__name__}, not a function; expected {signature}"
     scope: dict[str, Any] = {}
     exec(f"def wanted{signature}: ...", scope)
     wanted = inspect.signature(scope["wanted"])

@@ -62,8 +62,8 @@ ENGINE_FINDINGS = FindingTable(
     {
         "not-attempted": (
             "a needed name is missing, or still raises NotImplementedError as in the blank",
-            "a check grades what you have typed",
-            "at the brief",
+            "a check grades what you have typed; in a notebook, what you have typed and run",
+            "at the code that defines it; in a notebook, run that cell before you check",
         ),
         "wrong-signature": (
             "a needed name is missing, or cannot be called the way the brief says",
@@ -182,6 +182,11 @@ class Verdict:
     after: str = ""  # what to do next; after a pass, one deeper question
 
     @property
+    def after_label(self) -> str:
+        """What ``after`` is: advice, or after a pass, an interviewer's question."""
+        return "they may ask" if self.status == "passed" else "next"
+
+    @property
     def facts(self) -> str:
         """On how many ranks, and for how long."""
         ranks = ", ".join(map(str, self.world_sizes))
@@ -193,7 +198,7 @@ class Verdict:
         for finding in self.findings:
             lines += [f"  {name:<6}{text}" for name, text in finding._asdict().items()]
         lines += [f"  | {line}" for line in self.detail.rstrip().splitlines()]
-        lines += [f"  next  {self.after}"] if self.after else []
+        lines += [f"  {self.after_label:<4}  {self.after}"] if self.after else []
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -201,7 +206,7 @@ class Verdict:
         # readable in light and dark themes.
         color = {"passed": "#0072b2", "not_attempted": "#767676"}.get(self.status, "#b34700")
         pairs = [pair for finding in self.findings for pair in finding._asdict().items()]
-        pairs += [("next", self.after)] if self.after else []
+        pairs += [(self.after_label, self.after)] if self.after else []
         cells = [
             f'<span style="opacity:.75">{name}</span><span>{html.escape(text)}</span>'
             for name, text in pairs

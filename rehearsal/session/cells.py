@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 import sys
 from collections.abc import Mapping
 
 from rehearsal.grading.attempt import codes_of
 from rehearsal.grading.drill import Drill
+from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding
 from rehearsal.session.display import shell
 
 
@@ -47,6 +49,41 @@ def place(source: str, cells: list[str]) -> int:
     """The index of the last run of a cell with this source; -1 if there is none."""
     runs = [i for i, cell in enumerate(cells) if cell.rstrip("\n") == source.rstrip("\n")]
     return runs[-1] if runs else -1
+
+
+def with_cell_numbers(text: str) -> str:
+    """A stack or traceback as IPython writes it: ``Cell In[9], line 3`` instead of a file."""
+    name_of = getattr(getattr(shell(), "compile", None), "format_code_name", None)
+
+    def named(file: re.Match[str]) -> str:
+        found = name_of(file[1]) if name_of else None
+        return " ".join(found) if found else file[0]
+
+    return re.sub(r'File "([^"]+)"', named, text)
+
+
+def broken_cell(drill: Drill, namespace: Mapping[str, object]) -> Finding | None:
+    """A finding if the newest cell that defines a needed name has a syntax error.
+
+    IPython then keeps the name's older value. To grade that would be to answer for code that is
+    no longer on the screen.
+    """
+    cells: list[str] = [cell for cell in namespace.get("In", []) if isinstance(cell, str)]  # type: ignore[attr-defined]
+    for name in drill.needs:
+        defines = re.compile(rf"^\s*(?:(?:async )?def|class)\s+{name}\b|^{name}\s*[:=]", re.M)
+        for number, cell in reversed(list(enumerate(cells))):
+            try:
+                ast.parse(cell)
+            except SyntaxError as error:
+                if not defines.search(cell):
+                    continue
+                found = f"cell [{number}] has a syntax error, so {name} was not defined: "
+                found += f"{error.msg} (line {error.lineno})"
+                look = f"at line {error.lineno} of cell [{number}]"
+                return ENGINE_FINDINGS("not-attempted", found, look)
+            if name in names_bound(cell) or f"def {name}" in cell:  # the latter inside a magic
+                break
+    return None
 
 
 def names_bound(cell: str) -> set[str]:

@@ -6,6 +6,7 @@ same functions.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import time
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from rehearsal.grading.drill import Drill, drill_ids, load
 from rehearsal.grading.verdict import Verdict
 from rehearsal.session import debrief as debriefing
 from rehearsal.session.brief import brief_of
-from rehearsal.session.cells import learners_namespace, texts_of
+from rehearsal.session.cells import broken_cell, learners_namespace, texts_of, with_cell_numbers
 from rehearsal.session.clock import pace
 from rehearsal.session.display import has_front_end, show, show_markdown, show_verdict
 from rehearsal.session.history import Entry, Round
@@ -26,6 +27,19 @@ from rehearsal.session.terminal import is_command
 from rehearsal.session.widgets import TickingClock
 
 _clock: TickingClock | None = None  # one at a time: a person does one drill at a time
+
+
+class CheckInterrupted(KeyboardInterrupt):
+    """A check was interrupted. Still a KeyboardInterrupt: no later cell runs."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.args[0]}: the check was interrupted. Its ranks were stopped, and it "
+            "doesn't count as an attempt."
+        )
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]  # what IPython shows: where the engine waited helps nobody
 
 
 def _drills() -> list[Drill]:
@@ -69,8 +83,19 @@ def check(drill: str, namespace: Mapping[str, object] | None = None) -> Verdict:
     """
     the_drill = load(drill)
     names = learners_namespace() if namespace is None else namespace
+    if broken := broken_cell(the_drill, names):
+        again = f'fix the cell, run it, then check("{the_drill.id}")'
+        nothing = Verdict(
+            drill=the_drill.id, status="not_attempted", findings=[broken], after=again
+        )
+        return _settle(the_drill, "", nothing)
     text = texts_of(the_drill, names)
-    return _settle(the_drill, text, grade(drill, names, echo=_echo))
+    try:
+        verdict = grade(drill, names, echo=_echo)
+    except KeyboardInterrupt:
+        raise CheckInterrupted(the_drill.id) from None
+    shown = dataclasses.replace(verdict, detail=with_cell_numbers(verdict.detail))
+    return _settle(the_drill, text, shown)
 
 
 def check_text(drill: str, text: str, file: str) -> Verdict:
@@ -183,6 +208,13 @@ def debrief(drill: str | None = None) -> None:
     else:
         rows = debriefing.rows_of_drill(progress().rounds(drill), load(drill))
     if not rows:
+        begun = [one for one in progress().rounds(drill) if one.is_timed]
+        if begun:
+            name = begun[-1].drill
+            show(
+                f'Nothing to debrief yet: {name} has no graded attempt. First check("{name}").'
+            )
+            return
         name = drill or _drills()[0].id
         show(f'Nothing to debrief yet. First start("{name}"), then check("{name}").')
         return

@@ -70,13 +70,13 @@ def _legend(figure: Figure) -> None:
 
     from rehearsal.evidence.pictures import BLACK, BLUE, ORANGE, PURPLE, VERMILLION
 
-    def marker(shape: str, colour: str, label: str) -> Line2D:
-        return Line2D([], [], color=colour, marker=shape, ls="", ms=9, mec="white", label=label)
+    def marker(shape: str, color: str, label: str) -> Line2D:
+        return Line2D([], [], color=color, marker=shape, ls="", ms=9, mec="white", label=label)
 
     handles = [
-        Patch(facecolor=BLUE, alpha=0.55, edgecolor=BLACK, label="within the budget"),
-        Patch(facecolor=ORANGE, hatch="///", edgecolor=BLACK, label="over it"),
-        Line2D([], [], color=BLACK, lw=2.5, label="the budget"),
+        Patch(facecolor=BLUE, alpha=0.55, edgecolor=BLACK, label="within budget"),
+        Patch(facecolor=ORANGE, hatch="///", edgecolor=BLACK, label="over budget"),
+        Line2D([], [], color=BLACK, lw=2.5, label="budget"),
         marker("o", BLUE, "passed"),
         marker("X", VERMILLION, "not yet"),
         marker("v", PURPLE, "hint"),

@@ -21,17 +21,22 @@ class TickingClock(Clock):
         self._widget: Any = None
 
     def show(self) -> None:
-        """Put it below the running cell; print one line if nothing can draw it."""
+        """Put it below the running cell; one line of text where nothing can draw it."""
+        text = f"The clock is running: {minutes_of(60 * self.drill.minutes)}."
         try:
             if not has_front_end():
                 raise ImportError
             import ipywidgets
             from IPython.display import display
         except ImportError:
-            show(f"The clock is running: {minutes_of(60 * self.drill.minutes)}.")
+            show(text)
             return
         self._widget = ipywidgets.HTML(value=self._html())
-        display(self._widget)
+        # Not the widget itself: a front end without its extension would show the widget's repr.
+        view = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
+        display(
+            {"application/vnd.jupyter.widget-view+json": view, "text/plain": text}, raw=True
+        )
         # A thread, because the notebook's own event loop waits while a cell runs.
         threading.Thread(target=self._tick, daemon=True, name="rehearsal-clock").start()
 
