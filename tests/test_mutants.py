@@ -20,8 +20,10 @@ def test_the_page_lists_these_mutants() -> None:
     table = (ROOT / "docs" / "mutants.md").read_text()
     listed = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines()[8:]]
     assert listed == list(MUTANTS)
-    argued = [name for name in MUTANTS if MUTANTS[name].argued]
-    assert f"**{len(MUTANTS) - len(argued)} of {len(MUTANTS)} killed.**" in table
+    # A mutant that may survive can still be killed: some of them race with the scheduler.
+    survived = [row for row in table.splitlines()[8:] if "**survived**" in row]
+    assert all(MUTANTS[row.split(" | ")[0].removeprefix("| ")].argued for row in survived)
+    assert f"**{len(MUTANTS) - len(survived)} of {len(MUTANTS)} killed.**" in table
     assert len(MUTANTS) >= 40
 
 
