@@ -13,11 +13,12 @@ lost and none was trained twice."
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from operator import index
@@ -81,7 +82,7 @@ def read_ledger(run_dir: Path | str) -> dict[int, Steps]:
         for record in read_jsonl(path):
             try:
                 attempt, epoch, step, rank, world_size = (index(record[key]) for key in keys)
-                time, step_s = (as_seconds(record.get(key)) for key in ("time", "step_s"))
+                time, step_s = as_seconds(record.get("time")), as_seconds(seconds_of(record))
                 samples = array("q", record["samples"])
             except (KeyError, TypeError, ValueError, OverflowError):
                 continue
@@ -96,6 +97,14 @@ def read_ledger(run_dir: Path | str) -> dict[int, Steps]:
 
 
 # %%
+def seconds_of(record: Mapping[str, Any]) -> object:
+    """A step's time: as recorded, or, in the lines of live.py, the sum of its phases."""
+    phases = record.get("phases")
+    if isinstance(phases, dict):
+        return sum(as_seconds(phase) for phase in phases.values())
+    return record.get("step_s")
+
+
 class RunLogs(NamedTuple):
     """What the audit needs from the ranks' logs."""
 
@@ -111,9 +120,23 @@ def as_seconds(value: object) -> float:
     return 0.0
 
 
+def live_starts(run_dir: Path | str) -> Iterator[dict[str, Any]]:
+    """What live.py recorded when it started: its settings, and the step that it restored."""
+    for path in sorted(Path(run_dir, "ledger").glob("rank-*.jsonl")):
+        for record in read_jsonl(path):
+            if record.get("event") == "run_start":
+                yield record
+
+
 def read_logs(run_dir: Path | str) -> RunLogs:
     """Read every rank's log; incomplete records are left out."""
     logs = RunLogs({}, [], {})
+    for start in live_starts(run_dir):
+        match start:
+            case {"attempt": int(attempt), "step": int(step)}:
+                logs.newest[attempt, "run_start"] = step
+                if step:
+                    logs.newest[attempt, "checkpoint_restored"] = step
     for path in sorted(Path(run_dir, "logs").glob("rank-*.jsonl")):
         for record in read_jsonl(path):
             match record:
@@ -141,23 +164,41 @@ class RunPlan(NamedTuple):
     seed: int
     global_batch_size: int
     total_steps: int
-    steps_per_epoch: int
+    is_live: bool = False  # live.py's: it shuffles each epoch in memory
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps that train each sample once."""
+        return -(-self.num_samples // self.global_batch_size)
+
+    def shuffled(self, epoch: int) -> NDArray[np.int64]:
+        """The samples of an epoch as live.py orders them, by its rule and not by its code."""
+        key = repr(("order", self.seed, epoch)).encode()
+        word = int.from_bytes(hashlib.sha256(key).digest()[:8])
+        return np.random.default_rng(word).permutation(self.num_samples)
 
 
 def read_plan(run_dir: Path | str) -> RunPlan:
-    """Read the plan from the run's config.json.
+    """Read the plan from the run's config.json, or from the last start that live.py recorded.
 
     Raises:
-        ValueError: if there is no usable config.json.
+        ValueError: if neither is usable.
     """
     path = Path(run_dir, "config.json")
+    starts = [] if path.exists() else list(live_starts(run_dir))
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        n, seed, batch = (index(config["identity"][key]) for key in RunPlan._fields[:3])
-        total_steps = index(config["total_steps"])
+        if starts:
+            last = max(starts, key=lambda start: start["attempt"])
+            names = ("dataset_size", "seed", "global_batch_size", "max_epochs")
+            n, seed, batch, epochs = (index(last[name]) for name in names)
+            total_steps = epochs * -(-n // max(batch, 1))
+        else:
+            config = json.loads(path.read_text(encoding="utf-8"))
+            n, seed, batch = (index(config["identity"][name]) for name in RunPlan._fields[:3])
+            total_steps = index(config["total_steps"])
         if min(n, batch, total_steps) < 1:
             raise ValueError("a size below 1")
-        return RunPlan(n, seed, batch, total_steps, -(-n // batch))
+        return RunPlan(n, seed, batch, total_steps, bool(starts))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path}: unusable ({type(error).__name__}: {error}). The audit compares the "
@@ -293,11 +334,15 @@ def judge_step(
 # %%
 def planned_batches(plan: RunPlan, epoch: int) -> Iterator[NDArray[np.int64]]:
     """The planned sample ids of each step of an epoch, computed in blocks of many steps."""
-    order = EpochOrder(plan.num_samples, seed=plan.seed, epoch=epoch)
     batch = plan.global_batch_size
     block = max(1, 65_536 // batch) * batch
+    if plan.is_live:
+        shuffled = plan.shuffled(epoch)
+    else:
+        order = EpochOrder(plan.num_samples, seed=plan.seed, epoch=epoch)
     for first in range(0, plan.num_samples, block):
-        samples = order.samples(first, min(first + block, plan.num_samples))
+        end = min(first + block, plan.num_samples)
+        samples = shuffled[first:end] if plan.is_live else order.samples(first, end)
         yield from (samples[at : at + batch] for at in range(0, len(samples), batch))
 
 
