@@ -65,7 +65,7 @@ def seed_for(*key):
 class ToyClassificationDataset:
     def __init__(self, cfg):
         generator = torch.Generator().manual_seed(seed_for("data", cfg.seed))
-        self.inputs = torch.randn(cfg.dataset_size, 16, generator=generator)  # (n, D)
+        self.inputs = torch.randn(cfg.dataset_size, 8, generator=generator)  # (n, D)
         self.labels = self.inputs[:, :4].argmax(1)  # (n,)
 
     def __getitem__(self, samples):
@@ -98,7 +98,7 @@ class ResumeAwareDistributedSampler:
 # %%
 class TinyNet(nn.Sequential):
     def __init__(self, cfg):
-        super().__init__(nn.Linear(16, 64), nn.GELU(), nn.Dropout(cfg.dropout), nn.Linear(64, 4))
+        super().__init__(nn.Linear(8, 64), nn.GELU(), nn.Dropout(cfg.dropout), nn.Linear(64, 4))
 
 
 def learning_rate_at(cfg, step):
@@ -127,7 +127,7 @@ def wrap_model(cfg, model):
     model = nn.parallel.DistributedDataParallel(model)
     # DDP reorders its buckets after the first backward pass, which changes the last bits of a
     # sum over 3 ranks or more. An empty pass at every start makes all starts alike.
-    model(torch.zeros(0, 16, device=cfg.device)).sum().backward()
+    model(torch.zeros(0, 8, device=cfg.device)).sum().backward()
     return model
 
 
