@@ -1092,6 +1092,8 @@ if found:  # some builds come without these headers
 
 # %% include="rehearsal.evidence.audit" collapsed=true
 
+# %% include="rehearsal.evidence.live_records" collapsed=true
+
 # %% include="rehearsal.evidence.pictures" collapsed=true
 
 # %%
