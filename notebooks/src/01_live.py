@@ -778,8 +778,8 @@ rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)
 # %% [markdown]
 # ## Under torchrun
 #
-# In a clone of the repository, the same file runs from a terminal, alone or under torchrun. On
-# GPUs it picks CUDA, NCCL and bf16 by itself; we haven't run it on a GPU yet.
+# In a clone of the repository, the same file runs from a terminal, alone or under torchrun. On a
+# machine with GPUs it uses CUDA, NCCL and bf16 unless you say `--device cpu`.
 #
 # ```
 # python trainer_core/live.py --run-dir runs/live
@@ -801,6 +801,7 @@ rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)
 # | identity checks | the job restarts with a different seed, dataset or global batch. It resumes at the same position of a different order | [resume](../trainer_core/resume.py) |
 # | a lock on the run folder | somebody starts the job twice. Both copies write the same ledger and publish the same steps | [run_folder](../trainer_core/run_folder.py) |
 # | errors raised on all ranks | the disk is full when rank 0 saves. Rank 0 reports why; the others report a lost connection, or wait for a timeout | [collectives](../trainer_core/collectives.py) |
+# | a stand-in for an empty share | a rank without samples runs an empty batch, and one of the model's GPU kernels rejects it | [collectives](../trainer_core/collectives.py) |
 # | uneven disks | rank 1 can't write its ledger, or sees a folder without the checkpoint that rank 0 chose | [collectives](../trainer_core/collectives.py), [resume](../trainer_core/resume.py) |
 # | several nodes | a node's disk isn't shared, or a rank of the last attempt still waits in the store. Rank 0 must confirm that everybody is here and sees the same folder | [rendezvous](../trainer_core/rendezvous.py), [interfaces](../trainer_core/integrations/interfaces.py) |
 # | preemption | the scheduler sends SIGTERM a minute before it takes the node. The live trainer just dies, and loses the steps since its last save | [signals](../trainer_core/signals.py), [launch](../trainer_core/launch.py) |
