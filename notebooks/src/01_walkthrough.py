@@ -1,5 +1,3 @@
-# variants: blank, hidden
-
 # %% [markdown]
 # # The walkthrough: a trainer that survives a kill
 #
@@ -14,10 +12,11 @@
 # epoch). The position in that order is one integer: the number of optimizer steps
 # completed. Resuming, changing the number of ranks and auditing both all follow from this.
 #
-# **What it's for.** This is the hardened trainer: the one you study, run, break and defend.
-# Nobody types all of it in a 45-minute interview. If you explain while you type, you manage
-# about 120 characters a minute. At that pace, the function bodies in the second column add
-# up to {{typing}}, so type one cell at a time.
+# **What it's for.** This is the sequel to [the live trainer](01_live.ipynb), which you type in
+# 45 minutes; start there. Here the same eight cells are hardened: this is the trainer that you
+# study, run, break and defend. Nobody types all of it in an interview. If you explain while you
+# type, you manage about 120 characters a minute. At that pace, the function bodies in the
+# second column add up to {{typing}}, so practice one cell at a time.
 #
 # | cell | you type | time | you only explain |
 # |---|---|---|---|
@@ -32,10 +31,8 @@
 #
 # The character counts leave out comments, docstrings and whitespace.
 #
-# **How to use it.** First read it and run it from top to bottom; that takes an evening.
-# Then open `01_walkthrough_hidden.ipynb`: the bodies you type are empty, and each answer is
-# in a collapsed cell below. Finish with `01_walkthrough_blank.ipynb`, which has no answers.
-# Both include the code that you only explain.
+# **How to use it.** Read it and run it from top to bottom; that takes an evening. To type a
+# cell, take its drill in [02_rehearse](02_rehearse.ipynb), which checks your code on real ranks.
 #
 # The text above each cell gives you lines to say: why you chose this, what it costs, and
 # which metric would tell you it was wrong. Practice that last one most.
@@ -1092,6 +1089,8 @@ if found:  # some builds come without these headers
 
 # %% include="rehearsal.evidence.audit" collapsed=true
 
+# %% include="rehearsal.evidence.live_records" collapsed=true
+
 # %% include="rehearsal.evidence.pictures" collapsed=true
 
 # %%
@@ -1270,9 +1269,8 @@ assert sink.records[-1]["event"] == "run_end"
 #
 # ## What to practice next
 #
-# - Type `01_walkthrough_hidden.ipynb`, then `01_walkthrough_blank.ipynb`, one cell at a time,
-#   against the minutes printed above it. The demo cells below it tell you whether your code
-#   works.
+# - Type one cell at a time in [02_rehearse](02_rehearse.ipynb), against the clock. The check
+#   runs your code on real ranks and tells you what's wrong.
 # - Then break one thing in this notebook, and before you run it, predict which cell fails
 #   first. Divide the loss by the micro-batch's own size. Let `__iter__` move the position.
 #   Leave out `no_sync`. Sort checkpoints by name. Leave the hashes out of `verify`. Give the
