@@ -802,7 +802,7 @@ rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)
 # | identity checks | the job restarts with a different seed, dataset or global batch. It resumes at the same position of a different order | [resume](../trainer_core/resume.py) |
 # | a lock on the run folder | somebody starts the job twice. Both copies write the same ledger and publish the same steps | [run_folder](../trainer_core/run_folder.py) |
 # | errors raised on all ranks | the disk is full when rank 0 saves. Rank 0 reports why; the others report a lost connection, or wait for a timeout | [collectives](../trainer_core/collectives.py) |
-# | a stand-in for an empty share | a rank without samples runs an empty batch, and one of the model's GPU kernels rejects it | [collectives](../trainer_core/collectives.py) |
+# | a sample for an empty share | a rank without samples runs an empty batch, and one of the model's GPU kernels rejects it | [collectives](../trainer_core/collectives.py) |
 # | uneven disks | one node's disk fills up, and only its ranks can't write their ledgers | [collectives](../trainer_core/collectives.py), [ledger](../trainer_core/ledger.py) |
 # | several nodes | the cluster starts the ranks without torchrun, or a node has a different disk under the same path, so its ranks don't find the checkpoint that rank 0 chose | [interfaces](../trainer_core/integrations/interfaces.py), [resume](../trainer_core/resume.py) |
 # | preemption | the scheduler sends SIGTERM a minute before it takes the node. The live trainer just dies, and loses the steps since its last save | [signals](../trainer_core/signals.py), [launch](../trainer_core/launch.py) |
