@@ -15,8 +15,8 @@
 # Resuming, changing the number of ranks and auditing both all follow from this.
 #
 # **What you type.** If you explain while you type, you manage about 120 characters a minute.
-# At that pace, the function bodies in the second column take {{typing live}}: a 45-minute
-# interview. The last column is your clock.
+# At that pace, the function bodies in the second column take {{typing live}}, which fits a
+# 45-minute interview. The last column is your clock.
 #
 # | cell | you type | you only explain | on the clock |
 # |---|---|---|---|
@@ -105,8 +105,9 @@ try:
 except ImportError:
 
     def start(drill):
-        print("No clock and no checks in this kernel. To get them, clone {{repository}}, run")
-        print("`make lab` there, and open this notebook. Without them, the cell below each")
+        print("No clock and no checks in this kernel. To get them, clone")
+        print("{{repository}},")
+        print("run `make lab` there, and open this notebook. Without them, the cell below each")
         print("check shows whether your code works.")
 
     def check(drill):
