@@ -19,6 +19,7 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     # %% include="live" cell="TinyNet"      the one cell of live.py that defines that name
     # %% include="order" collapsed=true     the same cells, collapsed
     # %% include="order" shown="text"       the same cells as folded text that nothing runs
+    # %% include="live" string="LIVE"       the same cells as a string, for exec in a rank
     # %% include="model" typed="TinyNet"    variants empty these functions or classes
     # %% only="blank hidden"                a cell of these variants; "full" is the notebook
     # %% drills="cell"                      the cells of every drill of that kind, in order
@@ -56,7 +57,10 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = ("blank", "hidden")
 PACKAGES = ("trainer_core/", "rehearsal/")
 VARIANTS_LINE = re.compile(r"^# variants:(.*)$", re.MULTILINE)
-DIRECTIVES = ("include", "cell", "collapsed", "shown", "typed", "active", "drills", "only")
+DIRECTIVES = (
+    *("include", "cell", "collapsed", "shown", "string", "typed"),
+    *("active", "drills", "only"),
+)
 # Its cells tagged "setup" also open each drill's notebook.
 REHEARSE = "notebooks/src/02_rehearse.py"
 KINDS = ("handbook", "whiteboard", "cell", "bug")
@@ -227,6 +231,18 @@ def as_text(cell: Cell, summary: str) -> Cell:
     """A code cell as folded text: it can't run, so it defines nothing behind one's back."""
     text = f"<details><summary>{summary}</summary>\n\n```python\n{cell.text}\n```\n\n</details>"
     return replace(cell, kind="markdown", text=text, role="text", metadata={})
+
+
+def as_string(cells: Sequence[Cell], variable: str) -> Cell:
+    """Cells as a string in a variable: defined under names of their own once it is executed."""
+    text = "\n\n\n".join(cell.text for cell in cells if cell.kind == "code")
+    if "'''" in text:
+        raise SyncError(
+            f"{cells[0].file} contains ''', which would end the string {variable} too early. "
+            'Use """ there.'
+        )
+    whole = replace(cells[0], text=f"{variable} = r'''\n{text}\n'''")
+    return collapse(whole, f"{cells[0].file}, as a string", "string")
 
 
 def vary(cell: Cell, variant: str, typed: Sequence[str]) -> list[Cell]:
@@ -540,7 +556,8 @@ def refuse_clashes(cells: Iterable[Cell], where: str) -> None:
     """All modules share one namespace in a notebook: a second definition hides the first."""
     seen: dict[str, tuple[str, str]] = {}
     for cell in cells:
-        if cell.kind == "code" and cell.file.startswith(PACKAGES) and cell.role != "drill":
+        defines = cell.kind == "code" and cell.role not in ("drill", "string")
+        if defines and cell.file.startswith(PACKAGES):
             for name, meaning in bindings(cell):
                 earlier, file = seen.setdefault(name, (meaning, cell.file))
                 if earlier != meaning and file != cell.file and not name.startswith("__"):
@@ -604,7 +621,7 @@ def refuse_meaningless(node: Any, where: str) -> None:
             )
     if shown != "text":
         raise SyncError(f'{where} is marked shown="{shown}"; the one way is shown="text".')
-    for key in ("cell", "shown", "typed"):
+    for key in ("cell", "shown", "string", "typed"):
         if key in node.metadata and "include" not in node.metadata:
             raise SyncError(
                 f'{where} is marked {key}=..., which only works next to include="...". Add '
@@ -612,10 +629,15 @@ def refuse_meaningless(node: Any, where: str) -> None:
             )
 
 
+def is_only_text(node: Any) -> bool:
+    """Whether an include brings a module's text and doesn't define what is in it."""
+    return "shown" in node.metadata or "string" in node.metadata
+
+
 def included(root: Path, nodes: Iterable[Any]) -> Iterator[tuple[str, str]]:
     """What a source includes: modules, and the name that picks one of a module's cells."""
     for node in nodes:
-        if node.metadata.get("shown") != "text" and (module := node.metadata.get("include")):
+        if not is_only_text(node) and (module := node.metadata.get("include")):
             yield module, node.metadata.get("cell", "")
 
 
@@ -665,7 +687,7 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
         if one := node.metadata.get("cell", ""):
             refuse_no_cell(root, module, where, one)
         derived += include(root, node, where, variant, derived)
-        if node.metadata.get("shown") != "text":
+        if not is_only_text(node):
             refuse_missing(root, module, where, present, defined)
     refuse_clashes(derived, file)
     return derived
@@ -679,10 +701,13 @@ def include(
     one = one or ""
     refuse_untypeable(root, module, where, one, typed)
     cells = list(module_cells(root, module, one))
+    if variable := node.metadata.get("string"):
+        return [as_string(cells, variable)]
     if node.metadata.get("shown") == "text":
         code = [cell for cell in cells if cell.kind == "code"]
         return [as_text(cell, f"{cell.file}, {one or f'cell {cell.index}'}") for cell in code]
-    twice = {(cell.file, cell.index) for cell in derived if cell.role != "text"}
+    texts = ("text", "string")
+    twice = {(cell.file, cell.index) for cell in derived if cell.role not in texts}
     added: list[Cell] = []
     for cell in cells:
         if (cell.file, cell.index) in twice:
@@ -879,7 +904,7 @@ def edited_text(root: Path, path: Path, number: int, node: dict[str, Any], cell:
     reasons = [
         (cell.role == "blank", "is a blank, and a blank never overwrites its module"),
         (cell.role == "drill", "belongs to a drill, and push never overwrites a drill"),
-        (cell.role == "text", "shows code as text, and push carries code only"),
+        (cell.role in ("text", "string"), "has code as text, and push carries code only"),
         (node["cell_type"] != cell.kind, "changed its type"),
         (built != digest(cell.kind, cell.text), "was edited, but its source changed as well"),
         (placeholder_lost, "lost a text that its source writes as {{...}}"),

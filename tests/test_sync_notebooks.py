@@ -787,7 +787,7 @@ AREA = area(3)'''
         """The fence and the folding around it would end up in the module."""
         edit(built, HIDDEN, "trainer_core/config.py#2:text", "batch: int = 4", "batch: int = 5")
         before = contents(built)
-        with pytest.raises(sync.SyncError, match="shows code as text, and push carries code"):
+        with pytest.raises(sync.SyncError, match="has code as text, and push carries code"):
             sync.push(built, Path(HIDDEN))
         assert contents(built) == before
 
