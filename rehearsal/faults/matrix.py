@@ -40,9 +40,8 @@ import torch
 
 from rehearsal.engine.programs import Prepare
 from rehearsal.evidence.audit import audit_run, read_ledger
-from rehearsal.faults.jobs import problem_of, start
+from rehearsal.faults.jobs import Settings, problem_of, start
 from trainer_core.checkpoint_format import published_steps
-from trainer_core.config import TrainConfig
 
 
 class Try(NamedTuple):
@@ -83,9 +82,7 @@ class Bench:
         """An empty folder for one try."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.root))
 
-    def reference(
-        self, cfg: TrainConfig, world_size: int, prepare: Prepare | None = None
-    ) -> Path:
+    def reference(self, cfg: Settings, world_size: int, prepare: Prepare | None = None) -> Path:
         """The run folder of an uninterrupted run of ``cfg``; trained once for each.
 
         Args:
