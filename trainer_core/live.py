@@ -48,8 +48,9 @@ class TrainConfig:
     def __post_init__(self):
         for name, value in vars(self).items():
             least = 0 if name in ("seed", "dropout") else 1e-9
-            if not isinstance(value, str) and not least <= value < float("inf"):
-                raise UserError(f"{name}={value}: must be positive and finite")
+            most = 1 if name == "dropout" else np.inf
+            if not isinstance(value, str) and not least <= value < most:
+                raise UserError(f"{name}={value}: out of range")
 
     @property
     def steps_per_epoch(self):
