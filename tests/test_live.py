@@ -289,7 +289,7 @@ def one_step(
     if world_size > 1:
         model = live.wrap_model(cfg, bare)
 
-        def reduce(_: object, bucket: Any) -> Any:
+        def reduce(_, bucket):  # type: ignore[no-untyped-def] # torch reads annotations
             syncs.append(1)
             work = dist.all_reduce(bucket.buffer().div_(world_size), async_op=True)
             return work.get_future().then(lambda done: done.value()[0])
@@ -615,7 +615,7 @@ class TestMetrics:
 
         def slow(original: Any) -> Any:
             def slowed(*arguments: Any, **named: Any) -> Any:
-                time.sleep(0.02)
+                time.sleep(0.05)
                 return original(*arguments, **named)
 
             return slowed
@@ -633,9 +633,10 @@ class TestMetrics:
                 patch.setattr(owner, name, slow(getattr(owner, name)))
                 own = {"micro_batch_size": 4, "max_epochs": 1, "checkpoint_every_steps": 1}
                 live.run(small_live(tmp_path / phase, **{**SIX_STEPS_LIVE, **own}))
-            phases = ledger(tmp_path / phase)[2]["phases"]
-            assert phases[phase] >= 0.02, phase
-            assert all(other == phase or s < phases[phase] for other, s in phases.items())
+            lines = [line["phases"] for line in ledger(tmp_path / phase)[1:]]
+            # On a busy machine any phase may take long once.
+            grown = {name for name in lines[0] if min(line[name] for line in lines) >= 0.05}
+            assert grown == {phase}
 
     def test_a_line_is_in_the_file_when_the_call_returns(self, tmp_path: Path) -> None:
         """A SIGKILL takes back what is still in a buffer."""

@@ -26,7 +26,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -105,6 +105,12 @@ def small(run_dir: Path, **changes: Any) -> TrainConfig:
 def small_live(run_dir: Path, **changes: Any) -> live.TrainConfig:
     """The same for live.py."""
     return live.TrainConfig(**{**SMALL_LIVE, "run_dir": str(run_dir), **changes})
+
+
+def in_folder(cfg: Settings, run_dir: Path) -> Settings:
+    """The same settings for another run folder."""
+    folder: Any = run_dir if isinstance(cfg, TrainConfig) else str(run_dir)
+    return replace(cfg, run_dir=folder)
 
 
 def script_of(cfg: Settings) -> Path:
