@@ -521,13 +521,6 @@ def test_a_damaged_live_checkpoint_vouches_for_nothing(tmp_path: Path, name: str
     assert (report.status, report.steps) == ("proved", 12)
 
 
-def test_an_older_live_checkpoint_is_not_the_last_attempts(tmp_path: Path) -> None:
-    """Killed before its first save, it must not be judged by what it restored."""
-    attempts = [Attempt(2, 12, saved=10), Attempt(2, 10, in_flight=1)]
-    report = audit(script_run(50, 8, 3, attempts, is_live=True))
-    assert (report.status, report.steps, report.in_flight_steps) == ("proved", 10, [11])
-
-
 @pytest.mark.parametrize("name", ["dataset_size", "seed", "global_batch_size", "max_epochs"])
 def test_a_live_run_without_its_plan_is_no_evidence(tmp_path: Path, name: str) -> None:
     """Guessed from the lines, the plan would fit whatever was trained."""

@@ -155,8 +155,8 @@ def read_live_logs(run_dir: Path | str) -> RunLogs:
                     logs.newest[attempt, "checkpoint_restored"] = step
                 if rank == 0 and (time := as_seconds(start.get("time"))):
                     logs.alive.append((attempt, time))
-    # A newer one than the last attempt restored is its own, or it would have restored that.
-    if last >= 0 and saved > logs.newest[last, "run_start"]:
+    # The newest intact checkpoint is what the last attempt restored, or its own.
+    if last >= 0:
         logs.newest[last, "checkpoint_saved"] = saved
     return logs
 
