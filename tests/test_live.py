@@ -836,6 +836,15 @@ class TestRun:
             live.run(small_live(tmp_path / f"{rank}"))
         assert len({*drawn[0], *drawn[1]}) == 2 * STEPS
 
+    def test_a_gpu_draws_from_that_stream_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its dropout draws from its own generator."""
+        on_the_gpu = torch.Generator()
+        monkeypatch.setattr(torch.cuda, "default_generators", (on_the_gpu,))
+        live.run(small_live(tmp_path))
+        assert on_the_gpu.initial_seed() == torch.default_generator.initial_seed()
+
     def test_the_seed_decides_the_first_weights_and_nothing_else_does(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
