@@ -778,6 +778,20 @@ class TestRun:
         assert (report.status, report.attempts) == ("proved", 3), report.findings
         assert [start["attempt"] for start in run_starts(tmp_path)] == [0, 1, 2]
 
+    @pytest.mark.parametrize(
+        "torn", ["", '{"time": 17', '{"time": 17, "event": "run_start", "st']
+    )
+    def test_a_line_that_a_kill_cut_spoils_no_proof(self, tmp_path: Path, torn: str) -> None:
+        """The next start's first line is appended to it, and both are unreadable."""
+        cfg = small_live(tmp_path)
+        killed_at(17, cfg)
+        with open(tmp_path / "ledger" / "rank-0.jsonl", "a") as file:
+            file.write(torn)
+        live.run(cfg)
+        report = audit_run(tmp_path)
+        assert (report.status, report.steps) == ("proved", STEPS), report.findings
+        assert len(report.notes) == bool(torn)  # what that start restored is taken on trust
+
     def test_a_finished_run_changes_no_file(
         self, tmp_path: Path, straight: dict[str, Any]
     ) -> None:
