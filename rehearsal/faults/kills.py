@@ -101,8 +101,9 @@ class Killer:
 
     def during_start_up(self, victim: str) -> bool:
         """Kill before the first step; False if the run ended before."""
-        # Importing torch takes two of these seconds, the rendezvous most of the rest.
-        delay_s = self.rng.uniform(0, 4)
+        # Importing torch takes two of these seconds, the rendezvous most of the rest. A forked
+        # rank has imported it.
+        delay_s = self.rng.uniform(0, 0.6 if self.job.forks else 4)
         if not self.job.until(self.is_new_start, "new ranks"):
             return False
         deadline = time.monotonic() + delay_s
