@@ -64,6 +64,8 @@ class Scenario:
         fault: a signal during the job. A rank killed by it did not crash.
         judges_failures: the judge also sees jobs that crashed or hung. If it finds nothing, the
             check still ends with that outcome.
+        stage: of a drill judged by stages, the one that this job belongs to. If one of the
+            stage's names is still blank, the job is skipped.
     """
 
     name: str
@@ -73,6 +75,15 @@ class Scenario:
     deadline_s: float = 10.0
     fault: Fault | None = None
     judges_failures: bool = False
+    stage: str = ""
+
+
+class Stage(NamedTuple):
+    """One part of a drill that is judged as soon as it has been typed."""
+
+    name: str
+    calls: Sequence[str]  # the needed names that its scenarios call, directly or not
+    must: str  # what must hold, as the brief shows it
 
 
 class NearMiss(NamedTuple):
@@ -108,6 +119,7 @@ class Drill:
     deeper: str  # a follow-up question, asked after a pass
     narration: Narration
     folder: Path
+    stages: Sequence[Stage] = ()
 
     @property
     def blank(self) -> str:
@@ -140,6 +152,13 @@ class Drill:
         """The codes of the grader's findings, and what each means."""
         codes: Mapping[str, str] = self.grader.CODES
         return codes
+
+    def needs_of(self, scenario: Scenario) -> Mapping[str, str]:
+        """The names that a scenario is called with: its stage's, or all."""
+        for stage in self.stages:
+            if stage.name == scenario.stage:
+                return {name: self.needs[name] for name in stage.calls}
+        return self.needs
 
     def near_misses(self) -> list[NearMiss]:
         """All near misses. Raises ValueError if an edit no longer fits its text."""
@@ -194,6 +213,7 @@ def load(drill_id: str) -> Drill:
         deeper=table["deeper"],
         narration=Narration(**table["narration"]),
         folder=path.parent,
+        stages=[Stage(**entry) for entry in table.get("stage", ())],
     )
 
 

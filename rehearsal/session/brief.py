@@ -23,6 +23,8 @@ def brief_of(drill: Drill) -> str:
             "",
             block,
             *([f"{marker}{after}".strip(), ""] if marker else []),
+            *(f"{n}. **{s.name}**: {s.must.strip()}" for n, s in enumerate(drill.stages, 1)),
+            *([""] if drill.stages else []),
             f'Then: `check("{drill.id}")`. When you\'re stuck: `hint("{drill.id}")`.',
         ]
     )

@@ -1,0 +1,78 @@
+"""The run that a check trains: its sizes are drawn, so that nobody can know them in advance."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, NamedTuple
+
+EPOCHS = 3
+
+
+class Plan(NamedTuple):
+    """A small run whose sizes divide nothing evenly."""
+
+    num_samples: int
+    global_batch_size: int
+    seed: int
+    every: int
+    learning_rate: float
+    warmup_steps: int
+    dropout: float
+    kill_at: int  # the save in which a rank dies: step 10 or more has been saved before it
+    kill_operation: int  # before which of that save's file operations
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The last step of an epoch takes what is left."""
+        return -(-self.num_samples // self.global_batch_size)
+
+    @property
+    def total(self) -> int:
+        """Optimizer steps of the run."""
+        return EPOCHS * self.steps_per_epoch
+
+    @property
+    def saves(self) -> list[int]:
+        """The steps after which a save is due."""
+        steps = range(1, self.total + 1)
+        return [s for s in steps if s % self.every == 0 or s % self.steps_per_epoch == 0]
+
+    def settings(self, run_dir: Path, **changes: Any) -> dict[str, Any]:
+        """The arguments of TrainConfig."""
+        return {
+            "run_dir": str(run_dir),
+            "dataset_size": self.num_samples,
+            "max_epochs": EPOCHS,
+            "seed": self.seed,
+            "global_batch_size": self.global_batch_size,
+            "micro_batch_size": 2,
+            "learning_rate": self.learning_rate,
+            "warmup_steps": self.warmup_steps,
+            "dropout": self.dropout,
+            "checkpoint_every_steps": self.every,
+            "device": "cpu",
+            **changes,
+        }
+
+
+def plan_of(seed: int) -> Plan:
+    """The plan of a check. The same seed gives the same plan, in any process."""
+    draw = random.Random(seed)
+    batch, steps = draw.choice((5, 7, 8)), draw.choice((5, 6))
+    # The last step has 1 or 2 samples: with three ranks, at least one of them has none.
+    num_samples = batch * (steps - 1) + draw.choice((1, 2))
+    plan = Plan(
+        num_samples=num_samples,
+        global_batch_size=batch,
+        seed=draw.randrange(1, 1000),
+        every=draw.choice((3, 4, 7)),
+        learning_rate=draw.choice((0.004, 0.006, 0.01)),
+        warmup_steps=draw.randrange(3, 7),
+        dropout=draw.choice((0.1, 0.2, 0.3)),
+        kill_at=0,
+        kill_operation=draw.randrange(1, 6),
+    )
+    # Steps of one digit and of two are on disk by then: a name that sorts wrong shows.
+    late = [step for step in plan.saves if 10 <= step < plan.total]
+    return plan._replace(kill_at=draw.choice(late[1:] or late))
