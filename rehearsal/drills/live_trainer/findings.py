@@ -68,5 +68,135 @@ TABLE = FindingTable(
             "sample i is a function of the config and i",
             "at what the data is drawn from",
         ),
+        # model
+        "wrong-shape": (
+            "the model doesn't map a batch to one row of logits per sample",
+            "logits have one row per sample and one column per class",
+            "at the first and the last layer",
+        ),
+        "wrong-dropout": (
+            "dropout doesn't follow the config, or stays on in eval mode",
+            "dropout follows cfg.dropout while training, and is off otherwise",
+            "at the dropout layer, and at where its probability comes from",
+        ),
+        "does-not-learn": (
+            "a few steps of AdamW don't lower the loss, or a parameter gets no gradient",
+            "every parameter takes part in the loss, and training lowers it",
+            "at what lies between the inputs and the logits, and at how the labels are made",
+        ),
+        "wrong-rate": (
+            "the learning rate isn't the promised function of the step",
+            "learning_rate_at rises to learning_rate at step warmup_steps, and falls after it",
+            "at its two halves, and at where they meet",
+        ),
+        # who am I?
+        "not-alone": (
+            "without torchrun, a process isn't rank 0 of 1",
+            "a process that nobody launched as a job is rank 0 of 1",
+            "at what is read from the environment when it isn't there",
+        ),
+        "wrong-rank": (
+            "a rank takes itself for another, or for one of fewer",
+            "rank and world size count the whole job, not the node",
+            "at which of torchrun's variables you read",
+        ),
+        "no-group": (
+            "there is no process group of the whole job",
+            "with more than one rank, the default process group is up when maybe_init_dist returns",
+            "at when you initialize it",
+        ),
+        "ranks-start-apart": (
+            "after wrap_model, a rank doesn't have rank 0's weights",
+            "ranks that start with equal weights and apply the same updates stay equal",
+            "at what makes the weights equal",
+        ),
+        # training step
+        "wrong-gradient": (
+            "a step isn't the one that a single rank would take",
+            "a step follows the mean gradient of its S samples, clipped to norm 1",
+            "at what the loss is divided by, at what is summed or averaged, and at when you clip",
+        ),
+        "ranks-step-apart": (
+            "after a step, the ranks have different weights",
+            "every rank applies the same update",
+            "at a rank with fewer samples, or none",
+        ),
+        "micro-batch-too-large": (
+            "more samples than micro_batch_size go through the model at once",
+            "a micro-batch is what fits in memory",
+            "at how the share is cut",
+        ),
+        "syncs-too-often": (
+            "gradients are synchronized more than once per step",
+            "under accumulation, a step synchronizes its gradients once",
+            "at what each backward pass sends",
+        ),
+        "wrong-loss": (
+            "what train_step returns doesn't add up to the mean loss",
+            "each rank returns its part of the mean loss over the S samples",
+            "at what you add up, and what you divide it by",
+        ),
+        "nonfinite-step": (
+            "a gradient that isn't finite changes the weights, or raises on some ranks only",
+            "a gradient that isn't finite raises on every rank, before a weight changes",
+            "at what you know about the gradient before the optimizer steps",
+        ),
+        # checkpoint
+        "wrong-checkpoint": (
+            "the next start doesn't get the newest checkpoint",
+            "the newest intact checkpoint is the one with the highest step",
+            "at how you find it",
+        ),
+        "state-not-restored": (
+            "a restore loses weights or moments",
+            "a checkpoint has everything that the next step depends on",
+            "at what you save, and at what you load",
+        ),
+        "lost-in-a-kill": (
+            "a kill in a save leaves the next start without an intact state",
+            "a kill at any moment leaves a complete checkpoint, this one or the one before",
+            "at what the folder holds between two file operations",
+        ),
+        "cannot-save-again": (
+            "what a kill or damage left in the folder is in the way of the next save",
+            "a step that is trained again is saved again",
+            "at the names that already exist",
+        ),
+        "not-durable": (
+            "after a power loss, a checkpoint can have its name but not its contents",
+            "contents and names are on disk before the save returns, contents first",
+            "at what you fsync, and when",
+        ),
+        "damage-not-survived": (
+            "damage to the newest checkpoint stops the next start, or goes unnoticed",
+            "a damaged checkpoint is noticed, and the one before it is taken",
+            "at what you verify, and against what",
+        ),
+        "starts-over": (
+            "with every checkpoint damaged, a start begins from scratch",
+            "a start that finds only damaged checkpoints raises; it doesn't train from zero",
+            "at the difference between no checkpoint and no good one",
+        ),
+        # metrics
+        "phases-do-not-add-up": (
+            "the phases don't add up to the time of the step",
+            "where one phase ends, the next begins",
+            "at when each phase starts",
+        ),
+        "wrong-phase": (
+            "time is booked on the wrong phase, or only the last call of a phase counts",
+            "a phase has all the time that passed before its calls of end",
+            "at what you add to which name",
+        ),
+        "line-lost": (
+            "a line is missing or cut after a kill, or isn't JSON",
+            "one event is one line of JSON, and survives a kill that comes right after it",
+            "at how the line is written, and where it is when log_rank_event returns",
+        ),
+        "wrong-line": (
+            "a line lacks a field or the time",
+            "a line has the fields it was given and the time it was written",
+            "at what you put into it",
+        ),
     }
 )

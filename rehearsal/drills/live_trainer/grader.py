@@ -12,6 +12,9 @@ from rehearsal.kit.judge.findings import only_first
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from .cells import config_body, config_judge, data_body, data_judge
 from .findings import TABLE
+from .parts import metrics_body, metrics_judge, model_body, model_judge
+from .saves import save_body, save_judge
+from .steps import identity_body, identity_judge, step_body, step_judge
 
 CODES = TABLE.codes
 ANSWERS = [
@@ -51,4 +54,9 @@ def stage(name: str, body: Body, judge: Judge, world_size: int = 1, **rest: Any)
 SCENARIOS = [
     stage("config", config_body, config_judge),
     stage("data", data_body, data_judge),
+    stage("model", model_body, model_judge),
+    stage("who am I?", identity_body, identity_judge, 3),
+    stage("training step", step_body, step_judge, 3),
+    stage("checkpoint", save_body, save_judge),
+    stage("metrics", metrics_body, metrics_judge),
 ]
