@@ -12,7 +12,7 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding
 from rehearsal.kit.judge.findings import some
 from rehearsal.kit.observe.refusal import refusal
-from .draws import EPOCHS, plan_of
+from .draws import EPOCHS, plan_of, plan_of_answer
 from .findings import TABLE
 
 Earlier = Mapping[str, Sequence[RankReport]]
@@ -195,13 +195,6 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         yield TABLE("samples-change", "two datasets of one config have different samples")
     elif answer["rows"][:3] == answer["rows of another seed"]:
         yield TABLE("samples-change", "another seed gives the same samples", "at the seed")
-
-
-def plan_of_answer(answer: Mapping[str, Any]) -> Any:
-    """The plan that a rank trained, from its answer."""
-    from .draws import Plan
-
-    return Plan(**answer["plan"])
 
 
 def order_findings(answer: Mapping[str, Any], plan: Any) -> Iterator[Finding]:

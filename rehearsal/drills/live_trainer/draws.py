@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,8 +72,13 @@ def plan_of(seed: int) -> Plan:
         warmup_steps=draw.randrange(3, 7),
         dropout=draw.choice((0.1, 0.2, 0.3)),
         kill_at=0,
-        kill_operation=draw.randrange(1, 6),
+        kill_operation=draw.randrange(1, 9),
     )
     # Steps of one digit and of two are on disk by then: a name that sorts wrong shows.
     late = [step for step in plan.saves if 10 <= step < plan.total]
     return plan._replace(kill_at=draw.choice(late[1:] or late))
+
+
+def plan_of_answer(answer: Mapping[str, Any]) -> Plan:
+    """The plan that a rank trained, from its answer."""
+    return Plan(**answer["plan"])

@@ -198,5 +198,94 @@ TABLE = FindingTable(
             "a line has the fields it was given and the time it was written",
             "at what you put into it",
         ),
+        # launch
+        "off-plan": (
+            "a run trains other samples, or takes other steps, than its sampler deals",
+            "a run trains what its sampler deals, from its position to the end",
+            "at where the loop begins, what it does with each item, and where it ends",
+        ),
+        "wrong-result": (
+            "what run returns doesn't match what it did",
+            'run returns status "done", the completed steps and the hash of the final weights',
+            "at what you return, and at what you hash",
+        ),
+        "ledger-wrong": (
+            "the ledger doesn't have what was trained",
+            "the ledger is evidence: one line per step and rank, with what the model was given",
+            "at when the line is written, and at where its values come from",
+        ),
+        "rate-not-followed": (
+            "a step doesn't use the learning rate of its number",
+            "step s uses learning_rate_at(cfg, s), and the first step is 1",
+            "at what you pass to it, and at when the optimizer gets it",
+        ),
+        "save-missing": (
+            "a save that is due doesn't happen",
+            "a save is due every checkpoint_every_steps steps and at the end of each epoch",
+            "at when the loop saves, and where",
+        ),
+        "time-unaccounted": (
+            "time passes that no phase in the ledger accounts for",
+            "a line's phases add up to the time since the line before, saves included",
+            "at what happens between the last phase of a step and the first of the next",
+        ),
+        "touches-finished-run": (
+            "starting a finished run trains, writes, or returns something else",
+            "a finished run stays as it is, however often it is started",
+            "at what you do before you know whether anything is left to train",
+        ),
+        # two ranks
+        "ranks-differ": (
+            "the ranks end with different weights",
+            "ranks that start with equal weights and apply the same updates stay equal",
+            "at what a rank decides on its own",
+        ),
+        "different-training": (
+            "two ranks follow another gradient than one",
+            "the gradient is the mean over the step's samples, on any number of ranks",
+            "at the S and W that the loop passes on",
+        ),
+        "noise-repeats": (
+            "two ranks or two steps draw the same dropout",
+            "each rank draws its own noise in each step",
+            "at what seeds each rank, and when",
+        ),
+        # kill in a save, another number of ranks
+        "not-repeatable": (
+            "the same config gives another run",
+            "a run is a function of its config",
+            "at what is drawn from a generator that nothing seeds",
+        ),
+        "cannot-resume": (
+            "the start after a kill fails",
+            "whenever a kill strikes, the next start finds a complete state",
+            "at what the kill left in the folder",
+        ),
+        "began-from-zero": (
+            "the start after a kill begins with step 1 although there is a checkpoint",
+            "a start resumes from the newest intact checkpoint",
+            "at what a start looks for, and at what it does with it",
+        ),
+        "resumes-elsewhere": (
+            "the start after a kill doesn't continue after the newest intact checkpoint",
+            "a kill costs at most the steps since the last complete save",
+            "at the position you save, and at what you restore",
+        ),
+        "different-outcome": (
+            "killed and resumed, a run ends with other weights",
+            "killed and resumed equals uninterrupted, bit for bit, on the same number of ranks",
+            "at what a step depends on: moments, noise, learning rate, order of sums",
+        ),
+        # audit
+        "attempts-unclear": (
+            "the ledger doesn't say which start trained what",
+            "an attempt is a start of the job, counted from 0, equal on all of its ranks",
+            "at where the number comes from, and at who decides it",
+        ),
+        "audit-refutes": (
+            "by the ledger, a sample was trained twice or never",
+            "in the surviving lineage, each epoch trains each sample exactly once",
+            "at when a line is written, and at what the position counts",
+        ),
     }
 )

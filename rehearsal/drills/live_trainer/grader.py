@@ -6,13 +6,32 @@ from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Judge
 from rehearsal.kit.judge.findings import only_first
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from .cells import config_body, config_judge, data_body, data_judge
 from .findings import TABLE
+from .outcomes import (
+    alone_judge,
+    audit_judge,
+    killed_judge,
+    resumed_findings,
+    resumed_judge,
+    together_judge,
+    uninterrupted_judge,
+)
 from .parts import metrics_body, metrics_judge, model_body, model_judge
+from .runs import (
+    alone_body,
+    audit_body,
+    killed_body,
+    other_body,
+    resumed_body,
+    together_body,
+    uninterrupted_body,
+)
 from .saves import save_body, save_judge
 from .steps import identity_body, identity_judge, step_body, step_judge
 
@@ -45,9 +64,9 @@ def closed(body: Body) -> Body:
     return with_the_answer_closed
 
 
-def stage(name: str, body: Body, judge: Judge, world_size: int = 1, **rest: Any) -> Scenario:
+def stage(of: str, body: Body, judge: Judge, world_size: int = 1, **rest: Any) -> Scenario:
     """A scenario of a stage; the first is named like it."""
-    rest = {"name": name, "stage": name, "deadline_s": 6.0, **rest}
+    rest = {"name": of, "stage": of, "deadline_s": 6.0, **rest}
     return Scenario(body=closed(body), judge=only_first(judge), world_size=world_size, **rest)
 
 
@@ -59,4 +78,26 @@ SCENARIOS = [
     stage("training step", step_body, step_judge, 3),
     stage("checkpoint", save_body, save_judge),
     stage("metrics", metrics_body, metrics_judge),
+    stage("launch", alone_body, alone_judge),
+    stage("two ranks", together_body, together_judge, 2),
+    stage(
+        "two ranks",
+        uninterrupted_body,
+        uninterrupted_judge,
+        2,
+        name="two ranks, with dropout",
+    ),
+    stage(
+        "kill in a save",
+        killed_body,
+        killed_judge,
+        2,
+        fault=Fault(rank=None, at="strike", count=1),
+        judges_failures=True,
+    ),
+    stage(
+        "kill in a save", resumed_body, resumed_judge, 2, name="resumed", judges_failures=True
+    ),
+    stage("another number of ranks", other_body, resumed_findings, 3, judges_failures=True),
+    stage("audit", audit_body, audit_judge),
 ]
