@@ -202,10 +202,10 @@ def together_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[
     yield from ledger_findings(reports, plan, said, plan.steps_per_epoch)
     alone = updates(earlier["launch"][0])
     for number, (ours, theirs) in enumerate(zip(updates(reports[0]), alone, strict=False), 1):
-        if abs(ours["norm"] - theirs["norm"]) > 2e-3 * theirs["norm"] + 1e-6:
-            found = f"without dropout, step {number} applied a gradient of length {ours['norm']:.4f} "
-            found += f"on {len(reports)} ranks, and {theirs['norm']:.4f} on one"
-            yield TABLE("different-training", found)
+        apart = abs(ours["gradient"] - theirs["gradient"])
+        if apart > 1e-3 * (1 + abs(theirs["gradient"])):
+            found = f"without dropout, step {number} follows another gradient {said} than on one: "
+            yield TABLE("different-training", f"{found}along one direction, {apart:.2g} apart")
             return
 
 
@@ -243,7 +243,7 @@ def killed_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fi
         for number, (ours, theirs) in enumerate(
             zip(updates(report), updates(other), strict=False), 1
         ):
-            if ours["norm"] != theirs["norm"]:
+            if ours["gradient"] != theirs["gradient"]:
                 found = f"two fresh starts apply different gradients on rank {report.rank} in "
                 yield TABLE("not-repeatable", f"{found}step {number}")
                 return
