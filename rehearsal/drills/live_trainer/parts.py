@@ -45,6 +45,8 @@ def model_body(context: RankContext, learner: SimpleNamespace) -> Any:
     model, dry = learner.TinyNet(cfg), learner.TinyNet(config(dropout=0))
     answer: dict[str, Any] = {"shape": list(model(inputs).shape), "batch": len(labels)}
     answer["classes"] = int(labels.max()) + 1
+    if len(answer["shape"]) != 2 or answer["shape"][1] < answer["classes"]:
+        return answer
     answer["noise"] = {
         "with dropout": spread(model.train(), inputs),
         "with dropout, in eval mode": spread(model.eval(), inputs),

@@ -107,7 +107,12 @@ def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
     both = copy_of(pattern, "both")
     learner.save_checkpoint(both, NEW, *newer)
     answer["second"] = restored(learner, both)
-    answer["damages"] = damages(learner, both, files_in(both, without=pattern), draw, newer)
+    of_newer = files_in(both, without=pattern)
+    answer["damages"] = damages(learner, both, of_newer, draw)
+    again = copy_of(both, "again")
+    for file in of_newer:
+        flip(again / file.relative_to(both), draw)
+    answer["again"] = attempt_save(learner, again, NEW, newer)
     for file in files_in(both):
         flip(file, draw)
     answer["all bad"] = restored(learner, both)
@@ -140,7 +145,7 @@ def flip(path: Path, draw: random.Random) -> None:
 
 
 def damages(
-    learner: SimpleNamespace, both: Path, files: Sequence[Path], draw: random.Random, newer: Any
+    learner: SimpleNamespace, both: Path, files: Sequence[Path], draw: random.Random
 ) -> list[Any]:
     """Damage each file of the newer checkpoint in each way, one at a time."""
     ways: dict[str, Callable[[Path], object]] = {
@@ -157,14 +162,6 @@ def damages(
             said = f"{file.relative_to(both)} of step {NEW} has {what}"
             found.append([said, restored(learner, both)])
             file.write_bytes(kept)
-    if files:
-        flip(max(files, key=lambda path: path.stat().st_size), draw)
-        again = shutil.copytree(both, both.with_name("again"))
-        shutil.rmtree(both)
-        found.append(
-            [f"step {NEW} was damaged, trained again and saved", attempt_save(learner, again, NEW, newer)]
-        )
-        shutil.copytree(again, both)
     return found
 
 
@@ -209,9 +206,9 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         if states.get(result.get("step", 0)) != result.get("state", ""):
             yield TABLE("damage-not-survived", f"{said}; {ended(result)}")
             return
-    if answer["damages"][-1][1]["step"] != NEW:
-        said, result = answer["damages"][-1]
-        yield TABLE("cannot-save-again", f"{said}; {ended(result)}")
+    if answer["again"].get("state") != states[NEW]:
+        found = f"step {NEW} was damaged, trained again and saved; {ended(answer['again'])}"
+        yield TABLE("cannot-save-again", found)
     if "raised" not in answer["all bad"]:
         found = f"both checkpoints are damaged, and {ended(answer['all bad'])}"
         yield TABLE("starts-over", found)
