@@ -115,7 +115,11 @@ def data_body(context: RankContext, learner: SimpleNamespace) -> Any:
         },
         # The run is configured anew: what isn't the order's key must not move the order.
         "other settings": steps_of(
-            learner, config(micro_batch_size=1, learning_rate=0.5, max_epochs=EPOCHS + 1), 0, 1, 0
+            learner,
+            config(micro_batch_size=1, learning_rate=0.5, max_epochs=EPOCHS + 1),
+            0,
+            1,
+            0,
         )[: len(alone)],
         "other batch": steps_of(
             learner, config(global_batch_size=plan.global_batch_size + 2), 0, 1, 0
@@ -153,9 +157,7 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
     """One order, whoever asks for it, and from wherever."""
     answer, plan = reports[0].answer, plan_of_answer(reports[0].answer)
     alone, n, batch = answer["alone"], plan.num_samples, plan.global_batch_size
-    if [epoch for epoch, _, _ in alone] != sorted(
-        list(range(EPOCHS)) * plan.steps_per_epoch
-    ):
+    if [epoch for epoch, _, _ in alone] != sorted(list(range(EPOCHS)) * plan.steps_per_epoch):
         counts = Counter(epoch for epoch, _, _ in alone)
         found = f"with {n} samples, global_batch_size={batch} and max_epochs={EPOCHS}, the "
         found += f"steps by epoch are {dict(counts)}, not {plan.steps_per_epoch} in each of "
@@ -166,7 +168,9 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             counts = Counter(order)
             twice = [i for i in counts if counts[i] > 1]
             found = f"epoch {epoch} of {n} samples, on one rank: "
-            found += f"missing {some(sorted({*range(n)} - {*order})) or 'none'}; more than once "
+            found += (
+                f"missing {some(sorted({*range(n)} - {*order})) or 'none'}; more than once "
+            )
             yield TABLE("not-once-per-epoch", found + (some(sorted(twice)) or "none"))
             return
     for number, (_, samples, said) in enumerate(alone):
@@ -202,7 +206,9 @@ def order_findings(answer: Mapping[str, Any], plan: Any) -> Iterator[Finding]:
         ("other settings", "was drawn with another micro_batch_size, learning rate and epochs"),
     ):
         if answer[what] != alone:
-            yield TABLE("order-not-a-function", f"the order of seed {plan.seed} {changed}, and differs")
+            yield TABLE(
+                "order-not-a-function", f"the order of seed {plan.seed} {changed}, and differs"
+            )
             return
     if orders_of(answer["other batch"]) != orders:
         found = "with another global_batch_size, the epochs have other orders"
@@ -216,7 +222,9 @@ def order_findings(answer: Mapping[str, Any], plan: Any) -> Iterator[Finding]:
     for (seed, epoch), order in by_key.items():
         other = seen.setdefault(tuple(order), (seed, epoch))
         if other != (seed, epoch):
-            found = f"(seed {other[0]}, epoch {other[1]}) and (seed {seed}, epoch {epoch}) have "
+            found = (
+                f"(seed {other[0]}, epoch {other[1]}) and (seed {seed}, epoch {epoch}) have "
+            )
             yield TABLE("orders-repeat", f"{found}the same order")
             return
 
@@ -224,7 +232,9 @@ def order_findings(answer: Mapping[str, Any], plan: Any) -> Iterator[Finding]:
 def share_findings(ranks: Sequence[Any], alone: Sequence[Any], where: str) -> Iterator[Finding]:
     """Whether the ranks together have the steps of one rank, in fair shares."""
     if len({len(steps) for steps in ranks} | {len(alone)}) > 1:
-        found = f"{where}, the ranks have {some([len(s) for s in ranks])} steps; one rank alone "
+        found = (
+            f"{where}, the ranks have {some([len(s) for s in ranks])} steps; one rank alone "
+        )
         yield TABLE("order-follows-the-ranks", f"{found}has {len(alone)}")
         return
     for number, shares in enumerate(zip(*ranks, strict=True)):
@@ -239,7 +249,9 @@ def share_findings(ranks: Sequence[Any], alone: Sequence[Any], where: str) -> It
             yield TABLE("order-follows-the-ranks", f"{found}has {some(sorted(samples))}")
             return
         if any((e, s) != (epoch, size) for e, _, s in shares):
-            found = f"{where}, step {number + 1} yields (epoch, S) {[[e, s] for e, _, s in shares]}"
+            found = (
+                f"{where}, step {number + 1} yields (epoch, S) {[[e, s] for e, _, s in shares]}"
+            )
             yield TABLE("wrong-step-size", f"{found}; on one rank, [{epoch}, {size}]")
             return
         counts = [len(own) for _, own, _ in shares]

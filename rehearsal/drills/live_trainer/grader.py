@@ -81,11 +81,7 @@ SCENARIOS = [
     stage("launch", alone_body, alone_judge),
     stage("two ranks", together_body, together_judge, 2),
     stage(
-        "two ranks",
-        uninterrupted_body,
-        uninterrupted_judge,
-        2,
-        name="two ranks, with dropout",
+        "two ranks", uninterrupted_body, uninterrupted_judge, 2, name="two ranks, with dropout"
     ),
     stage(
         "kill in a save",

@@ -87,7 +87,9 @@ def result_findings(reports: Sequence[RankReport], step: int, said: str) -> Iter
         wrong = [name for name in wanted if result.get(name) != wanted[name]]
         if wrong:
             name = wrong[0]
-            found = f"{said}, rank {report.rank} returned {name}={str(result.get(name))[:20]!r}; "
+            found = (
+                f"{said}, rank {report.rank} returned {name}={str(result.get(name))[:20]!r}; "
+            )
             yield TABLE("wrong-result", f"{found}observed: {str(wanted[name])[:20]!r}")
             return
     if len({report.answer["true"] for report in reports}) > 1:
@@ -131,8 +133,12 @@ def ledger_findings(
             line = {**line, "samples": sorted(line["samples"])}
             wrong = [name for name in wanted if line[name] != wanted[name]]
             if wrong:
-                found = f"{said}, line {number} of {file} has {wrong[0]}={str(line[wrong[0]])[:60]}"
-                yield TABLE("ledger-wrong", f"{found}; it should be {str(wanted[wrong[0]])[:60]}")
+                found = (
+                    f"{said}, line {number} of {file} has {wrong[0]}={str(line[wrong[0]])[:60]}"
+                )
+                yield TABLE(
+                    "ledger-wrong", f"{found}; it should be {str(wanted[wrong[0]])[:60]}"
+                )
                 return
 
 
@@ -154,14 +160,23 @@ def alone_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
     yield from time_findings(answer["lines"])
     saved, digest = answer["saved"]
     if saved != plan.total or digest != answer["true"]:
-        found = f"the run ended with step {plan.total}; its newest checkpoint has step {saved} and "
-        yield TABLE("save-missing", found + ("the" if digest == answer["true"] else "other") + " weights")
+        found = (
+            f"the run ended with step {plan.total}; its newest checkpoint has step {saved} and "
+        )
+        yield TABLE(
+            "save-missing",
+            found + ("the" if digest == answer["true"] else "other") + " weights",
+        )
     kinds = [event["kind"] for event in report.events]
     extra = kinds[kinds.index("ends") :].count("update")
     if answer["changed"] or extra:
         found = f"started again, the finished run took {extra} steps and changed "
         yield TABLE("touches-finished-run", found + (some(answer["changed"]) or "no file"))
-    differs = [n for n in ("status", "step", "weights_sha256") if answer["again"].get(n) != answer["result"].get(n)]
+    differs = [
+        n
+        for n in ("status", "step", "weights_sha256")
+        if answer["again"].get(n) != answer["result"].get(n)
+    ]
     if differs:
         found = f"started again, the finished run returned another {some(differs)}"
         yield TABLE("touches-finished-run", found)
@@ -177,7 +192,9 @@ def save_findings(report: RankReport, plan: Plan) -> Iterator[Finding]:
     missing = sorted({*plan.saves} - changed)
     if missing:
         found = f"with checkpoint_every_steps={plan.every} and {plan.steps_per_epoch} steps an "
-        found += f"epoch, saves are due after steps {some(plan.saves, 9)}; nothing was saved after "
+        found += (
+            f"epoch, saves are due after steps {some(plan.saves, 9)}; nothing was saved after "
+        )
         yield TABLE("save-missing", f"{found}{some(missing)}")
 
 
@@ -187,7 +204,9 @@ def time_findings(lines: Sequence[Any]) -> Iterator[Finding]:
     wall = fields[-1]["time"] - fields[0]["time"]
     phases = sum(sum(line["phases"].values()) for line in fields[1:])
     if not 0.85 * wall < phases < 1.15 * wall:
-        found = f"from the first ledger line to the last it took {wall:.3f} s, and the phases in "
+        found = (
+            f"from the first ledger line to the last it took {wall:.3f} s, and the phases in "
+        )
         yield TABLE("time-unaccounted", f"{found}between add up to {phases:.3f} s")
 
 
@@ -204,7 +223,9 @@ def together_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[
     for number, (ours, theirs) in enumerate(zip(updates(reports[0]), alone, strict=False), 1):
         apart = abs(ours["gradient"] - theirs["gradient"])
         if apart > 1e-3 * (1 + abs(theirs["gradient"])):
-            found = f"without dropout, step {number} follows another gradient {said} than on one: "
+            found = (
+                f"without dropout, step {number} follows another gradient {said} than on one: "
+            )
             yield TABLE("different-training", f"{found}along one direction, {apart:.2g} apart")
             return
 
@@ -224,11 +245,15 @@ def uninterrupted_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iter
                 continue
             rank, other = seen.setdefault(event["rng"], (report.rank, step))
             if rank != report.rank:
-                found = f"in step {step + 1}, ranks {rank} and {report.rank} draw the same dropout"
+                found = (
+                    f"in step {step + 1}, ranks {rank} and {report.rank} draw the same dropout"
+                )
                 yield TABLE("noise-repeats", found)
                 return
             if other != step:
-                found = f"rank {rank} draws the same dropout in steps {other + 1} and {step + 1}"
+                found = (
+                    f"rank {rank} draws the same dropout in steps {other + 1} and {step + 1}"
+                )
                 yield TABLE("noise-repeats", found)
                 return
 
@@ -260,9 +285,13 @@ def kill_of(earlier: Earlier) -> tuple[int, int, str]:
     saved = max(step for step in plan.saves if step < done)
     (rank,) = [report.rank for report in reports if killed(report)][:1]
     where = [event for event in reports[rank].events if event["kind"] == "file"][-1]
-    return saved, done, (
-        f"rank {rank} was killed before {where['op']} of "
-        f"{where['path'].rpartition('/')[2]} in the save of step {done}"
+    return (
+        saved,
+        done,
+        (
+            f"rank {rank} was killed before {where['op']} of "
+            f"{where['path'].rpartition('/')[2]} in the save of step {done}"
+        ),
     )
 
 
@@ -282,13 +311,21 @@ def resumed_findings(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
     at = next((n for n, step in enumerate(plan) if steps and steps[0] == list(step)), None)
     if at is None:
         found = f"{kill}; the next start, on {size}, "
-        found += f"began with samples {some(steps[0])}, which no step has" if steps else "took no step"
+        found += (
+            f"began with samples {some(steps[0])}, which no step has"
+            if steps
+            else "took no step"
+        )
         yield TABLE("resumes-elsewhere", found)
     elif at == 0:
-        found = f"{kill}, when step {saved} had been saved; the next start, on {size}, began with "
+        found = (
+            f"{kill}, when step {saved} had been saved; the next start, on {size}, began with "
+        )
         yield TABLE("began-from-zero", f"{found}step 1")
     elif not saved <= at <= done:
-        found = f"{kill}, when step {saved} had been saved; the next start, on {size}, began with "
+        found = (
+            f"{kill}, when step {saved} had been saved; the next start, on {size}, began with "
+        )
         yield TABLE("resumes-elsewhere", f"{found}the samples of step {at + 1}")
     else:
         said = f"resumed after step {at} on {size}"
@@ -308,7 +345,9 @@ def resumed_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[F
         return
     whole = earlier["two ranks, with dropout"]
     if reports[0].answer["true"] != whole[0].answer["true"]:
-        found = f"{kill_of(earlier)[2]}; resumed on {counted_ranks(reports)}, the run ended with "
+        found = (
+            f"{kill_of(earlier)[2]}; resumed on {counted_ranks(reports)}, the run ended with "
+        )
         yield TABLE("different-outcome", f"{found}other weights than without the kill")
 
 
@@ -320,7 +359,9 @@ def audit_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
     plan = planned(earlier)
     sizes = {"killed": [2, 2], "other": [2, 3]}
     for folder, lines in reports[0].answer.items():
-        yield from audit_findings(lines, plan, sizes[folder], plan_of_answer(earlier["data"][0].answer))
+        yield from audit_findings(
+            lines, plan, sizes[folder], plan_of_answer(earlier["data"][0].answer)
+        )
 
 
 def audit_findings(
@@ -354,13 +395,11 @@ def audit_findings(
             yield TABLE("attempts-unclear", f"{found} of {some(sorted(found_sizes))}")
             return
     resumed = min(fields["step"] for fields in kept if fields["attempt"] == 1)
-    lineage = [
-        fields
-        for fields in kept
-        if fields["attempt"] == 1 or fields["step"] < resumed
-    ]
+    lineage = [fields for fields in kept if fields["attempt"] == 1 or fields["step"] < resumed]
     for epoch in range(EPOCHS):
-        samples = Counter(s for line in lineage if line["epoch"] == epoch for s in line["samples"])
+        samples = Counter(
+            s for line in lineage if line["epoch"] == epoch for s in line["samples"]
+        )
         twice = sorted(s for s in samples if samples[s] > 1)
         missed = sorted({*range(plan.num_samples)} - {*samples})
         if twice or missed:
@@ -370,6 +409,8 @@ def audit_findings(
     for number, wanted in enumerate(steps, 1):
         samples_of = [s for line in lineage if line["step"] == number for s in line["samples"]]
         if sorted(samples_of) != list(wanted):
-            found = f"{said}: by the ledger, step {number} trained {some(sorted(samples_of))}; the "
+            found = (
+                f"{said}: by the ledger, step {number} trained {some(sorted(samples_of))}; the "
+            )
             yield TABLE("audit-refutes", f"{found}sampler deals {some(wanted)} to it")
             return

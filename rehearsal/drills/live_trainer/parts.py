@@ -85,7 +85,9 @@ def model_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
     answer = reports[0].answer
     shape, batch, classes = answer["shape"], answer["batch"], answer["classes"]
     if len(shape) != 2 or shape[0] != batch or shape[1] < classes:
-        found = f"a batch of {batch} samples with {classes} classes gives logits of shape {shape}"
+        found = (
+            f"a batch of {batch} samples with {classes} classes gives logits of shape {shape}"
+        )
         yield TABLE("wrong-shape", found)
         return
     for what, apart in answer["noise"].items():
@@ -111,7 +113,9 @@ def rate_findings(answer: Any) -> Iterator[Finding]:
         return
     for step, rate in enumerate(rates, 1):
         before = rates[step - 2] if step > 1 else 0.0
-        said = f"with learning_rate={peak:g} and warmup_steps={warmup}, step {step} has {rate:.4g}"
+        said = (
+            f"with learning_rate={peak:g} and warmup_steps={warmup}, step {step} has {rate:.4g}"
+        )
         wanted = peak * step / warmup
         if step <= warmup and abs(rate - wanted) > 1e-6 * peak:
             yield TABLE("wrong-rate", f"{said}; a line from 0 would have {wanted:.4g}")
@@ -136,7 +140,7 @@ def metrics_body(context: RankContext, learner: SimpleNamespace) -> Any:
     wall = time.perf_counter() - began
     answer: dict[str, Any] = {"phases": dict(timers.phases), "wall": wall}
     path = context.folder / "lines.jsonl"
-    facts = [
+    facts: list[dict[str, Any]] = [
         {"event": "first", "text": 'two\nlines and a "quote"', "step": 9},
         {"event": "second", "samples": [3, 1, 2], "phases": {"forward": 0.5}},
     ]
@@ -151,11 +155,11 @@ def metrics_body(context: RankContext, learner: SimpleNamespace) -> Any:
                 Path(f"{path}.error").write_text(f"{type(error).__name__}: {error}")
             os._exit(3)
         os.waitpid(pid, 0)
-    error = Path(f"{path}.error")
+    said = Path(f"{path}.error")
     return answer | {
         "lines": path.read_text().split("\n"),
         "facts": facts,
-        "error": error.read_text() if error.exists() else "",
+        "error": said.read_text() if said.exists() else "",
     }
 
 
@@ -172,7 +176,9 @@ def metrics_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[F
     least = {"forward": 0.024, "backward": 0.02, "optimizer": 0.015}
     short = [name for name in least if phases.get(name, 0.0) < 0.9 * least[name]]
     if short:
-        found = f"{short[0]} took {least[short[0]]} s in two calls" if short == ["forward"] else ""
+        found = (
+            f"{short[0]} took {least[short[0]]} s in two calls" if short == ["forward"] else ""
+        )
         found = found or f"{short[0]} took {least[short[0]]} s"
         yield TABLE("wrong-phase", f"{found}, and phases says {shown}")
     if answer["error"]:

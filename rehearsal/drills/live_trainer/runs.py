@@ -1,4 +1,4 @@
-"""The last stages' bodies: runs of the learner's trainer, alone, on ranks, killed and resumed."""
+"""The last stages' bodies: the learner's trainer alone, on ranks, killed and resumed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,7 @@ import torch
 
 from rehearsal.engine.rank import RankContext
 from .draws import plan_of
-from .watch import (
-    copy_folder,
-    digest_of,
-    files_of,
-    ledger_of,
-    plain,
-    start,
-    strike_in_save,
-)
+from .watch import copy_folder, digest_of, files_of, ledger_of, plain, start, strike_in_save
 
 SYNC_S = 0.002  # what an fsync takes here, so that a save takes time on every disk
 
@@ -35,7 +27,7 @@ def alone_body(context: RankContext, learner: SimpleNamespace) -> Any:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
     plan = plan_of(context.seed)
-    os.fsync = slow_sync
+    os.fsync = slow_sync  # type: ignore[assignment]
     answer = start(context, learner, plan, "alone", dropout=0)
     run_dir = context.folder / "alone"
     cfg = learner.TrainConfig(**plan.settings(run_dir, dropout=0))
@@ -49,11 +41,7 @@ def alone_body(context: RankContext, learner: SimpleNamespace) -> Any:
     context.record("ends again")
     after = files_of(run_dir)
     changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-    return answer | {
-        "saved": [saved, digest_of(model)],
-        "again": again,
-        "changed": changed,
-    }
+    return answer | {"saved": [saved, digest_of(model)], "again": again, "changed": changed}
 
 
 def together_body(context: RankContext, learner: SimpleNamespace) -> Any:

@@ -109,10 +109,10 @@ def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
     answer["second"] = restored(learner, both)
     of_newer = files_in(both, without=pattern)
     answer["damages"] = damages(learner, both, of_newer, draw)
-    again = copy_of(both, "again")
+    repaired = copy_of(both, "again")
     for file in of_newer:
-        flip(again / file.relative_to(both), draw)
-    answer["again"] = attempt_save(learner, again, NEW, newer)
+        flip(repaired / file.relative_to(both), draw)
+    answer["again"] = attempt_save(learner, repaired, NEW, newer)
     for file in files_in(both):
         flip(file, draw)
     answer["all bad"] = restored(learner, both)
@@ -182,7 +182,11 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         found = f"the folder is empty, and {ended(answer['empty'])}"
         yield TABLE("wrong-checkpoint", found, "at what a first start finds")
         return
-    for step, result in ((OLD, answer["first"]), (NEW, answer["second"]), (100, answer["hundred"])):
+    for step, result in (
+        (OLD, answer["first"]),
+        (NEW, answer["second"]),
+        (100, answer["hundred"]),
+    ):
         before = {OLD: "", NEW: f" after step {OLD}", 100: f" after steps {OLD} and 99"}[step]
         if result.get("step") != step:
             yield TABLE("wrong-checkpoint", f"step {step} was saved{before}; {ended(result)}")
@@ -193,13 +197,17 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             return
     total = len(answer["kills"]) - 1
     for number, (where, result, again) in enumerate(answer["kills"][:-1], 1):
-        said = f"killed before {where} (file operation {number} of {total}) in the save of step "
+        said = (
+            f"killed before {where} (file operation {number} of {total}) in the save of step "
+        )
         said += f"{NEW}, when step {OLD} was on disk: "
         if states.get(result.get("step", 0)) != result.get("state", ""):
             yield TABLE("lost-in-a-kill", said + ended(result))
             return
         if states.get(again.get("step", 0)) != again.get("state", "") or again["step"] != NEW:
-            yield TABLE("cannot-save-again", f"{said}it trained step {NEW} again; {ended(again)}")
+            yield TABLE(
+                "cannot-save-again", f"{said}it trained step {NEW} again; {ended(again)}"
+            )
             return
     yield from sync_findings(reports[0])
     for said, result in answer["damages"]:
@@ -239,7 +247,9 @@ def sync_findings(report: RankReport) -> Iterator[Finding]:
     lost = [f for f in report.answer["files"] if f in late or not synced.get(f, False)]
     if lost:
         names = some([PurePosixPath(name).name for name in lost])
-        yield TABLE("not-durable", f"the name is published before the contents of {names} are on disk")
+        yield TABLE(
+            "not-durable", f"the name is published before the contents of {names} are on disk"
+        )
     elif not all(folders.values()):
         found = "after the rename, the folder that has the new name isn't fsynced"
         yield TABLE("not-durable", found)

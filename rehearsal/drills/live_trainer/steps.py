@@ -1,4 +1,4 @@
-"""Who am I, and one optimizer step: what each rank has after it, and what went over the wire."""
+"""Who am I, and one optimizer step: what each rank has after it, and what it sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ from .draws import plan_of
 from .findings import TABLE
 from .parts import batch_of
 
-TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+TORCHRUN = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
 
 
 def identity_body(context: RankContext, learner: SimpleNamespace) -> Any:
@@ -78,7 +85,9 @@ def identity_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[
     for report in reports:
         for what in ("after", "wrapped"):
             if largest_difference(report.answer[what], truth)[0] > 0:
-                found = f"each rank had weights of its own; after wrap_model, rank {report.rank}'s "
+                found = (
+                    f"each rank had weights of its own; after wrap_model, rank {report.rank}'s "
+                )
                 yield TABLE("ranks-start-apart", f"{found}are not rank 0's")
                 return
 
@@ -161,7 +170,12 @@ def one_step(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> fl
 
 
 def nonfinite(
-    learner: SimpleNamespace, cfg: Any, model: nn.Module, optimizer: Any, inputs: Any, labels: Any
+    learner: SimpleNamespace,
+    cfg: Any,
+    model: nn.Module,
+    optimizer: Any,
+    inputs: Any,
+    labels: Any,
 ) -> Any:
     """A step in which one sample, on rank 0, is infinite."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -172,7 +186,14 @@ def nonfinite(
     raised = ""
     try:
         learner.train_step(
-            cfg, model, optimizer, inputs[mine], labels[: 2 * size][mine], 2 * size, size, Silent()
+            cfg,
+            model,
+            optimizer,
+            inputs[mine],
+            labels[: 2 * size][mine],
+            2 * size,
+            size,
+            Silent(),
         )
     except NotImplementedError:
         raise
@@ -216,12 +237,16 @@ def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         apart, name = largest_difference(rows[0]["after"], rows[0]["expected"])
         if not apart <= 2e-5:
             how = "longer than 1" if case == "large" else "shorter than 1"
-            found = f"{said}, with a gradient {how}: the weights differ from those after the same "
+            found = (
+                f"{said}, with a gradient {how}: the weights differ from those after the same "
+            )
             yield TABLE("wrong-gradient", f"{found}step on one rank by {apart:.2g} in {name}")
             return
         parts = sum(row["part"] for row in rows)
         if abs(parts - rows[0]["loss"]) > 1e-4 * max(1, abs(rows[0]["loss"])):
-            found = f"{said}: the ranks returned {some([round(r['part'], 4) for r in rows])}; the "
+            found = (
+                f"{said}: the ranks returned {some([round(r['part'], 4) for r in rows])}; the "
+            )
             yield TABLE("wrong-loss", f"{found}mean loss is {rows[0]['loss']:.4f}")
             return
     size = reports[0].answer["parameters"]

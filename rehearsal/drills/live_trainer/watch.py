@@ -8,7 +8,7 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -41,7 +41,7 @@ class Watch:
     def enters(self, module: Any, inputs: Any) -> None:
         """Only the outermost module counts: DDP, or the model itself."""
         if isinstance(self.kind, type) and isinstance(module, self.kind):
-            self.model = module
+            self.model = cast(nn.Module, module)
         self.depth += 1
         if self.depth == 1 and torch.is_grad_enabled() and inputs:
             if self.model is None:
@@ -85,7 +85,9 @@ def start(
     context.record("begins")
     result = learner.run(cfg)
     context.record("ends")
-    all_arrive(context, f"ended-{folder}-{context.world_size}", 3.0)  # and has written its lines
+    all_arrive(
+        context, f"ended-{folder}-{context.world_size}", 3.0
+    )  # and has written its lines
     return {
         "result": plain(result),
         "true": digest_of(watch.model) if watch.model is not None else "",
@@ -140,7 +142,7 @@ def copy_folder(context: RankContext, source: str, target: str) -> None:
 
 
 def strike_in_save(context: RankContext, after_step: int, operation: int) -> None:
-    """From the save after ``after_step`` steps on, record the n-th file operation as ``strike``."""
+    """Record the n-th file operation after ``after_step`` steps as ``strike``."""
     record, steps, operations = context.record, 0, 0
 
     def watching(kind: str, **facts: Any) -> None:

@@ -78,6 +78,6 @@ def _die_before_change(number: int, writer: int) -> None:
                 os.truncate(path, os.stat(path).st_size // 2)
             count("the second half of", path)
 
-    torch.save = counted_save
+    torch.save = counted_save  # type: ignore[assignment]
     os.fsync = counted
     sys.addaudithook(audit)
