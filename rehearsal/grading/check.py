@@ -244,6 +244,11 @@ def run_scenarios(
         if builds_on_skipped or blank & set(needs):
             skipped.setdefault(scenario.stage, next(iter(skipped.values())))
             continue
+        if scenario.body is None:
+            outcome = judged(drill, scenario, (), reports_of)
+            if outcome[0] != "passed":
+                return ran(outcome, "", scenario.stage)
+            continue
         sizes.add(scenario.world_size)
         try:
             reports = run_ranks(
@@ -264,10 +269,7 @@ def run_scenarios(
         except ConnectionError as error:
             killed: Outcome = ("crashed", [SERVER_KILLED], str(error))
             return ran(killed, SERVER_ENDED, scenario.stage)
-        try:
-            outcome = judge(scenario, reports, reports_of)
-        except Exception as error:  # our defect; the notebook must survive it
-            outcome = grader_failed(drill, scenario, error)
+        outcome = judged(drill, scenario, reports, reports_of)
         if outcome[0] == "not_attempted" and scenario.stage:
             skipped[scenario.stage] = outcome
             blank |= {name for report in reports for name in report.blank}
@@ -276,6 +278,19 @@ def run_scenarios(
             return ran(outcome, excuse, scenario.stage)
         reports_of[scenario.name] = reports
     return ran(next(iter(skipped.values()), ("passed", (), "")), "", "")
+
+
+def judged(
+    drill: Drill,
+    scenario: Scenario,
+    reports: Sequence[RankReport],
+    earlier: Mapping[str, Sequence[RankReport]],
+) -> Outcome:
+    """The outcome of one scenario, even if its judge fails."""
+    try:
+        return judge(scenario, reports, earlier)
+    except Exception as error:  # our defect; the notebook must survive it
+        return grader_failed(drill, scenario, error)
 
 
 def judge(

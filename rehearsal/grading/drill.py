@@ -58,7 +58,8 @@ class Scenario:
 
     Args:
         body: called in each rank with its ``RankContext`` and the learner's names. What it
-            returns is the rank's answer, as plain data.
+            returns is the rank's answer, as plain data. None: there is no job, and the judge
+            reads those before it.
         judge: called with the job's reports, by rank, and those of earlier scenarios, by name.
             Yields what is wrong; nothing if the scenario passes.
         fault: a signal during the job. A rank killed by it did not crash.
@@ -69,7 +70,7 @@ class Scenario:
     """
 
     name: str
-    body: Body
+    body: Body | None
     judge: Judge
     world_size: int = 2
     deadline_s: float = 10.0

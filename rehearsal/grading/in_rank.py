@@ -79,6 +79,7 @@ def run_scenario(
         raise Mismatch(*wrong)
     if blank := [n for n in needs if is_blank(names[n], counts_empty=by_stages)]:
         raise Blank(*blank)
+    assert scenario.body is not None
     return scenario.body(context, SimpleNamespace(**{n: names[n] for n in needs}))
 
 

@@ -17,7 +17,7 @@ from rehearsal.kit.judge.weights import largest_difference
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.samples import OddNet, weights_of
 from rehearsal.kit.observe.waiting import all_arrive
-from rehearsal.kit.observe.kills import die_at_each_file_operation
+from .kills import die_at_each_file_operation
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, named_ranks
 

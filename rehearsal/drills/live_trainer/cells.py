@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
@@ -39,10 +40,8 @@ def config_body(context: RankContext, learner: SimpleNamespace) -> Any:
         fine = 0 if name in MAY_BE_ZERO else settings[name] * 2
         fine = 0.5 if name == "dropout" and context.seed % 2 else fine
         good.append([name, repr(fine), refusal(learner.TrainConfig, **settings | {name: fine})])
-    try:
+    with contextlib.suppress(AttributeError, TypeError):
         cfg.seed = settings["seed"] + 1
-    except (AttributeError, TypeError):
-        pass
     return {
         "lost": [[n, repr(settings[n]), kept[n]] for n in kept if kept[n] != repr(settings[n])],
         "changed": cfg.seed != settings["seed"],

@@ -102,7 +102,7 @@ TABLE = FindingTable(
         ),
         "no-group": (
             "there is no process group of the whole job",
-            "with more than one rank, the default process group is up when maybe_init_dist returns",
+            "with more than one rank, the default process group is up after maybe_init_dist",
             "at when you initialize it",
         ),
         "ranks-start-apart": (
@@ -114,7 +114,7 @@ TABLE = FindingTable(
         "wrong-gradient": (
             "a step isn't the one that a single rank would take",
             "a step follows the mean gradient of its S samples, clipped to norm 1",
-            "at what the loss is divided by, at what is summed or averaged, and at when you clip",
+            "at what the loss is divided by, what is summed or averaged, and when you clip",
         ),
         "ranks-step-apart": (
             "after a step, the ranks have different weights",

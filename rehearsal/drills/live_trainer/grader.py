@@ -11,11 +11,11 @@ from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Judge
 from rehearsal.kit.judge.findings import only_first
 from rehearsal.kit.observe.anti_cheat import close_the_answer
+from .audit import audit_judge
 from .cells import config_body, config_judge, data_body, data_judge
 from .findings import TABLE
 from .outcomes import (
     alone_judge,
-    audit_judge,
     killed_judge,
     resumed_findings,
     resumed_judge,

@@ -1,4 +1,4 @@
-"""No DDP: gradients are summed by hand. One file per checkpoint, its hash in its name's twin."""
+"""No DDP: gradients are summed by hand. A checkpoint is one file that begins with its hash."""
 
 import hashlib
 import json

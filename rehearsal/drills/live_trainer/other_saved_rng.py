@@ -109,7 +109,8 @@ def train_step(cfg, model, optimizer, inputs, labels, S, W, timers):
     for number, piece in enumerate(pieces):
         if W > 1:
             model.require_backward_grad_sync = number == len(pieces) - 1
-        losses = nn.functional.cross_entropy(model(inputs[piece]), labels[piece], reduction="none")
+        logits = model(inputs[piece])
+        losses = nn.functional.cross_entropy(logits, labels[piece], reduction="none")
         loss = losses.sum() / S
         (loss * W).backward()
         returned += float(loss)
@@ -168,7 +169,8 @@ def is_intact(path):
         claimed = sums.pop("self")
         if claimed != hashlib.sha1(repr(sorted(sums.items())).encode()).hexdigest():
             return False
-        return all(hashlib.sha1((path / n).read_bytes()).hexdigest() == s for n, s in sums.items())
+        found = {name: hashlib.sha1((path / name).read_bytes()).hexdigest() for name in sums}
+        return found == sums
     except (OSError, ValueError, KeyError, AttributeError):
         return False
 

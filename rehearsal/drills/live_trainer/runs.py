@@ -12,7 +12,7 @@ import torch
 
 from rehearsal.engine.rank import RankContext
 from .draws import plan_of
-from .watch import copy_folder, digest_of, files_of, ledger_of, plain, start, strike_in_save
+from .watch import copy_folder, digest_of, files_of, plain, start, strike_in_save
 
 SYNC_S = 0.002  # what an fsync takes here, so that a save takes time on every disk
 
@@ -71,9 +71,3 @@ def resumed_body(context: RankContext, learner: SimpleNamespace) -> Any:
 def other_body(context: RankContext, learner: SimpleNamespace) -> Any:
     """The next start, on another number of ranks."""
     return start(context, learner, plan_of(context.seed), "other")
-
-
-def audit_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Reads both ledgers."""
-    context.is_armed = False
-    return {folder: ledger_of(context.folder / folder) for folder in ("killed", "other")}

@@ -18,9 +18,9 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding
 from rehearsal.kit.judge.findings import some
-from rehearsal.kit.observe.kills import die_at_each_file_operation
 from .cells import Earlier
 from .findings import TABLE
+from .moments import copies_before_each_file_operation
 
 OLD, NEW = 9, 10  # the name that sorts last is not the later step's
 
@@ -91,21 +91,17 @@ def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
         return shutil.copytree(source, context.folder / "saves" / name)
 
     answer["kills"] = []
-
-    def prepare(number: int) -> Path:
-        return copy_of(pattern, f"killed-{number}")
-
-    def act(folder: Path) -> None:
-        learner.save_checkpoint(folder, NEW, *newer)
-
-    for folder, where in die_at_each_file_operation(prepare, act):
+    both = copy_of(pattern, "both")
+    with copies_before_each_file_operation(
+        both, lambda number: both.with_name(f"killed-{number}")
+    ) as copies:
+        learner.save_checkpoint(both, NEW, *newer)
+    for where, folder in copies:
         found = restored(learner, folder)
         again: dict[str, Any] = found
-        if where and found.get("step") == OLD:  # the next start trains on, and saves again
+        if found.get("step") == OLD:  # the next start trains on, and saves again
             again = attempt_save(learner, folder, NEW, newer)
         answer["kills"].append([where, found, again])
-    both = copy_of(pattern, "both")
-    learner.save_checkpoint(both, NEW, *newer)
     answer["second"] = restored(learner, both)
     of_newer = files_in(both, without=pattern)
     answer["damages"] = damages(learner, both, of_newer, draw)
@@ -150,8 +146,7 @@ def damages(
     """Damage each file of the newer checkpoint in each way, one at a time."""
     ways: dict[str, Callable[[Path], object]] = {
         "a bit flipped": lambda path: flip(path, draw),
-        "its second half missing": lambda path: os.truncate(path, path.stat().st_size // 2),
-        "no content": lambda path: os.truncate(path, 0),
+        "lost its second half": lambda path: os.truncate(path, path.stat().st_size // 2),
         "been deleted": Path.unlink,
     }
     found = []
@@ -195,8 +190,8 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             found = f"step {step} was saved{before} and restored, and weights or moments differ"
             yield TABLE("state-not-restored", found)
             return
-    total = len(answer["kills"]) - 1
-    for number, (where, result, again) in enumerate(answer["kills"][:-1], 1):
+    total = len(answer["kills"])
+    for number, (where, result, again) in enumerate(answer["kills"], 1):
         said = (
             f"killed before {where} (file operation {number} of {total}) in the save of step "
         )

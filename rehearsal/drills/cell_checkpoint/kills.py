@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rehearsal.engine.rank import CHANGES, WRITES
 
 
@@ -65,19 +63,5 @@ def _die_before_change(number: int, writer: int) -> None:
         number = fd if isinstance(fd, int) else fd.fileno()
         count("the fsync of", os.readlink(f"/proc/self/fd/{number}"))
 
-    save = torch.save
-
-    def counted_save(obj: object, file: Any, *arguments: Any, **keywords: Any) -> None:
-        # Torch opens a path on its own, without an audit event.
-        path = file if isinstance(file, str | os.PathLike) else None
-        if path is not None:
-            count("the torch.save of", path)
-        save(obj, file, *arguments, **keywords)
-        if path is not None:
-            if changes + 1 == number:
-                os.truncate(path, os.stat(path).st_size // 2)
-            count("the second half of", path)
-
-    torch.save = counted_save  # type: ignore[assignment]
     os.fsync = counted
     sys.addaudithook(audit)
