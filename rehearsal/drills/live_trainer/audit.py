@@ -9,9 +9,9 @@ from typing import Any
 from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding
 from rehearsal.kit.judge.findings import some
-from .cells import Earlier
-from .draws import EPOCHS, Plan, plan_of_answer
-from .findings import TABLE
+
+from .draws import EPOCHS, SmallRun, plan_of_answer
+from .findings import TABLE, Earlier
 from .outcomes import FIELDS, planned
 
 
@@ -24,7 +24,7 @@ def audit_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
 
 
 def audit_findings(
-    lines: Sequence[Any], steps: Sequence[Sequence[int]], sizes: Sequence[int], plan: Plan
+    lines: Sequence[Any], steps: Sequence[Sequence[int]], sizes: Sequence[int], plan: SmallRun
 ) -> Iterator[Finding]:
     """The lines of a run of two starts.
 

@@ -87,6 +87,16 @@ def train_step(cfg, model, optimizer, inputs, labels, S, W, timers):
     raise NotImplementedError
 
 
+def fsync(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def save_checkpoint(folder, step, model, optimizer):
     """A kill leaves a complete checkpoint or none. Only rank 0 calls this."""
     raise NotImplementedError

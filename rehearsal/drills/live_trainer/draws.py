@@ -11,9 +11,13 @@ EPOCHS = 2
 # Steps an epoch, and a save every how many: such that the save before the killed one has a
 # step of two digits, within an epoch.
 CADENCES = ((8, 3), (8, 5), (9, 4), (9, 5))
+# Case: how large the inputs are, and how the samples are cut. The gradient of the large one is
+# longer than 1, that of the small one shorter.
+CASES = {"small": 0.05, "large": 30.0, "last of an epoch": 0.05}
+OLD, NEW = 9, 10  # the name that sorts last is not the later step's
 
 
-class Plan(NamedTuple):
+class SmallRun(NamedTuple):
     """A small run whose sizes divide nothing evenly."""
 
     num_samples: int
@@ -60,13 +64,13 @@ class Plan(NamedTuple):
         }
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int) -> SmallRun:
     """The plan of a check. The same seed gives the same plan, in any process."""
     draw = random.Random(seed)
     batch, (steps, every) = draw.choice((5, 7, 9)), draw.choice(CADENCES)
     # The last step has 1 or 2 samples: with three ranks, at least one of them has none.
     num_samples = batch * (steps - 1) + draw.choice((1, 2))
-    plan = Plan(
+    plan = SmallRun(
         num_samples=num_samples,
         global_batch_size=batch,
         seed=draw.randrange(1, 1000),
@@ -80,6 +84,6 @@ def plan_of(seed: int) -> Plan:
     return plan._replace(kill_at=[step for step in plan.saves if step < plan.total][-1])
 
 
-def plan_of_answer(answer: Mapping[str, Any]) -> Plan:
+def plan_of_answer(answer: Mapping[str, Any]) -> SmallRun:
     """The plan that a rank trained, from its answer."""
-    return Plan(**answer["plan"])
+    return SmallRun(**answer["plan"])

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import FindingTable
+
+# The reports of the scenarios before this one, by name.
+Earlier = Mapping[str, Sequence[RankReport]]
 
 TABLE = FindingTable(
     {
@@ -105,7 +111,7 @@ TABLE = FindingTable(
             "with more than one rank, the default process group is up after maybe_init_dist",
             "at when you initialize it",
         ),
-        "ranks-start-apart": (
+        "wrapped-apart": (
             "after wrap_model, a rank doesn't have rank 0's weights",
             "ranks that start with equal weights and apply the same updates stay equal",
             "at what makes the weights equal",

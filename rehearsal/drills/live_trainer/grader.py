@@ -11,9 +11,14 @@ from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Judge
 from rehearsal.kit.judge.findings import only_first
 from rehearsal.kit.observe.anti_cheat import close_the_answer
+
 from .audit import audit_judge
-from .cells import config_body, config_judge, data_body, data_judge
+from .cells import config_body, data_body
 from .findings import TABLE
+from .judge_cells import config_judge, data_judge
+from .judge_parts import metrics_judge, model_judge
+from .judge_saves import save_judge
+from .judge_steps import identity_judge, step_judge
 from .outcomes import (
     alone_judge,
     killed_judge,
@@ -22,7 +27,7 @@ from .outcomes import (
     together_judge,
     uninterrupted_judge,
 )
-from .parts import metrics_body, metrics_judge, model_body, model_judge
+from .parts import metrics_body, model_body
 from .runs import (
     alone_body,
     killed_body,
@@ -31,8 +36,8 @@ from .runs import (
     together_body,
     uninterrupted_body,
 )
-from .saves import save_body, save_judge
-from .steps import identity_body, identity_judge, step_body, step_judge
+from .saves import save_body
+from .steps import identity_body, step_body
 
 CODES = TABLE.codes
 ANSWERS = [

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rehearsal.engine.reports import RankReport, killed
 from rehearsal.grading.verdict import Finding, is_echo
 from rehearsal.kit.judge.findings import some
-from .cells import Earlier
-from .draws import EPOCHS, Plan, plan_of_answer
-from .findings import TABLE
+
+from .draws import SmallRun, plan_of_answer
+from .findings import TABLE, Earlier
 
 FIELDS = ("time", "attempt", "epoch", "step", "rank", "world_size", "samples", "phases")
 
@@ -105,7 +104,7 @@ def lines_by_rank(lines: Sequence[Any]) -> dict[str, list[Mapping[str, Any]]]:
 
 
 def ledger_findings(
-    reports: Sequence[RankReport], plan: Plan, said: str, per_epoch: int
+    reports: Sequence[RankReport], plan: SmallRun, said: str, per_epoch: int
 ) -> Iterator[Finding]:
     """Whether the ledger has what was trained, line by line."""
     lines = lines_by_rank(reports[0].answer["lines"])
@@ -182,7 +181,7 @@ def alone_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
         yield TABLE("touches-finished-run", found)
 
 
-def save_findings(report: RankReport, plan: Plan) -> Iterator[Finding]:
+def save_findings(report: RankReport, plan: SmallRun) -> Iterator[Finding]:
     """Whether files in checkpoints/ change after each step with a save due, and only then."""
     step, changed = 0, set()
     for event in events_of(report):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from rehearsal.engine.rank import RankContext
+
 from .draws import plan_of
 from .watch import copy_folder, digest_of, files_of, plain, start, strike_in_save
 

@@ -18,7 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.random_state import random_state_digest
 from rehearsal.kit.observe.waiting import all_arrive, wait_until
-from .draws import Plan
+
+from .draws import SmallRun
 
 
 class Watch:
@@ -75,7 +76,7 @@ def digest_of(model: nn.Module) -> str:
 
 
 def start(
-    context: RankContext, learner: SimpleNamespace, plan: Plan, folder: str, **changes: Any
+    context: RankContext, learner: SimpleNamespace, plan: SmallRun, folder: str, **changes: Any
 ) -> dict[str, Any]:
     """Run it in ``folder``; what it returned, and what is true."""
     run_dir = context.folder / folder
