@@ -121,6 +121,7 @@ class Drill:
     narration: Narration
     folder: Path
     stages: Sequence[Stage] = ()
+    warm_ups: Sequence[str] = ()  # ids of smaller drills on the same subjects
 
     @property
     def blank(self) -> str:
@@ -215,6 +216,7 @@ def load(drill_id: str) -> Drill:
         narration=Narration(**table["narration"]),
         folder=path.parent,
         stages=[Stage(**entry) for entry in table.get("stage", ())],
+        warm_ups=table.get("warm_ups", ()),
     )
 
 
@@ -264,6 +266,15 @@ def former_ids() -> dict[str, str]:
         for former in tomllib.loads(path.read_text()).get("former_ids", ()):
             found[former] = path.parent.name
     return found
+
+
+@cache
+def leads_to(drill_id: str) -> str | None:
+    """The drill that this one is a warm-up for, if any."""
+    for path in DRILLS.glob("*/drill.toml"):
+        if drill_id in tomllib.loads(path.read_text()).get("warm_ups", ()):
+            return path.parent.name
+    return None
 
 
 def current_id(drill_id: str) -> str:
