@@ -40,12 +40,13 @@ class TestForm:
         assert list(dict.fromkeys(s.stage for s in DRILL.scenarios)) == names
         for stage in DRILL.stages:
             assert set(stage.calls) <= set(DRILL.needs)
-            assert len(stage.must.split()) <= 90
+            assert len(stage.must.split()) <= 100
 
     def test_the_brief_has_the_stages_and_the_warm_ups(self) -> None:
         """A stage may judge only what the brief has said."""
         text = brief_of(DRILL)
-        assert all(stage.must.strip() in text for stage in DRILL.stages)
+        words = " ".join(text.split())
+        assert all(" ".join(stage.must.split()) in words for stage in DRILL.stages)
         for name in DRILL.warm_ups:
             assert f"`{name}`" in text
             assert "warm-up for `live_trainer`" in brief_of(load(name))
@@ -182,7 +183,7 @@ class TestAudit:
     @pytest.mark.parametrize(
         ("change", "code"),
         [
-            (lambda x: None if x["step"] == 11 and x["attempt"] else x, "audit-refutes"),
+            (lambda x: None if x["step"] == 14 else x, "audit-refutes"),
             (lambda x: x | {"samples": x["samples"][1:]}, "audit-refutes"),
             (lambda x: x | {"samples": x["samples"] * 2}, "audit-refutes"),
             (lambda x: None if x["step"] == 4 and x["rank"] else x, "audit-refutes"),

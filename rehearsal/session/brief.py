@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from rehearsal.grading.drill import Drill, leads_to
+import textwrap
+
+from rehearsal.grading.drill import Drill, Stage, leads_to
 
 # Situation and task come first; then the signatures; then what must hold.
 REQUIREMENTS = "\n**What must hold**"
@@ -15,6 +17,12 @@ def warm_up_sentence(drill: Drill) -> str:
         return f". To warm up, do {', '.join(first)} and {last} first."
     after = leads_to(drill.id)
     return f". This is a warm-up for `{after}`, which is the complete trainer." if after else ""
+
+
+def stage_item(number: int, stage: Stage) -> str:
+    """One stage's requirements as an item of a list, wrapped for a terminal."""
+    text = f"{number}. **{stage.name}**: {stage.must.strip()}"
+    return textwrap.fill(text, 92, subsequent_indent="   ", break_on_hyphens=False)
 
 
 def brief_of(drill: Drill) -> str:
@@ -32,7 +40,7 @@ def brief_of(drill: Drill) -> str:
             "",
             block,
             *([f"{marker}{after}".strip(), ""] if marker else []),
-            *(f"{n}. **{s.name}**: {s.must.strip()}" for n, s in enumerate(drill.stages, 1)),
+            *map(stage_item, range(1, len(drill.stages) + 1), drill.stages),
             *([""] if drill.stages else []),
             f'Then: `check("{drill.id}")`. When you\'re stuck: `hint("{drill.id}")`.',
         ]

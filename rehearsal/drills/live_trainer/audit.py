@@ -12,7 +12,7 @@ from rehearsal.kit.judge.findings import some
 
 from .draws import EPOCHS, SmallRun, plan_of_answer
 from .findings import TABLE, Earlier
-from .outcomes import FIELDS, planned
+from .outcomes import FIELDS, planned, trained
 
 
 def audit_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
@@ -20,7 +20,18 @@ def audit_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
     plan = planned(earlier)
     drawn = plan_of_answer(earlier["data"][0].answer)
     for job, sizes in (("resumed", [2, 2]), ("another number of ranks", [2, 3])):
-        yield from audit_findings(earlier[job][0].answer["lines"], plan, sizes, drawn)
+        lines = earlier[job][0].answer["lines"]
+        yield from audit_findings(lines, plan, sizes, drawn)
+        for report in earlier[job]:
+            own = [fields for file, fields in lines if file == f"rank-{report.rank}.jsonl"]
+            said = sum(fields["attempt"] == 1 for fields in own if isinstance(fields, Mapping))
+            steps = len(trained(report))
+            if said != steps:
+                found = (
+                    f"resumed on {sizes[1]} ranks, rank {report.rank} trained {steps} steps, "
+                )
+                yield TABLE("audit-refutes", f"{found}and the ledger has {said} lines of them")
+                return
 
 
 def audit_findings(

@@ -69,7 +69,7 @@ def metrics_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[F
         found = f"a step took {wall:.3f} s, and its phases {shown} add up to {total:.3f} s"
         yield TABLE("phases-do-not-add-up", found)
         return
-    least = {"forward": 0.024, "backward": 0.02, "optimizer": 0.015}
+    least = {"forward": 0.014, "backward": 0.012, "optimizer": 0.009}
     short = [name for name in least if phases.get(name, 0.0) < 0.9 * least[name]]
     if short:
         found = (
