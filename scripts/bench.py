@@ -27,7 +27,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import repeat
@@ -42,7 +42,7 @@ from torch.nn import functional as F
 
 from rehearsal.engine.processes import stat_of
 from rehearsal.evidence.audit import read_jsonl
-from trainer_core import job, launch
+from trainer_core import job, launch, live
 from trainer_core.checkpoint import save_checkpoint
 from trainer_core.checkpoint_writer import CheckpointWriter
 from trainer_core.config import TrainConfig
@@ -138,15 +138,21 @@ def plain_loop(cfg: TrainConfig, device: torch.device, framework: str = "") -> I
         yield
 
 
-def take_turns(
-    cfg: TrainConfig, device: torch.device, loops: Mapping[str, Iterator[None]]
-) -> dict[str, list[float]]:
-    """Seconds of each step of ``run(cfg)``, called "trainer", and of the other loops.
+Wrap = Callable[[Iterator[Any]], Iterator[Any]]
 
-    The trainer is the real one, started by ``run``. Only its loader is wrapped, which it calls
-    once per step: its clock stops, each of the other loops takes one step, in random order, and
-    its clock starts again. From one call to the next is one full step, including everything
-    written to ledger, log and trace.
+
+def take_turns(
+    train: Callable[[Wrap], object],
+    steps: int,
+    device: torch.device,
+    loops: Mapping[str, Iterator[None]],
+) -> dict[str, list[float]]:
+    """Seconds of each step of a trainer, called "trainer", and of the other loops.
+
+    The trainer is the real one, started by ``train``. Only what it iterates over is wrapped,
+    one item per step: its clock stops, each of the other loops takes one step, in random order,
+    and its clock starts again. From one request to the next is one full step, including
+    everything written to ledger, log and trace.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ("trainer", *loops)}
     names, draw = list(loops), random.Random(0)
@@ -156,9 +162,8 @@ def take_turns(
             torch.cuda.synchronize()  # each loop pays for the work it launched
         return now()
 
-    def wrapped_loader(*arguments: Any) -> Iterator[MicroBatch]:
-        batches = iter(build_dataloader(*arguments))
-        while True:
+    def wrap(batches: Iterator[Any]) -> Iterator[Any]:
+        for _ in range(steps):
             draw.shuffle(names)
             for name in names:
                 start = clock()
@@ -168,12 +173,21 @@ def take_turns(
             yield next(batches)
             seconds["trainer"].append(clock() - start)
 
+    train(wrap)
+    # The trainer may leave without asking for more than the last step, after its last save.
+    counted = slice(WARM_UP, steps - 1)
+    return {name: times[counted] for name, times in seconds.items()}
+
+
+def train_hardened(cfg: TrainConfig, wrap: Wrap) -> None:
+    """Run the trainer on a wrapped loader."""
+
+    def wrapped_loader(*arguments: Any) -> Iterator[MicroBatch]:
+        return wrap(iter(build_dataloader(*arguments)))
+
     progress = (cfg.run_dir.parent / "progress.txt").open("w")
     with patch.object(job, "build_dataloader", wrapped_loader), redirect_stderr(progress):
         launch.run(cfg)
-    # After the last step the trainer saves a checkpoint and never calls the loader again.
-    counted = slice(WARM_UP, len(seconds["trainer"]))
-    return {name: times[counted] for name, times in seconds.items()}
 
 
 def bench_step(
@@ -202,23 +216,28 @@ def bench_step(
             # Two loops at a time: a third would evict their data from the caches.
             framework = "" if name == "hand-written" else name
             other = plain_loop(cfg, torch.device(device), framework)
+            loops = {name: other, "nothing": repeat(None)}
             seconds = take_turns(
-                cfg, torch.device(device), {name: other, "nothing": repeat(None)}
+                partial(train_hardened, cfg), steps, torch.device(device), loops
             )
             yield from step_rows(section, f"{input_dim}/{hidden_dim}", name, seconds)
             shutil.rmtree(cfg.run_dir)
+
+
+def us(values: Sequence[float]) -> float:
+    """A typical step of one run, in microseconds.
+
+    A plain median would hide what only every 20th step does; a mean would show the noise.
+    """
+    logs = [value for step, value in enumerate(values, WARM_UP + 1) if step % 20 == 0]
+    rest = [value for step, value in enumerate(values, WARM_UP + 1) if step % 20]
+    return (0.95 * median(rest) + 0.05 * median(logs)) * 1e6
 
 
 def step_rows(
     section: str, width: str, name: str, seconds: Mapping[str, Sequence[float]]
 ) -> Iterator[Row]:
     """The table's rows for the step times of the trainer and of the loop ``name``."""
-
-    def us(values: Sequence[float]) -> float:
-        # A plain median would hide what only every 20th step does; a mean would show the noise.
-        logs = [value for step, value in enumerate(values, WARM_UP + 1) if step % 20 == 0]
-        rest = [value for step, value in enumerate(values, WARM_UP + 1) if step % 20]
-        return (0.95 * median(rest) + 0.05 * median(logs)) * 1e6
 
     row = partial(Row, section=section)
     typical = {loop: us(values) for loop, values in seconds.items()}
@@ -231,6 +250,86 @@ def step_rows(
     note = f"{quartiles(extra, 1e6)}; switching loops costs {typical['nothing']:.2g}"
     what = f"{width} trainer - {name}"
     yield row(what=what, figure=us(extra), unit="us", target=us_target, note=note)
+
+
+# ---------------------------------------------------------------- the live trainer
+
+
+def train_live(cfg: live.TrainConfig, wrap: Wrap) -> None:
+    """Run live.py on a wrapped sampler."""
+    sampler = live.ResumeAwareDistributedSampler
+    progress = Path(cfg.run_dir).with_name("progress.txt").open("w")
+
+    def wrapped_sampler(*arguments: Any) -> Iterator[Any]:
+        return wrap(iter(sampler(*arguments)))
+
+    wrapping = patch.object(live, "ResumeAwareDistributedSampler", wrapped_sampler)
+    with wrapping, redirect_stdout(progress):
+        live.run(cfg)
+
+
+def plain_live_loop(cfg: live.TrainConfig, steps: Iterator[Any]) -> Iterator[None]:
+    """What is left of live.py without ledger, phases, random streams and accumulation."""
+    dataset, model = live.ToyClassificationDataset(cfg), live.TinyNet(cfg)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step, (_, samples, _) in enumerate(steps, 1):
+        optimizer.param_groups[0]["lr"] = live.learning_rate_at(cfg, step)
+        inputs, labels = dataset[samples]
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs), labels).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        yield
+
+
+def bench_live(quick: bool, folder: Path) -> Iterator[Row]:
+    """What live.py and the hardened trainer add to a step of the same network and batch.
+
+    Each is measured against a hand-written loop with its own optimizer (live.py's isn't
+    fused), in turns of a few hundred steps: now one, now the other.
+    """
+    rounds, steps, cpu = (
+        (2, 300, torch.device("cpu")) if quick else (6, 800, torch.device("cpu"))
+    )
+    extra: dict[str, list[float]] = {"live.py": [], "hardened trainer": []}
+    full: dict[str, list[float]] = {name: [] for name in extra}
+    sizes: dict[str, Any] = {"dataset_size": 16 * steps, "max_epochs": 1, "device": "cpu"}
+    sizes |= {"checkpoint_every_steps": steps, "dropout": 0.1}
+    for number in range(rounds):
+        run_dir = folder / f"live-{number}"
+        ours = live.TrainConfig(
+            run_dir=str(run_dir), global_batch_size=16, micro_batch_size=16, **sizes
+        )
+        theirs = TrainConfig(
+            run_dir=folder / f"hardened-{number}",
+            input_dim=8,
+            hidden_dim=64,
+            num_layers=1,
+            micro_batch_size=16,
+            decay_steps=steps,
+            **sizes,
+        )
+        dealt = live.ResumeAwareDistributedSampler(ours, 0, 1, 0)
+        pairs: list[tuple[str, Callable[[Wrap], object], Iterator[None]]] = [
+            ("live.py", partial(train_live, ours), plain_live_loop(ours, iter(dealt))),
+            ("hardened trainer", partial(train_hardened, theirs), plain_loop(theirs, cpu)),
+        ]
+        for name, train, plain in pairs:
+            seconds = take_turns(train, steps, cpu, {"plain": plain})
+            both = zip(seconds["trainer"], seconds["plain"], strict=True)
+            extra[name].append(us([a - b for a, b in both]))
+            full[name].append(us(seconds["trainer"]))
+    target = median(extra["hardened trainer"])
+    for name, figures in extra.items():
+        note = f"a step of {median(full[name]):.4g} us; {quartiles(figures)} of {rounds} runs"
+        yield Row(
+            section="live",
+            what=f"{name} - hand-written",
+            figure=median(figures),
+            unit="us",
+            target=target if name == "live.py" else None,
+            note=note,
+        )
 
 
 # ---------------------------------------------------------------- the order
@@ -542,6 +641,7 @@ def bench_cuda(quick: bool, folder: Path) -> Iterator[Row]:
 
 SECTIONS = {
     "step": bench_step,
+    "live": bench_live,
     "order": bench_order,
     "checkpoint": bench_checkpoint,
     "restart": bench_restart,

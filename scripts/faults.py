@@ -52,7 +52,7 @@ def run_groups(names: Sequence[str], bench: Bench) -> dict[str, list[Try]]:
     tries: dict[str, list[Try]] = {}
     for name in names:
         began = time.monotonic()
-        print(f"{name:12}", end="", flush=True)
+        print(f"{name:16}", end="", flush=True)
         tries[name] = []
         try:
             for each in GROUPS[name](bench):

@@ -1,6 +1,6 @@
-"""Do the tests notice? Breaks ``trainer_core`` in the ways listed in tests/mutants.toml.
+"""Do the tests notice? Breaks ``trainer_core`` in the ways listed in tests/mutants*.toml.
 
-    python scripts/mutate.py                            all; about an hour on two cores
+    python scripts/mutate.py                            all; more than an hour on two cores
     python scripts/mutate.py --only no_fsync            just this one
     python scripts/mutate.py --write docs/mutants.md    all, and write the table for the docs
 
@@ -29,7 +29,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-MUTANTS = ROOT / "tests" / "mutants.toml"
+MUTANTS = [ROOT / "tests" / "mutants.toml", ROOT / "tests" / "mutants_live.toml"]
 TEST_LIMIT_S = 120  # a test that hangs on a mutant counts as failed
 LIMIT_S = 1800.0  # for all of a mutant's tests together
 
@@ -74,10 +74,10 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def read_mutants(path: Path) -> list[Mutant]:
-    """The mutants in a file, in order."""
-    with path.open("rb") as file:
-        return [Mutant(name=name, **facts) for name, facts in tomllib.load(file).items()]
+def read_mutants(paths: Sequence[Path]) -> list[Mutant]:
+    """The mutants in the files, in order."""
+    tables = [tomllib.loads(path.read_text()).items() for path in paths]
+    return [Mutant(name=name, **facts) for table in tables for name, facts in table]
 
 
 def run_tests(copy: Path, tests: Sequence[str], limit_s: float) -> str | None:
@@ -162,7 +162,8 @@ def as_table(outcomes: Sequence[Outcome]) -> str:
         "",
         "`make mutants` breaks `trainer_core` in each of these ways, one at a time, and runs "
         "the tests. A mutant is killed when a test that passes on the real trainer fails on "
-        "the mutant. The edits are in [tests/mutants.toml](../tests/mutants.toml); `python "
+        "the mutant. The edits are in [tests/mutants.toml](../tests/mutants.toml) and, for the "
+        "live trainer, in [tests/mutants_live.toml](../tests/mutants_live.toml); `python "
         "scripts/mutate.py --write docs/mutants.md` writes this page.",
         "",
         f"**{killed} of {len(outcomes)} killed.**",
@@ -185,8 +186,10 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", metavar="MUTANT", help="only these, by name")
-    text = "file of mutants (default: tests/mutants.toml)"
-    parser.add_argument("--mutants", type=Path, default=MUTANTS, metavar="FILE", help=text)
+    text = "files of mutants (default: tests/mutants.toml and mutants_live.toml)"
+    parser.add_argument(
+        "--mutants", type=Path, nargs="+", default=MUTANTS, metavar="FILE", help=text
+    )
     text = "how many to try at a time (default: 2)"
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help=text)
     text = "write the table to FILE, as Markdown"
@@ -194,7 +197,8 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     mutants = read_mutants(options.mutants)
     if unknown := set(options.only or ()) - {mutant.name for mutant in mutants}:
-        parser.error(f"no mutant named {', '.join(sorted(unknown))} in {options.mutants}")
+        files = " or ".join(path.name for path in options.mutants)
+        parser.error(f"no mutant named {', '.join(sorted(unknown))} in {files}")
     if options.only:
         mutants = [mutant for mutant in mutants if mutant.name in options.only]
     outcomes = []

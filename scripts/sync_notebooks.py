@@ -16,13 +16,19 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     # %% include="order"                    all cells of trainer_core/order.py
     # %% include="a.b"                      all cells of trainer_core/a/b.py
     # %% include="rehearsal.a"              all cells of rehearsal/a.py
+    # %% include="live" cell="TinyNet"      the one cell of live.py that defines that name
     # %% include="order" collapsed=true     the same cells, collapsed
+    # %% include="order" shown="text"       the same cells as folded text that nothing runs
+    # %% include="live" string="LIVE"       the same cells as a string, for exec in a rank
     # %% include="model" typed="TinyNet"    variants empty these functions or classes
+    # %% only="blank hidden"                a cell of these variants; "full" is the notebook
     # %% drills="cell"                      the cells of every drill of that kind, in order
     # %% active="py"                        a cell that stays out of the notebook
     # %matplotlib inline                    a magic, commented out in the source only
     {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the file's name
-    {{typing model}} {{typing}}             how long it takes to type one module's cell, or all
+    {{typing model}} {{typing}}             how long it takes to type one module, or all of them
+    {{typing live}} {{typing live.TinyNet}} the same for a module included by the cell: the time
+                                            in total, and from when to when to type that cell
 """
 
 from __future__ import annotations
@@ -51,7 +57,10 @@ ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = ("blank", "hidden")
 PACKAGES = ("trainer_core/", "rehearsal/")
 VARIANTS_LINE = re.compile(r"^# variants:(.*)$", re.MULTILINE)
-DIRECTIVES = ("include", "collapsed", "typed", "active", "drills")
+DIRECTIVES = (
+    *("include", "cell", "collapsed", "shown", "string", "typed"),
+    *("active", "drills", "only"),
+)
 # Its cells tagged "setup" also open each drill's notebook.
 REHEARSE = "notebooks/src/02_rehearse.py"
 KINDS = ("handbook", "whiteboard", "cell", "bug")
@@ -79,7 +88,7 @@ class Cell:
     source: str  # as in the file: with docstring and placeholders, without a title
     file: str
     index: int
-    role: str = ""  # how it was derived: collapsed, blank, solution, drill; "" if copied
+    role: str = ""  # how it was derived: collapsed, blank, text, drill; "" if copied
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -218,6 +227,24 @@ def collapse(cell: Cell, title: str, role: str) -> Cell:
     return replace(cell, text=text, role=role, metadata={**cell.metadata, **folded})
 
 
+def as_text(cell: Cell, summary: str) -> Cell:
+    """A code cell as folded text: it can't run, so it defines nothing behind one's back."""
+    text = f"<details><summary>{summary}</summary>\n\n```python\n{cell.text}\n```\n\n</details>"
+    return replace(cell, kind="markdown", text=text, role="text", metadata={})
+
+
+def as_string(cells: Sequence[Cell], variable: str) -> Cell:
+    """Cells as a string in a variable: defined under names of their own once it is executed."""
+    text = "\n\n\n".join(cell.text for cell in cells if cell.kind == "code")
+    if "'''" in text:
+        raise SyncError(
+            f"{cells[0].file} contains ''', which would end the string {variable} too early. "
+            'Use """ there.'
+        )
+    whole = replace(cells[0], text=f"{variable} = r'''\n{text}\n'''")
+    return collapse(whole, f"{cells[0].file}, as a string", "string")
+
+
 def vary(cell: Cell, variant: str, typed: Sequence[str]) -> list[Cell]:
     """The cells that replace ``cell`` in a variant, which empties the ``typed`` functions."""
     if not variant or cell.kind != "code":
@@ -226,12 +253,7 @@ def vary(cell: Cell, variant: str, typed: Sequence[str]) -> list[Cell]:
     if emptied == cell.text:
         return [cell]
     blank = replace(cell, text=emptied, role="blank")
-    if variant == "blank":
-        return [blank]
-    # A cell may call the function it defines. "Run all" must continue when the blank raises.
-    tags = [*cell.metadata.get("tags", []), "raises-exception"]
-    blank = replace(blank, metadata={**cell.metadata, "tags": tags})
-    return [blank, collapse(cell, "Solution", "solution")]
+    return [blank] if variant == "blank" else [blank, as_text(cell, "Solution")]
 
 
 def addresses(root: Path, name: str) -> dict[str, str]:
@@ -267,22 +289,41 @@ def body_sizes(text: str) -> tuple[tuple[str, int], ...]:
     return tuple((body.name, body.characters) for body in bodies(text))
 
 
-def typing_times(root: Path) -> dict[str, str]:
-    """How long each module marked as typed takes to type, and all of them, by placeholder.
+def typed_size(cells: Iterable[Cell], typed: Sequence[str]) -> int:
+    """How many characters the ``typed`` functions of some cells leave to type."""
+    code = (cell for cell in cells if cell.kind == "code")
+    found = (body for cell in code for body in body_sizes(cell.text))
+    return sum(size for name, size in found if is_among(name, typed))
 
-    Counted in the modules, so the minutes can't drift from what there is to type.
+
+def typing_times(root: Path) -> dict[str, str]:
+    """How long it takes to type what is marked as typed, by placeholder.
+
+    Counted in the modules, so the minutes can't drift from what there is to type. A module
+    included in full has its own minutes. One included by the cell is typed in one sitting, so
+    each of its cells says from which minute to which. There only the running total is rounded:
+    rounding up every cell would add minutes that nobody types.
     """
-    times, total = {}, 0
+    times, total, sittings = {}, 0, dict[str, int]()
     for path in sorted((root / "notebooks/src").glob("*.py")):
         for node in read_cells(root, path.relative_to(root).as_posix()):
-            if typed := typed_names(node):
-                module, characters = node.metadata["include"], 0
-                for cell in module_cells(root, module):
-                    found = body_sizes(cell.text) if cell.kind == "code" else ()
-                    characters += sum(size for name, size in found if is_among(name, typed))
-                minutes = minutes_for(characters)
+            typed, module = typed_names(node), node.metadata.get("include", "")
+            if not typed:
+                continue
+            name = node.metadata.get("cell", "")
+            characters = typed_size(module_cells(root, module, name), typed)
+            minutes, size = minutes_for(characters), f"{characters:,} characters"
+            if name:
+                before = sittings.get(module, 0)
+                sittings[module] = before + characters
+                start, end = minutes_for(before), minutes_for(before + characters)
+                times[f"{{{{typing {module}.{name}}}}}"] = f"minute {start} to {end} ({size})"
+            else:
                 total += minutes
-                times[f"{{{{typing {module}}}}}"] = f"{minutes} min ({characters:,} characters)"
+                times[f"{{{{typing {module}}}}}"] = f"{minutes} min ({size})"
+    for module, characters in sittings.items():
+        size = f"{characters:,} characters"
+        times[f"{{{{typing {module}}}}}"] = f"{minutes_for(characters)} minutes ({size})"
     return times | {"{{typing}}": f"{total} minutes"}
 
 
@@ -317,7 +358,7 @@ def fill(root: Path, name: str, node: Any) -> str:
 
 def restore(root: Path, name: str, cell: Cell, text: str) -> str:
     """Undo in an edited ``text`` what deriving did to ``cell``."""
-    if cell.role in ("collapsed", "solution") and text.startswith("#@title"):
+    if cell.role == "collapsed" and text.startswith("#@title"):
         text = text.partition("\n")[2]
     text = docstring(cell) + text.rstrip("\n")
     if cell.file.startswith("notebooks/src/"):
@@ -438,8 +479,11 @@ def module_names(root: Path) -> list[str]:
     return sorted(found)
 
 
-def module_cells(root: Path, module: str) -> Iterator[Cell]:
-    """A module's cells, without its docstring and the cells that stay out of notebooks."""
+def module_cells(root: Path, module: str, name: str = "") -> Iterator[Cell]:
+    """A module's cells, or the one that defines ``name``.
+
+    Left out are its docstring and the cells that stay out of notebooks.
+    """
     file = module_file(module)
     for index, node in enumerate(read_cells(root, file)):
         if node.metadata.get("active") == "py":
@@ -449,6 +493,8 @@ def module_cells(root: Path, module: str) -> Iterator[Cell]:
             cell = replace(cell, text=cell.source.removeprefix(opening))
             if not cell.text:
                 continue
+        if name and name not in definitions(cell):
+            continue
         if cell.kind == "code" and (found := trainer_imports(cell.source, cell.origin, module)):
             raise SyncError(
                 f"{cell.origin} imports from this project ({', '.join(sorted(found))}), but a "
@@ -458,19 +504,47 @@ def module_cells(root: Path, module: str) -> Iterator[Cell]:
         yield cell
 
 
-def refuse_missing(
-    root: Path, module: str, where: str, present: set[str], known: list[str]
-) -> None:
-    """Reject an include of no module, or of one that imports what the notebook lacks."""
-    if module not in known:
+def definitions(cell: Cell) -> set[str]:
+    """The names that a code cell defines, without those that it imports."""
+    bound = bindings(cell) if cell.kind == "code" else ()
+    return {name for name, meaning in bound if meaning == cell.file}
+
+
+def refuse_no_cell(root: Path, module: str, where: str, name: str) -> None:
+    """Reject an include of one cell if no cell defines its name, or more than one does."""
+    cells = list(module_cells(root, module))
+    known = sorted(set[str]().union(*map(definitions, cells)))
+    count = sum(name in definitions(cell) for cell in cells)
+    if count != 1:
+        found = f"{count} cells define that name" if count else "no cell defines that name"
         raise SyncError(
-            f"{where} includes {module!r}, but no such module exists.{nearest(module, known)}"
+            f"{where} includes the cell of {module_file(module)} that defines {name!r}, but "
+            f"{found}. Name a function, class or constant that only that cell defines."
+            f"{nearest(name, known) if not count else ''}"
         )
-    file = module_file(module)
+
+
+def names_from(text: str, where: str, module: str) -> set[str]:
+    """The names that ``text`` imports from one of the project's modules."""
+    imports = (node for node in parse(text, where).body if isinstance(node, ast.ImportFrom))
+    ours = (n for n in imports if (n.module or "").removeprefix("trainer_core.") == module)
+    return {alias.name for node in ours for alias in node.names}
+
+
+def refuse_missing(
+    root: Path, module: str, where: str, present: set[str], defined: set[str]
+) -> None:
+    """Reject an include of a module that imports what the notebook lacks.
+
+    The notebook has what it imports if it includes the other module (``present``), or if its
+    cells define the same names (``defined``): live.py has a UserError of its own.
+    """
+    file, known = module_file(module), set(module_names(root))
     for node in read_cells(root, file):
         if node.metadata.get("active") == "py":
-            for missing in sorted(trainer_imports(node.source, file, module) & set(known)):
-                if missing not in present:
+            for missing in sorted(trainer_imports(node.source, file, module) & known):
+                names = names_from(node.source, file, missing)
+                if missing not in present and not (names and names <= defined):
                     raise SyncError(
                         f"{where} includes {module!r}, which imports from {missing!r}, but the "
                         f"notebook doesn't include that module. Add "
@@ -482,7 +556,8 @@ def refuse_clashes(cells: Iterable[Cell], where: str) -> None:
     """All modules share one namespace in a notebook: a second definition hides the first."""
     seen: dict[str, tuple[str, str]] = {}
     for cell in cells:
-        if cell.kind == "code" and cell.file.startswith(PACKAGES) and cell.role != "drill":
+        defines = cell.kind == "code" and cell.role not in ("drill", "string")
+        if defines and cell.file.startswith(PACKAGES):
             for name, meaning in bindings(cell):
                 earlier, file = seen.setdefault(name, (meaning, cell.file))
                 if earlier != meaning and file != cell.file and not name.startswith("__"):
@@ -492,15 +567,19 @@ def refuse_clashes(cells: Iterable[Cell], where: str) -> None:
                     )
 
 
-def refuse_untypeable(root: Path, module: str, where: str, typed: Sequence[str]) -> None:
+def refuse_untypeable(
+    root: Path, module: str, where: str, name: str, typed: Sequence[str]
+) -> None:
     """Reject a name marked as typed that has no body to type."""
-    code = [cell for cell in module_cells(root, module) if cell.kind == "code"] if typed else []
+    cells = module_cells(root, module, name) if typed else []
+    code = [cell for cell in cells if cell.kind == "code"]
     known = {body.name for cell in code for body in bodies(cell.text)}
     for entry in typed:
-        if not any(is_among(name, [entry]) for name in known):
+        if not any(is_among(body, [entry]) for body in known):
             raise SyncError(
-                f"{where} marks {entry!r} as typed, but {module_file(module)} has no such "
-                f"function or class with something to type.{nearest(entry, known)}"
+                f"{where} marks {entry!r} as typed, but {f'the cell {name!r} of ' * bool(name)}"
+                f"{module_file(module)} has no such function or class with something to type."
+                f"{nearest(entry, known)}"
             )
 
 
@@ -531,17 +610,55 @@ def variants_of(cells: list[Any], file: str) -> list[str]:
     return asked
 
 
+def refuse_meaningless(node: Any, where: str) -> None:
+    """Reject the values of directives that would be ignored."""
+    only, shown = str(node.metadata.get("only", "")).split(), node.metadata.get("shown", "text")
+    for variant in only:
+        if variant not in ("full", *VARIANTS):
+            raise SyncError(
+                f'{where} is marked only="{variant}". Use full for the notebook itself, or '
+                f"{' or '.join(VARIANTS)}.{nearest(variant, ('full', *VARIANTS))}"
+            )
+    if shown != "text":
+        raise SyncError(f'{where} is marked shown="{shown}"; the one way is shown="text".')
+    for key in ("cell", "shown", "string", "typed"):
+        if key in node.metadata and "include" not in node.metadata:
+            raise SyncError(
+                f'{where} is marked {key}=..., which only works next to include="...". Add '
+                f"the module that it is about."
+            )
+
+
+def is_only_text(node: Any) -> bool:
+    """Whether an include brings a module's text and doesn't define what is in it."""
+    return "shown" in node.metadata or "string" in node.metadata
+
+
+def included(root: Path, nodes: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """What a source includes: modules, and the name that picks one of a module's cells."""
+    for node in nodes:
+        if not is_only_text(node) and (module := node.metadata.get("include")):
+            yield module, node.metadata.get("cell", "")
+
+
 def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
     """The cells of the notebook ``name``, a variant of the source ``file``."""
     derived: list[Cell] = []
     nodes, known = read_cells(root, file), module_names(root)
     # Includes further down count too: a function may call what a later cell defines, as
     # train_step does (cell 7 has its timers). Running the notebook catches what is left.
-    present: set[str] = {node.metadata.get("include", "") for node in nodes}
+    present: set[str] = {module for module, one in included(root, nodes) if not one}
+    defined: set[str] = set()
+    for module, one in included(root, nodes):
+        if module in known:
+            defined = defined.union(*map(definitions, module_cells(root, module, one)))
     for index, node in enumerate(nodes):
         where, module = f"{file}#{index}", node.metadata.get("include")
-        folded = bool(node.metadata.get("collapsed"))
+        folded, only = bool(node.metadata.get("collapsed")), node.metadata.get("only")
+        refuse_meaningless(node, where)
         if node.metadata.get("active") == "py" or (index == 0 and is_header(node)):
+            continue
+        if only is not None and (variant or "full") not in only.split():
             continue
         if kind := node.metadata.get("drills"):
             if kind not in KINDS:
@@ -558,22 +675,53 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
             if cell.kind == "code":
                 present |= trainer_imports(node.source, where)
             continue
-        refuse_missing(root, module, where, present, known)
-        if node.source.strip() or any(cell.file == module_file(module) for cell in derived):
-            found = "the cell also has text" if node.source.strip() else "so does another cell"
-            raise SyncError(f"{where} includes {module!r}, and {found}. Remove one of them.")
-        typed = typed_names(node)
-        refuse_untypeable(root, module, where, typed)
-        for cell in module_cells(root, module):
-            code = (earlier.text for earlier in derived if earlier.kind == "code")
-            if cell.text == FUTURE and any(FUTURE in text for text in code):
-                continue  # the notebook's process remembers it for later cells
-            if folded and cell.kind == "code":
-                derived.append(collapse(cell, f"{cell.file}, cell {cell.index}", "collapsed"))
-            else:
-                derived += vary(cell, variant, typed)
+        if module not in known:
+            raise SyncError(
+                f"{where} includes {module!r}, but no such module exists."
+                f"{nearest(module, known)}"
+            )
+        if node.source.strip():
+            raise SyncError(
+                f"{where} includes {module!r}, and the cell also has text. Remove one of them."
+            )
+        if one := node.metadata.get("cell", ""):
+            refuse_no_cell(root, module, where, one)
+        derived += include(root, node, where, variant, derived)
+        if not is_only_text(node):
+            refuse_missing(root, module, where, present, defined)
     refuse_clashes(derived, file)
     return derived
+
+
+def include(
+    root: Path, node: Any, where: str, variant: str, derived: Sequence[Cell]
+) -> list[Cell]:
+    """The cells that an include stands for; they come after those of ``derived``."""
+    module, one, typed = node.metadata["include"], node.metadata.get("cell"), typed_names(node)
+    one = one or ""
+    refuse_untypeable(root, module, where, one, typed)
+    cells = list(module_cells(root, module, one))
+    if variable := node.metadata.get("string"):
+        return [as_string(cells, variable)]
+    if node.metadata.get("shown") == "text":
+        code = [cell for cell in cells if cell.kind == "code"]
+        return [as_text(cell, f"{cell.file}, {one or f'cell {cell.index}'}") for cell in code]
+    texts = ("text", "string")
+    twice = {(cell.file, cell.index) for cell in derived if cell.role not in texts}
+    added: list[Cell] = []
+    for cell in cells:
+        if (cell.file, cell.index) in twice:
+            raise SyncError(
+                f"{where} includes {module!r}, and so does another cell. Remove one of them."
+            )
+        code = [earlier for earlier in (*derived, *added) if earlier.kind == "code"]
+        if cell.text == FUTURE and any(FUTURE in earlier.text for earlier in code):
+            continue  # the notebook's process remembers it for later cells
+        if node.metadata.get("collapsed") and cell.kind == "code":
+            added.append(collapse(cell, f"{cell.file}, cell {cell.index}", "collapsed"))
+        else:
+            added += vary(cell, variant, typed)
+    return added
 
 
 def compose(root: Path) -> dict[str, list[Cell]]:
@@ -620,8 +768,9 @@ def dump(notebook: dict[str, Any]) -> str:
 
 
 def as_notebook(name: str, cells: list[Cell]) -> dict[str, Any]:
-    # The demos in a blank fail until the learner has typed what they call.
-    allowed = {"execution": {"allow_errors": True}} if name.endswith("_blank.ipynb") else {}
+    # The demos in a variant fail until the learner has typed what they call.
+    is_variant = name.endswith(tuple(f"_{variant}.ipynb" for variant in VARIANTS))
+    allowed = {"execution": {"allow_errors": True}} if is_variant else {}
     content = {"cells": [c.as_json() for c in cells], "metadata": {**KERNEL, **allowed}}
     return content | {"nbformat": 4, "nbformat_minor": 5}
 
@@ -755,6 +904,7 @@ def edited_text(root: Path, path: Path, number: int, node: dict[str, Any], cell:
     reasons = [
         (cell.role == "blank", "is a blank, and a blank never overwrites its module"),
         (cell.role == "drill", "belongs to a drill, and push never overwrites a drill"),
+        (cell.role in ("text", "string"), "has code as text, and push carries code only"),
         (node["cell_type"] != cell.kind, "changed its type"),
         (built != digest(cell.kind, cell.text), "was edited, but its source changed as well"),
         (placeholder_lost, "lost a text that its source writes as {{...}}"),

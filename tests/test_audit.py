@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import runpy
+import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rehearsal.engine.programs import run as run_program
+from rehearsal.evidence import audit as audit_module
 from rehearsal.evidence.audit import AuditReport, audit_run, read_jsonl
+from trainer_core import live
 from trainer_core.order import EpochOrder
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +46,7 @@ class Run(NamedTuple):
     total_steps: int
     ledger: list[Line]
     logs: list[Line]
+    is_live: bool = False  # live.py's: its own order, no logs, no config.json
 
 
 def share_of(run: Run, step: int, rank: int, world_size: int) -> tuple[int, list[int]]:
@@ -48,13 +54,22 @@ def share_of(run: Run, step: int, rank: int, world_size: int) -> tuple[int, list
     n, batch = run.num_samples, run.global_batch
     epoch, at = divmod(step - 1, -(-n // batch))
     order = EpochOrder(n, seed=run.seed, epoch=epoch).samples(0, n).tolist()
+    if run.is_live:
+        order = live.epoch_order(n, run.seed, epoch).tolist()
     slots = range(at * batch + rank, min((at + 1) * batch, n), world_size)
     return epoch, [order[slot] for slot in slots]
 
 
-def script_run(n: int, batch: int, epochs: int, attempts: list[Attempt], seed: int = 7) -> Run:
+def script_run(
+    n: int,
+    batch: int,
+    epochs: int,
+    attempts: list[Attempt],
+    seed: int = 7,
+    is_live: bool = False,
+) -> Run:
     """What a correct trainer records over ``attempts``, at half a second per step."""
-    run = Run(n, batch, seed, epochs * -(-n // batch), [], [])
+    run = Run(n, batch, seed, epochs * -(-n // batch), [], [], is_live)
     saved, now = 0, 1000.0
     for number, attempt in enumerate(attempts):
         base = {"attempt": number, "rank": 0, "local_rank": 0, "run_id": "r"}
@@ -92,6 +107,8 @@ def script_run(n: int, batch: int, epochs: int, attempts: list[Attempt], seed: i
 
 def write_run(run: Run, folder: Path, *, cut: Line | None = None) -> Path:
     """Write the run folder; the line ``cut`` is truncated halfway, as by a kill."""
+    if run.is_live:
+        return write_live_run(run, folder, cut)
     for part in ("ledger", "logs"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     identity = {
@@ -113,16 +130,55 @@ def write_run(run: Run, folder: Path, *, cut: Line | None = None) -> Path:
     return folder
 
 
+def write_live_run(run: Run, folder: Path, cut: Line | None) -> Path:
+    """The same as live.py leaves it: starts and steps in the ledger, and its checkpoints."""
+    (folder / "ledger").mkdir(parents=True, exist_ok=True)
+    settings = {
+        "dataset_size": run.num_samples,
+        "global_batch_size": run.global_batch,
+        "seed": run.seed,
+        "max_epochs": run.total_steps // -(-run.num_samples // run.global_batch),
+    }
+    starts = [event for event in run.logs if event["event"] == "run_start"]
+    for start in starts:
+        lines = [line for line in run.ledger if line["attempt"] == start["attempt"]]
+        ranks = {line["rank"] for line in lines} or {0}
+        for rank in sorted(ranks):
+            records = [{**settings, **start, "rank": rank}]
+            for line in lines:
+                if line["rank"] == rank:
+                    step_s = line.get("step_s", 0.0)
+                    phases = {"forward": 0.75 * step_s, "optimizer": 0.25 * step_s}
+                    records.append({**line, "phases": phases})
+            with open(folder / "ledger" / f"rank-{rank}.jsonl", "a") as file:
+                for record in records:
+                    text = json.dumps(record)
+                    is_cut = cut is not None and cut.items() <= record.items()
+                    file.write((text[: len(text) // 2] if is_cut else text) + "\n")
+    for event in run.logs:
+        if event["event"] == "checkpoint_saved":
+            write_live_checkpoint(folder, event["step"])
+    return folder
+
+
+def write_live_checkpoint(folder: Path, step: int) -> Path:
+    path = folder / "checkpoints" / f"step-{step:012}"
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "state.pt").write_bytes(b"%d" % step)
+    manifest = {"step": step, "sha256": hashlib.sha256(b"%d" % step).hexdigest()}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
 def audit(run: Run, *, cut: Line | None = None) -> AuditReport:
     with tempfile.TemporaryDirectory() as folder:
         return audit_run(write_run(run, Path(folder), cut=cut))
 
 
-def killed_run() -> Run:
+def killed_run(is_live: bool = False) -> Run:
     """50 samples in batches of 8, 3 epochs; killed at step 12, resumed at 10 with 3 ranks."""
-    return script_run(
-        50, 8, 3, [Attempt(2, 12, saved=10), Attempt(3, 21, saved=21, end="run_end")]
-    )
+    attempts = [Attempt(2, 12, saved=10), Attempt(3, 21, saved=21, end="run_end")]
+    return script_run(50, 8, 3, attempts, is_live=is_live)
 
 
 def find(run: Run, *, step: int, rank: int, attempt: int) -> Line:
@@ -147,7 +203,8 @@ def correct_runs(draw: st.DrawFn) -> Run:
             break
     if saved < total and (draw(st.booleans()) or not attempts):
         attempts.append(Attempt(draw(st.integers(1, 4)), total, total, "run_end"))
-    return script_run(n, batch, epochs, attempts, seed=draw(st.integers(0, 5)))
+    seed, is_live = draw(st.integers(0, 5)), draw(st.booleans())
+    return script_run(n, batch, epochs, attempts, seed, is_live)
 
 
 def surviving(run: Run) -> list[Line]:
@@ -257,12 +314,13 @@ MUTATIONS: list[tuple[Callable[[Run, Line], None], str, dict[str, int]]] = [
 
 @pytest.mark.parametrize(("mutate", "finding", "counts"), MUTATIONS)
 @settings(max_examples=25, deadline=None)
-@given(data=st.data())
+@given(data=st.data(), is_live=st.booleans())
 def test_one_change_to_the_ledger_is_refuted_with_its_own_finding(
     mutate: Callable[[Run, Line], None],
     finding: str,
     counts: dict[str, int],
     data: st.DataObject,
+    is_live: bool,
 ) -> None:
     """A proof that misses one lost or repeated sample is worth nothing."""
     cuts = st.lists(st.tuples(st.integers(1, 15), st.integers(2, 4)), max_size=2)
@@ -272,7 +330,7 @@ def test_one_change_to_the_ledger_is_refuted_with_its_own_finding(
         attempts.append(Attempt(world_size, min(saved + length, 35), min(saved, 30)))
     attempts.append(Attempt(data.draw(st.integers(2, 4)), 36, 36, "run_end"))
     # 90 samples in batches of 8: 12 steps per epoch, the last with 2 samples.
-    run = script_run(90, 8, 3, attempts)
+    run = script_run(90, 8, 3, attempts, is_live=is_live)
     lines = [x for x in surviving(run) if len(x["samples"]) > 1]
     line = data.draw(st.sampled_from(lines))
     words = {
@@ -397,6 +455,98 @@ def test_work_after_the_last_attempts_end_does_not_count() -> None:
     attempts = [Attempt(2, 20, saved=5), Attempt(2, 9, saved=9)]
     report = audit(script_run(50, 8, 3, attempts))
     assert (report.status, report.steps, report.replayed_steps) == ("proved", 9, 4)
+
+
+# --- runs of live.py ------------------------------------------------------------------------
+
+
+def live_folder(run: Run, folder: Path, change: Callable[[Line], None]) -> AuditReport:
+    """Audit a run after a change to each of its starts."""
+    write_run(run, folder)
+    for path in (folder / "ledger").iterdir():
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            if line.get("event") == "run_start":
+                change(line)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return audit_run(folder)
+
+
+def test_a_live_run_is_proved_over_kills_and_world_sizes(tmp_path: Path) -> None:
+    """It has no config.json and no logs; its ledger says what they would."""
+    report = live_folder(killed_run(is_live=True), tmp_path, lambda start: None)
+    assert (report.status, report.notes, report.attempts) == ("proved", [], 2)
+    assert (report.epochs, report.total_steps, report.replayed_steps) == (3, 21, 2)
+    # From the start of attempt 0 to its last line, and the same for attempt 1.
+    assert (report.useful_s, report.wall_s) == (10.5, 13.5)
+
+
+def test_a_seed_that_changed_between_two_starts_refutes_a_live_run(tmp_path: Path) -> None:
+    """live.py doesn't notice: after the restart, some samples come twice and others never."""
+
+    def change(start: Line) -> None:
+        start["seed"] = start["seed"] + start["attempt"]
+
+    report = live_folder(killed_run(is_live=True), tmp_path, change)
+    assert report.status == "refuted"
+    assert report.wrong_lines
+
+
+def test_a_live_run_that_restored_less_than_it_claims_is_refuted(tmp_path: Path) -> None:
+    """Its first steps would be missing from the weights."""
+
+    def change(start: Line) -> None:
+        start["step"] = min(start["step"], 7)
+
+    report = live_folder(killed_run(is_live=True), tmp_path, change)
+    assert (report.status, report.holes) == ("refuted", 1)
+    assert "attempt 1 restored step 7, but its first step was 11" in report.findings[0]
+
+
+def test_a_live_checkpoint_vouches_for_its_steps(tmp_path: Path) -> None:
+    """If every rank lost its last lines, only the checkpoint still shows those steps."""
+    run = killed_run(is_live=True)
+    run.ledger[:] = [line for line in run.ledger if line["step"] != run.total_steps]
+    report = audit(run)
+    assert (report.status, report.steps, report.misses) == ("refuted", 21, 2)
+
+
+@pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
+def test_a_damaged_live_checkpoint_vouches_for_nothing(tmp_path: Path, name: str) -> None:
+    """An attempt that fell back to an older one is still on its way to that step."""
+    run = script_run(50, 8, 3, [Attempt(2, 12, saved=10)], is_live=True)
+    write_run(run, tmp_path)
+    write_live_checkpoint(tmp_path, 14).joinpath(name).write_text("damaged")
+    report = audit_run(tmp_path)
+    assert (report.status, report.steps) == ("proved", 12)
+
+
+@pytest.mark.parametrize("name", ["dataset_size", "seed", "global_batch_size", "max_epochs"])
+def test_a_live_run_without_its_plan_is_no_evidence(tmp_path: Path, name: str) -> None:
+    """Guessed from the lines, the plan would fit whatever was trained."""
+    report = live_folder(killed_run(is_live=True), tmp_path, lambda start: start.pop(name))
+    assert (report.status, name in report.verdict) == ("no_evidence", True)
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_a_run_that_saves_while_it_is_audited_is_not_refuted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_live: bool
+) -> None:
+    """Its log would know of a step that the ledger, read before, doesn't have yet."""
+    early = script_run(50, 8, 3, [Attempt(2, 10, saved=10)], is_live=is_live)
+    late = script_run(50, 8, 3, [Attempt(2, 12, saved=12)], is_live=is_live)
+    write_run(early, tmp_path / "run")
+
+    def reading(original: Callable[[Path], Any], run_dir: Path) -> Any:
+        found = original(run_dir)
+        shutil.rmtree(run_dir)
+        write_run(late, run_dir)  # the run went on
+        return found
+
+    for name in ("read_ledger", "read_logs"):
+        original = getattr(audit_module, name)
+        monkeypatch.setattr(audit_module, name, partial(reading, original))
+    assert audit_run(tmp_path / "run").status == "proved"
 
 
 # --- what the report says -------------------------------------------------------------------

@@ -110,6 +110,10 @@ class TestOneRankFails:
         """A gradient over two datasets is the gradient of neither."""
         results = start(small(tmp_path), 2, partial(give_other_data, 1))
         assert codes_of(results) == [2, 2]
+        # They name what differs, and leave out the ten facts that don't.
+        for result in results:
+            assert result.failure.message.count("'dataset_fingerprint': ") == 2
+            assert "num_samples" not in result.failure.message
         assert not tmp_path.joinpath("logs").exists()
 
     def test_a_second_job_in_the_folder_is_refused(self, tmp_path: Path) -> None:

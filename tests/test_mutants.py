@@ -32,7 +32,7 @@ def test_a_mutant_is_a_program_with_one_edit(name: str) -> None:
     """An edit that no longer applies, or does not compile, would prove nothing."""
     mutant = MUTANTS[name]
     compile(mutant.edited(ROOT), mutant.file, "exec")
-    assert all((ROOT / test).is_file() for test in mutant.tests)
+    assert all((ROOT / test.partition("::")[0]).is_file() for test in mutant.tests)
 
 
 @pytest.mark.ranks

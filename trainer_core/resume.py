@@ -146,12 +146,20 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
     shared = gather_objects(start and asdict(start))[0]
     agreed = Start(**{**shared, "cfg": TrainConfig(**shared["cfg"])})
     with errors_on_all_ranks():
-        seen = observed_state(agreed.cfg.run_dir)
-    mine = {"start_id, steps": seen, "total_steps": schedule.total_steps, **identity}
+        start_id, *steps = observed_state(agreed.cfg.run_dir)
+    mine = {
+        "start_id": start_id,
+        "checkpoints": steps,
+        "total_steps": schedule.total_steps,
+        **identity,
+    }
     for rank, theirs in enumerate(gather_objects(mine)):
         if theirs != mine:
+            names = [name for name in mine | theirs if mine.get(name) != theirs.get(name)]
+            here = {name: mine.get(name) for name in names}
+            there = {name: theirs.get(name) for name in names}
             raise UserError(
-                f"{agreed.cfg.run_dir}: this rank sees {mine}, rank {rank} sees {theirs}. With "
+                f"{agreed.cfg.run_dir}: this rank sees {here}, rank {rank} sees {there}. With "
                 "different checkpoints or data, ranks train different weights. Put --run-dir "
                 "and the data on a disk that all nodes share, and give all the same flags."
             )

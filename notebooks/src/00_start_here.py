@@ -63,13 +63,20 @@ checks += [
 for name, found, ok, remedy in checks:
     print(f"{'ok' if ok else 'MISSING':8} {name:12} {found!s:26} {'' if ok else remedy}")
 if "google.colab" in sys.modules:
-    print("This is Colab: the walkthrough needs no setup here. Open it with its badge.")
+    print("This is Colab: 01_live and the walkthrough need no setup here. Use their badges.")
 
 # %% [markdown]
 # ## The map
 #
-# The trainer is eight modules. The walkthrough presents the same code cell by cell, and tells
-# you what to say about each. Read them in this order.
+# There are two trainers, with the same eight cells.
+#
+# - **The live trainer** is what you type in an interview: one file with 200 lines of
+#   code, [live.py](../trainer_core/live.py). It survives a kill, and it says what it leaves out. Start
+#   with [01_live](01_live.ipynb).
+# - **The hardened trainer** is its sequel: what you study, run, break and defend. Its cells are
+#   eight modules, each with supporting modules. The walkthrough presents them one by one.
+#
+# Both notebooks tell you what to say about each cell. The hardened modules, in reading order:
 #
 # | | module | the question it answers |
 # |---|---|---|
@@ -87,10 +94,11 @@ if "google.colab" in sys.modules:
 #
 # | notebook | what it's for |
 # |---|---|
-# | [01_walkthrough](01_walkthrough.ipynb) | all eight cells: explained, run, killed, resumed and audited |
-# | [01_walkthrough_hidden](01_walkthrough_hidden.ipynb) | you type the function bodies; each answer is in a collapsed cell below |
-# | [01_walkthrough_blank](01_walkthrough_blank.ipynb) | you type the function bodies; no answers |
-# | [02_rehearse](02_rehearse.ipynb) | the same eight cells, timed and graded on real ranks |
+# | [01_live](01_live.ipynb) | the live trainer: typed in 45 minutes, run, killed, resumed and audited |
+# | [01_live_hidden](01_live_hidden.ipynb) | you type the function bodies; a check after each cell, each answer folded below it |
+# | [01_live_blank](01_live_blank.ipynb) | you type the function bodies against the clock; a check after each cell, no answers |
+# | [01_walkthrough](01_walkthrough.ipynb) | the hardened trainer: all eight cells explained, run, killed, resumed and audited |
+# | [02_rehearse](02_rehearse.ipynb) | the eight hardened cells, timed and graded on real ranks |
 # | [drills](drills) | one notebook per drill |
 
 # %% [markdown]
@@ -98,15 +106,18 @@ if "google.colab" in sys.modules:
 #
 # **If you have 15 minutes.** Open a terminal in the repository and run `make train`. Two
 # ranks train on scans of handwritten digits, one gets killed, the job resumes, and the audit
-# reports whether every sample was trained exactly once. Then read section 2 of the
-# [walkthrough](01_walkthrough.ipynb): everything else follows from it.
+# reports whether every sample was trained exactly once. Then read section 2 of
+# [01_live](01_live.ipynb): everything else follows from it.
 #
-# **If you have an evening.** Work through the [walkthrough](01_walkthrough.ipynb) from top
-# to bottom and run every cell. On later evenings, type it one cell at a time, first in the
-# [hidden](01_walkthrough_hidden.ipynb) version and then in the
-# [blank](01_walkthrough_blank.ipynb) one. Don't try to type it all in one sitting: if you
-# explain while you type, the cells add up to {{typing}}. The walkthrough lists the time for
-# each cell.
+# **If you have an evening.** Work through [01_live](01_live.ipynb) from top to bottom and run
+# every cell. Then type it in the [hidden](01_live_hidden.ipynb) version. The next evening, type
+# it in the [blank](01_live_blank.ipynb) one and explain as you go: its function bodies take
+# {{typing live}} that way.
+#
+# **If you have a week.** Go on to the [walkthrough](01_walkthrough.ipynb). Read it and run every
+# cell, and then type one cell at a time in [02_rehearse](02_rehearse.ipynb). Don't try to type
+# it all in one sitting: if you explain while you type, the cells add up to {{typing}}. The
+# walkthrough lists the time for each cell.
 #
 # **If you have a GPU node.** The same trainer runs under torchrun, and uses NCCL on CUDA.
 # Install a torch build that matches the node's CUDA, then run `make gpu`, which checks what

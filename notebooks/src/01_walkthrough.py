@@ -1,5 +1,3 @@
-# variants: blank, hidden
-
 # %% [markdown]
 # # The walkthrough: a trainer that survives a kill
 #
@@ -14,10 +12,11 @@
 # epoch). The position in that order is one integer: the number of optimizer steps
 # completed. Resuming, changing the number of ranks and auditing both all follow from this.
 #
-# **What it's for.** This is the hardened trainer: the one you study, run, break and defend.
-# Nobody types all of it in a 45-minute interview. If you explain while you type, you manage
-# about 120 characters a minute. At that pace, the function bodies in the second column add
-# up to {{typing}}, so type one cell at a time.
+# **What it's for.** This is the sequel to [the live trainer](01_live.ipynb), which you type in
+# 45 minutes; start there. Here the same eight cells are hardened: this is the trainer that you
+# study, run, break and defend. Nobody types all of it in an interview. If you explain while you
+# type, you manage about 120 characters a minute. At that pace, the function bodies in the
+# second column add up to {{typing}}, so practice one cell at a time.
 #
 # | cell | you type | time | you only explain |
 # |---|---|---|---|
@@ -32,10 +31,8 @@
 #
 # The character counts leave out comments, docstrings and whitespace.
 #
-# **How to use it.** First read it and run it from top to bottom; that takes an evening.
-# Then open `01_walkthrough_hidden.ipynb`: the bodies you type are empty, and each answer is
-# in a collapsed cell below. Finish with `01_walkthrough_blank.ipynb`, which has no answers.
-# Both include the code that you only explain.
+# **How to use it.** Read it and run it from top to bottom; that takes an evening. To type a
+# cell, take its drill in [02_rehearse](02_rehearse.ipynb), which checks your code on real ranks.
 #
 # The text above each cell gives you lines to say: why you chose this, what it costs, and
 # which metric would tell you it was wrong. Practice that last one most.
@@ -59,6 +56,7 @@
 
 # %%
 # %matplotlib inline
+import errno
 import importlib.util
 import json
 import math
@@ -102,8 +100,91 @@ torch.set_num_threads(1)  # the runs below use up to three processes, often on t
 print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores")
 
 # %% [markdown]
+# ## From live to hardened
+#
+# You typed the live trainer in `01_live`: 200 lines that survive a kill. This notebook is the
+# sequel. Each of the eight sections below opens with a fault that the live trainer doesn't
+# survive, or survives without telling anyone. We run it, watch what breaks, and then build the
+# part that handles it. Near the end, the same faults hit the hardened trainer.
+#
+# The faults are small patches that run inside a rank: a full disk, a slow one, a rank that gets
+# stuck. On purpose, most of them break torch or the operating system rather than our code, so
+# the same patch works on both trainers.
+#
+# *Collapsed: how a setting is declared and checked; `LocalRanks`, a stand-in for torchrun that
+# starts gloo ranks as processes on this machine; and the text of the live trainer.*
+
+# %% include="settings" collapsed=true
+
+# %% include="local_launcher" collapsed=true
+
+# %% include="live" string="LIVE"
+
+# %%
+faulty = Path(tempfile.mkdtemp(prefix="faulty-"))
+
+
+def live_trainer():
+    """What live.py defines, apart from this notebook's definitions of the same names."""
+    live = {"__name__": "live"}
+    exec(compile(LIVE, "live.py", "exec", dont_inherit=True), live)
+    return live
+
+
+def run_live(settings, fault, world):
+    """In a rank: run the live trainer with a fault."""
+    os.chdir(world)
+    live = live_trainer()
+    fault(live)
+    return live["run"](live["TrainConfig"](**settings))
+
+
+def no_fault(trainer):
+    pass
+
+
+def live_ranks(world_size, run_dir, fault=no_fault, **settings):
+    """Start the live trainer on a small plan."""
+    plan = {"dataset_size": 200, "max_epochs": 1, "device": "cpu", **settings}
+    return LocalRanks(partial(run_live, {"run_dir": run_dir, **plan}, fault, faulty), world_size)
+
+
+def last_line(result):
+    """How a rank ended, in a line."""
+    if result.exitcode == 0:
+        return f"exit code 0, weights {result.value['weights_sha256'][:8]}"
+    error = (result.traceback.splitlines() or ["no traceback"])[-1]
+    error = re.sub(r"\[/\S+\] ", "", error)  # no path of gloo's source
+    return f"exit code {result.exitcode}, {error.partition('. ')[0]}"
+
+
+def live_lines(run_dir, rank=0):
+    """A rank's ledger, one dict per step."""
+    path = faulty / run_dir / "ledger" / f"rank-{rank}.jsonl"
+    return [line for line in map(json.loads, path.open()) if "samples" in line]
+
+# %% [markdown]
 # ## 1. Config
 #
+# **The fault that forces it: somebody restarts the job with another seed.** The live trainer
+# trains an epoch, and then starts again with seed 18 and one more epoch.
+
+# %%
+live_ranks(1, "new_seed", seed=17).wait(60)
+restarted = live_ranks(1, "new_seed", seed=18, max_epochs=2).wait(60)
+print(last_line(restarted[0]))
+print("seeds in the ledger:", [
+    json.loads(line)["seed"] for line in (faulty / "new_seed/ledger/rank-0.jsonl").open()
+    if "run_start" in line
+])
+assert restarted[0].exitcode == 0  # nobody noticed
+
+# %% [markdown]
+# It says "done". Half of the run saw one order and one dataset, the other half another, and
+# only an audit would find out. So the hardened config says of every field what a restart may do
+# with it, and each checkpoint carries the answer.
+
+# %% [markdown]
 # **What it's for.** One place for everything that affects training, validated before
 # anything starts. Each field says what a resume may do with it. Changing an *identity* field
 # makes the resume fail. Changing a *training* field takes effect and is logged. An
@@ -129,9 +210,7 @@ print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_c
 # into the batch formula, but the loop ignores it. And on resume, it silently overwrites the
 # configured learning rate with the saved one.
 #
-# *Collapsed: how a single setting is declared and validated.*
-
-# %% include="settings" collapsed=true
+# How a single setting is declared and checked is in the collapsed cells above.
 
 # %% include="config" typed="TrainConfig"
 
@@ -158,6 +237,32 @@ except UserError as error:
 # %% [markdown]
 # ## 2. Dataset and sampler
 #
+# **The fault that forces it: storage that's slower than the model.** Each batch takes 5 ms to
+# read. The live trainer reads in the same thread that trains, so every step waits.
+
+# %%
+def slow_storage(trainer):
+    read = trainer["ToyClassificationDataset"].__getitem__
+
+    def slow_read(self, samples):
+        time.sleep(0.005)
+        return read(self, samples)
+
+    trainer["ToyClassificationDataset"].__getitem__ = slow_read
+
+
+live_ranks(1, "slow_storage", slow_storage, max_epochs=3).wait(60)
+steps = [line["phases"] for line in live_lines("slow_storage")[5:]]
+waiting = np.median([step["data_wait"] / sum(step.values()) for step in steps])
+print(f"a median step spends {waiting:.0%} of its time waiting for data")
+assert all(step["data_wait"] >= 0.005 for step in steps)
+
+# %% [markdown]
+# Loader workers read ahead, and reading ahead is exactly what breaks a position that counts
+# fetched samples. The live trainer also shuffles the epoch in memory: 8 bytes per sample on
+# every rank, at every start. The hardened version computes the order instead.
+
+# %% [markdown]
 # **What it's for.** Which samples does a rank train on in a given step? One integer answers
 # that, at any world size. Bugs here go unnoticed: a loss curve over the wrong samples looks
 # perfectly healthy.
@@ -278,6 +383,40 @@ assert not torch.equal(before, torch.get_rng_state())
 # %% [markdown]
 # ## 3. Model and optimizer
 #
+# **The fault that forces it: a GPU without bf16.** The live trainer's autocast is always bf16.
+# Older GPUs have only fp16, whose smallest number is 6e-8. Here is the live network's gradient
+# in both, compared with float32, at three global batch sizes S. Each sample's loss is divided
+# by S, so a large S makes small gradients.
+
+# %%
+def gradient_error(dtype, S, scale=1):
+    """Relative error of the gradient of 32 samples of S, next to float32."""
+    live = live_trainer()
+    torch.manual_seed(17)
+    net = live["TinyNet"](live["TrainConfig"](dropout=0, device="cpu"))
+    inputs, labels = torch.randn(32, 8), torch.arange(32) % 4
+    gradients = []
+    for enabled in (False, True):
+        net.zero_grad()
+        with torch.autocast("cpu", dtype, enabled=enabled):
+            logits = net(inputs)
+        loss = nn.functional.cross_entropy(logits.float(), labels, reduction="sum") / S
+        (scale * loss).backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in net.parameters()]) / scale)
+    exact, rounded = gradients
+    return ((rounded - exact).norm() / exact.norm()).item()
+
+
+for S in (32, 10**6, 10**8):
+    errors = [gradient_error(dtype, S) for dtype in (torch.bfloat16, torch.float16)]
+    print(f"S = {S:>11,}: relative error in bf16 {errors[0]:.0e}, in fp16 {errors[1]:.0e}")
+assert errors[0] < 0.05 < errors[1]
+
+# %% [markdown]
+# At a large S, fp16 loses the gradient and bf16 doesn't. So the hardened version has a scaler,
+# for fp16 only, and the scaler is one more piece of state to save.
+
+# %% [markdown]
 # **What it's for.** It builds what must exist before the first step: the network, the
 # optimizer with its two parameter groups, a loss scaler for fp16 only, and the learning rate
 # as a function of the step.
@@ -343,6 +482,28 @@ assert small.half() == 0 != small.bfloat16()
 # %% [markdown]
 # ## 4. Ranks and devices
 #
+# **The fault that forces it: a rank that sees another folder.** Two nodes, the same path, but
+# the disk isn't shared: under it, rank 1 finds a checkpoint of another run. Rank 0 decides and
+# broadcasts the path, and the path exists on both.
+
+# %%
+def other_disk(trainer):
+    if os.environ["RANK"] == "1":
+        os.chdir("node_1")
+
+
+(faulty / "node_1").mkdir()
+live_ranks(1, "shared", seed=1).wait(60)
+live_ranks(1, "node_1/shared", seed=2).wait(60)
+for rank, result in enumerate(live_ranks(2, "shared", other_disk, seed=1, max_epochs=2).wait(60)):
+    print(f"rank {rank}:", last_line(result))
+    assert result.exitcode == 0
+
+# %% [markdown]
+# Both ranks say they're done, and their weights differ. DDP gave rank 1 the right weights when
+# it wrapped the model, but the optimizer's moments came from the other run. So the hardened
+# ranks compare what they see before anyone loads anything.
+# %% [markdown]
 # **What it's for.** A rank learns who it is from its environment, selects its device and
 # joins the group, in that order. Wherever something can fail on just one rank, all ranks
 # agree on the outcome before any of them acts.
@@ -375,14 +536,11 @@ assert small.half() == 0 != small.bfloat16()
 # everything on every rank, so all ranks draw the same dropout masks. And it lets each rank
 # look for the latest checkpoint, and raises only on the rank whose file is missing.
 #
-# *Collapsed: the store where the ranks of one attempt meet; a rank's random streams; and
-# `LocalRanks`, a stand-in for torchrun that starts gloo ranks as processes on this machine.*
+# *Collapsed: the store where the ranks of one attempt meet, and a rank's random streams.*
 
 # %% include="rendezvous" collapsed=true
 
 # %% include="rng" collapsed=true
-
-# %% include="local_launcher" collapsed=true
 
 # %% include="collectives"
 
@@ -457,6 +615,32 @@ assert draws("rank", 0, 0) != draws("rank", 1, 0)
 # %% [markdown]
 # ## 5. The training step
 #
+# **The fault that forces it: one sample is NaN.** `clip_grad_norm_` raises on all ranks before
+# the optimizer steps, so the weights are safe. Then torchrun restarts the job, and it meets the
+# same sample again.
+
+# %%
+def one_nan(trainer):
+    original = trainer["ToyClassificationDataset"].__init__
+
+    def poisoned(self, cfg):
+        original(self, cfg)
+        self.inputs[7] = float("nan")
+
+    trainer["ToyClassificationDataset"].__init__ = poisoned
+
+
+for attempt in range(3):
+    result = live_ranks(1, "nan", one_nan, checkpoint_every_steps=1).wait(60)[0]
+    print(f"attempt {attempt}: stopped after step {len(live_lines('nan'))},", last_line(result))
+    assert result.exitcode == 1
+
+# %% [markdown]
+# It fails forever, and doesn't say in which step or on which samples: the failing step never
+# got its line in the ledger. The hardened step makes the decision on the device, names the step,
+# and can skip the update.
+
+# %% [markdown]
 # **What it's for.** One optimizer step: accumulate over micro-batches, synchronize once,
 # clip, step. The key question: which samples is the gradient averaged over?
 #
@@ -602,6 +786,39 @@ except UserError as error:
 # %% [markdown]
 # ## 6. Checkpoint
 #
+# **Two faults that force it: a slow disk and a full one.** First, saving takes 0.2 seconds.
+
+# %%
+def slow_disk(trainer):
+    save = torch.save
+
+    def slow(*content, **options):
+        time.sleep(0.2)
+        save(*content, **options)
+
+    torch.save = slow
+
+
+def full_disk(trainer):
+    def no_space(*content, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    torch.save = no_space
+
+
+live_ranks(1, "slow_disk", slow_disk, checkpoint_every_steps=3).wait(60)
+took = [1e3 * sum(line["phases"].values()) for line in live_lines("slow_disk")]
+print("ms from one ledger line to the next:", [round(ms) for ms in took])
+for rank, result in enumerate(live_ranks(2, "full_disk", full_disk, checkpoint_every_steps=3).wait(60)):
+    print(f"rank {rank}:", last_line(result))
+    assert result.exitcode == 1
+assert max(took) > 200
+
+# %% [markdown]
+# The step after each save pays for the save. And on the full disk, only rank 0 knows why the
+# job died; rank 1's log blames the network. On a big job you read rank 1's log first.
+
+# %% [markdown]
 # **What it's for.** A restart finds one intact checkpoint, and all ranks load the same one.
 # How often you save decides how much work you lose. Whether the checkpoint is intact decides
 # whether the run is correct.
@@ -724,6 +941,35 @@ assert not torch.equal(copied["layers.0.weight"], net.layers[0].weight)
 # %% [markdown]
 # ## 7. Metrics
 #
+# **The fault that forces it: one slow rank.** Rank 1 needs 5 ms longer for its forward pass.
+
+# %%
+def slow_rank(trainer):
+    if os.environ["RANK"] == "1":
+        forward = nn.GELU.forward
+
+        def slow(self, inputs):
+            time.sleep(0.005)
+            return forward(self, inputs)
+
+        nn.GELU.forward = slow
+
+
+live_ranks(2, "slow_rank", slow_rank, micro_batch_size=16).wait(60)
+for rank in (0, 1):
+    lines = live_lines("slow_rank", rank)[2:]
+    medians = {
+        phase: round(1e3 * float(np.median([line["phases"][phase] for line in lines])), 1)
+        for phase in ("data_wait", "forward", "backward", "optimizer")
+    }
+    print(f"rank {rank}, median ms:", medians)
+
+# %% [markdown]
+# Rank 0 reports a slow backward pass. It isn't slow: it's waiting for rank 1. The live trainer
+# can't tell the two apart, so the hardened one measures where the local gradients end and the
+# exposed sync begins.
+
+# %% [markdown]
 # **What it's for.** It tells you which phase of the step is slow, and what each rank did last.
 #
 # **What to say**
@@ -805,6 +1051,47 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # %% [markdown]
 # ## 8. Launch and resume
 #
+# **Two faults that force it: a preempted node, and a rank that's stuck.** First, the scheduler
+# sends SIGTERM and gives us some seconds of grace.
+
+# %%
+def stuck_rank(trainer):
+    if os.environ["RANK"] == "1":
+        step, calls = torch.optim.AdamW.step, []
+
+        def stuck(self, *arguments):
+            calls.append(1)
+            if len(calls) == 3:
+                time.sleep(3600)
+            return step(self, *arguments)
+
+        torch.optim.AdamW.step = stuck
+
+
+def lines_of(path):
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+job = live_ranks(1, "preempted", dataset_size=20_000)
+while lines_of(faulty / "preempted/ledger/rank-0.jsonl") < 40:
+    time.sleep(0.005)
+job.processes[0].terminate()
+result = job.wait(60)[0]
+saved = sorted(path.name for path in (faulty / "preempted/checkpoints").iterdir())
+print("exit code", result.exitcode, "| trained:", len(live_lines("preempted")), "| saved:", saved)
+assert result.exitcode == -signal.SIGTERM
+
+try:
+    live_ranks(2, "stuck", stuck_rank).wait(3)
+except TimeoutError as error:
+    print("after 3 s:", error)
+
+# %% [markdown]
+# The steps since the last save are lost, although there was time to save. And when rank 1 is
+# stuck, rank 0 waits for it in silence, for gloo's default of 30 minutes. Nothing says who is
+# stuck, or where.
+
+# %% [markdown]
 # **What it's for.** After a crash, the same command runs again. This cell decides what every
 # rank does then, and in which order.
 #
@@ -1081,6 +1368,159 @@ if found:  # some builds come without these headers
     assert nccl_timeout == timedelta(minutes=10)
 
 # %% [markdown]
+# ## The same faults again
+#
+# Here are the faults that opened the sections, one after the other, on the hardened trainer.
+
+# %%
+def run_hardened(cfg, fault, world):
+    """In a rank: run the hardened trainer with a fault."""
+    os.chdir(world)
+    fault(globals())
+    return run(cfg)
+
+
+def hardened_ranks(world_size, run_dir, fault=no_fault, **settings):
+    """Start the hardened trainer on the same small plan."""
+    same = {"dataset_size": 200, "pinned_global_batch_size": 32, "max_epochs": 1, "log_every": 1}
+    cfg = TrainConfig(run_dir=hardened / run_dir, device="cpu", **{**same, **settings})
+    return LocalRanks(partial(run_hardened, cfg, fault, faulty), world_size)
+
+
+def events(run_dir, name, rank=0):
+    """A rank's events of that name."""
+    path = faulty / hardened / run_dir / "logs" / f"rank-{rank}.jsonl"
+    return [event for event in map(json.loads, path.open()) if event["event"] == name]
+
+
+def median_phases(run_dir, rank, phases):
+    """Milliseconds, over the steps after the first two."""
+    logged = [event["phases"] for event in events(run_dir, "train_progress", rank)[2:]]
+    return {
+        phase: round(float(np.median([summary[phase]["p50"] for summary in logged])), 1)
+        for phase in phases
+    }
+
+
+def how_it_ended(result):
+    error = (result.traceback.splitlines() or ["no error"])[-1].partition(": ")[2]
+    return f"exit code {result.exitcode}: {error or result.value['status']}"
+
+
+hardened = Path("hardened")
+
+# %% [markdown]
+# **Another seed** is refused, with the way out.
+
+# %%
+hardened_ranks(1, "new_seed", seed=17).wait(60)
+result = hardened_ranks(1, "new_seed", seed=18, max_epochs=2).wait(60)[0]
+print(how_it_ended(result))
+assert result.exitcode == 2 and "seed is 17 there, 18 here" in result.traceback
+
+# %% [markdown]
+# **Slow storage**: loader workers read ahead, and the step waits for less of it. Two of them
+# on two busy cores won't hide all of it.
+
+# %%
+def slow_batches(trainer):
+    read = InMemoryDataset.batch
+
+    def slow_read(self, samples):
+        time.sleep(0.005)
+        return read(self, samples)
+
+    InMemoryDataset.batch = slow_read
+
+
+for workers in (0, 2 if sys.platform == "linux" else 0):  # loader workers need fork
+    name = f"slow_storage_{workers}"
+    reading = {"num_workers": workers, "micro_batch_size": 32, "max_epochs": 3}
+    hardened_ranks(1, name, slow_batches, **reading).wait(60)
+    print(workers, "workers, median ms:", median_phases(name, 0, ["data_wait", "forward"]))
+
+# %% [markdown]
+# **fp16** keeps its gradients once the scaler multiplies the loss. This is the case that lost
+# all of them:
+
+# %%
+error = gradient_error(torch.float16, 10**8, scale=2**16)
+print(f"S = 100,000,000, fp16 with a scale of 65,536: relative error {error:.0e}")
+assert error < 0.01
+
+# %% [markdown]
+# **Another folder on rank 1**: both ranks refuse before they load anything.
+
+# %%
+hardened_ranks(1, "shared", seed=1).wait(60)
+(faulty / "node_1" / hardened).mkdir()
+for rank, result in enumerate(hardened_ranks(2, "shared", other_disk, seed=1).wait(60)):
+    print(f"rank {rank},", how_it_ended(result))
+    assert result.exitcode == 2
+
+# %% [markdown]
+# **A NaN sample**: if it stops, it names the step. It can also skip the update and go past it.
+
+# %%
+def one_nan_row(trainer):
+    read = InMemoryDataset.batch
+
+    def poisoned(self, samples):
+        inputs, targets = read(self, samples)
+        inputs[torch.as_tensor(samples) == 7] = float("nan")
+        return inputs, targets
+
+    InMemoryDataset.batch = poisoned
+
+
+for choice, code in (("stop", 2), ("skip", 0)):
+    result = hardened_ranks(1, f"nan_{choice}", one_nan_row, on_nonfinite=choice).wait(60)[0]
+    print(f"{choice}, {how_it_ended(result)}")
+    assert result.exitcode == code
+
+# %% [markdown]
+# **A slow disk** costs the step only a copy in memory. **A full one** stops all ranks, and all
+# of them say why.
+
+# %%
+writing = {"checkpoint_every_steps": 3}
+hardened_ranks(1, "slow_disk", slow_disk, async_checkpoint=True, **writing).wait(60)
+path = faulty / hardened / "slow_disk/ledger/rank-0.jsonl"
+print("ms per step:", [round(1e3 * json.loads(line)["step_s"]) for line in path.open()])
+for rank, result in enumerate(hardened_ranks(2, "full_disk", full_disk, **writing).wait(60)):
+    print(f"rank {rank},", how_it_ended(result))
+    assert "No space left" in result.traceback
+
+# %% [markdown]
+# **A slow rank**: the other one reports its wait as `grad_sync`, and its own backward pass as
+# short as it is.
+
+# %%
+hardened_ranks(2, "slow_rank", slow_rank, max_epochs=2).wait(60)
+for rank in (0, 1):
+    shown = median_phases("slow_rank", rank, ["data_wait", "forward", "backward", "grad_sync"])
+    print(f"rank {rank}, median ms:", shown)
+
+# %% [markdown]
+# **A preempted node** saves and exits with 0. **A stuck rank** is named, and its stack is in
+# its log. The job ends, so whoever started it can start it again.
+
+# %%
+job = hardened_ranks(1, "preempted", dataset_size=20_000)
+while lines_of(faulty / hardened / "preempted/ledger/rank-0.jsonl") < 40:
+    time.sleep(0.005)
+job.processes[0].terminate()
+result = job.wait(60)[0]
+print(how_it_ended(result), "at step", result.value["step"])
+assert result.value["status"] == "preempted"
+
+results = hardened_ranks(2, "stuck", stuck_rank, hang_timeout_s=1.0).wait(60)
+(hang,) = events("stuck", "hang", 0) + events("stuck", "hang", 1)
+print("exit codes", [result.exitcode for result in results])
+print(f"rank {hang['ranks'][0]} {hang['reason']}")
+assert {result.exitcode for result in results} == {1}
+
+# %% [markdown]
 # ## The proof
 #
 # Matching weights are strong evidence, but if they differ, they don't tell you why. So the
@@ -1091,6 +1531,8 @@ if found:  # some builds come without these headers
 # *Collapsed: the audit, which only reads files, and the code for the pictures.*
 
 # %% include="rehearsal.evidence.audit" collapsed=true
+
+# %% include="rehearsal.evidence.live_records" collapsed=true
 
 # %% include="rehearsal.evidence.pictures" collapsed=true
 
@@ -1270,9 +1712,8 @@ assert sink.records[-1]["event"] == "run_end"
 #
 # ## What to practice next
 #
-# - Type `01_walkthrough_hidden.ipynb`, then `01_walkthrough_blank.ipynb`, one cell at a time,
-#   against the minutes printed above it. The demo cells below it tell you whether your code
-#   works.
+# - Type one cell at a time in [02_rehearse](02_rehearse.ipynb), against the clock. The check
+#   runs your code on real ranks and tells you what's wrong.
 # - Then break one thing in this notebook, and before you run it, predict which cell fails
 #   first. Divide the loss by the micro-batch's own size. Let `__iter__` move the position.
 #   Leave out `no_sync`. Sort checkpoints by name. Leave the hashes out of `verify`. Give the

@@ -19,6 +19,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 from operator import index
@@ -128,15 +129,41 @@ def live_starts(run_dir: Path | str) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def read_logs(run_dir: Path | str) -> RunLogs:
-    """Read every rank's log; incomplete records are left out."""
+def live_saved(run_dir: Path | str) -> int:
+    """The newest step of which live.py has an intact checkpoint; 0 if there is none."""
+    paths = sorted(Path(run_dir, "checkpoints").glob("step-*/manifest.json"), reverse=True)
+    for path in paths:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            manifest = json.loads(path.read_text())
+            with path.with_name("state.pt").open("rb") as file:
+                if manifest["sha256"] == hashlib.file_digest(file, "sha256").hexdigest():
+                    return index(manifest["step"])
+    return 0
+
+
+def read_live_logs(run_dir: Path | str) -> RunLogs:
+    """What live.py's ledger and checkpoints say of its starts and saves: it has no log."""
     logs = RunLogs({}, [], {})
+    # Before the starts: a run in progress may save more while we read.
+    saved, last = live_saved(run_dir), -1
     for start in live_starts(run_dir):
         match start:
-            case {"attempt": int(attempt), "step": int(step)}:
+            case {"attempt": int(attempt), "step": int(step), "rank": int(rank)}:
+                last = max(last, attempt)
                 logs.newest[attempt, "run_start"] = step
                 if step:
                     logs.newest[attempt, "checkpoint_restored"] = step
+                if rank == 0 and (time := as_seconds(start.get("time"))):
+                    logs.alive.append((attempt, time))
+    # The newest intact checkpoint is what the last attempt restored, or its own.
+    if last >= 0:
+        logs.newest[last, "checkpoint_saved"] = saved
+    return logs
+
+
+def read_logs(run_dir: Path | str) -> RunLogs:
+    """Read every rank's log; incomplete records are left out."""
+    logs = read_live_logs(run_dir)
     for path in sorted(Path(run_dir, "logs").glob("rank-*.jsonl")):
         for record in read_jsonl(path):
             match record:
@@ -454,7 +481,9 @@ def audit_run(run_dir: Path | str) -> AuditReport:
 
     Only reads files, and never raises because of what is in them.
     """
-    ledger, logs = read_ledger(run_dir), read_logs(run_dir)
+    # The logs first. What a run in progress saves while we read would else be missing from a
+    # ledger that was read before.
+    logs, ledger = read_logs(run_dir), read_ledger(run_dir)
     try:
         plan = read_plan(run_dir)
         lineage, end, in_flight = surviving_lineage(ledger, logs)

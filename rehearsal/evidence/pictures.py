@@ -27,6 +27,7 @@ from rehearsal.evidence.audit import (
     read_logs,
 )
 from rehearsal.evidence.audit import RunPlan, read_plan, surviving_lineage, world_size_of
+from rehearsal.evidence.live_records import live_events, live_trace
 
 # %%
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ PHASE_STYLES = {
     "grad_sync": (VERMILLION, "xxx"),
     "optimizer": (GREEN, "---"),
     "checkpoint": (PURPLE, "ooo"),
+    "log": ("#999999", ""),
     "other": ("#DDDDDD", ""),
 }
 
@@ -268,11 +270,15 @@ def sample_map(run_dir: Path | str) -> Figure:
 def read_events(
     run_dir: Path | str, event: str, rank: int | None = None
 ) -> list[dict[str, Any]]:
-    """The records of one event, from one rank's log or from all."""
-    files = sorted(Path(run_dir, "logs").glob(f"rank-{'*' if rank is None else rank}.jsonl"))
-    records = (record for file in files for record in read_jsonl(file))
+    """The records of one event, from one rank's log or from all; of live.py, its ledger's."""
+    files = sorted(Path(run_dir, "logs").glob("rank-*.jsonl"))
+    records = [
+        *live_events(run_dir),
+        *(record for file in files for record in read_jsonl(file)),
+    ]
     usable = (record for record in records if {"rank", "attempt", "step"} <= record.keys())
-    return [record for record in usable if record.get("event") == event]
+    ours = (record for record in usable if rank is None or record["rank"] == rank)
+    return [record for record in ours if record.get("event") == event]
 
 
 def nothing_to_draw(run_dir: Path | str, missing: str) -> ValueError:
@@ -350,6 +356,8 @@ def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
 def phase_bars(run_dir: Path | str) -> Figure:
     """How long each phase of a step takes on each rank, from the rank's newest train_progress.
 
+    Of live.py, which has no such records: over all steps of the newest attempt.
+
     Nothing is added up: the sum of the phases' p95s is no percentile of anything.
 
     Raises:
@@ -359,9 +367,12 @@ def phase_bars(run_dir: Path | str) -> Figure:
     last_attempt = max((record["attempt"] for record in records), default=0)
     newest = {x["rank"]: x for x in records if x["attempt"] == last_attempt}
     if not newest:
-        raise nothing_to_draw(run_dir, "phases in train_progress in logs/rank-*.jsonl")
+        raise nothing_to_draw(run_dir, "phases in logs/rank-*.jsonl or ledger/rank-*.jsonl")
     steps = ", ".join(sorted({f"{record['step']}" for record in newest.values()}))
-    subtitle = f"From the log line at step {steps}. Marker: p50, line: up to p95, tick: max."
+    subtitle = f"From the log line at step {steps}."
+    if counts := {record["num_steps"] for record in newest.values() if "num_steps" in record}:
+        subtitle = f"Attempt {last_attempt}, {max(counts)} steps."
+    subtitle += " Marker: p50, line: up to p95, tick: max."
     names = {name for record in newest.values() for name in record["phases"]}
     phases = [name for name in PHASE_STYLES if name in names]
     height_in = 1.8 + len(phases) * (0.2 + 0.13 * len(newest))
@@ -434,12 +445,12 @@ def rank_timeline(
     from matplotlib.patches import Patch
 
     steps: dict[int, dict[int, list[dict[str, Any]]]] = {}  # rank -> step -> events
-    for path in sorted(Path(run_dir, "traces").glob("rank-*.json")):
-        for event in read_trace_events(path):
-            of_step = steps.setdefault(event["pid"], {}).setdefault(event["args"]["step"], [])
-            if of_step and of_step[0]["args"]["attempt"] < event["args"]["attempt"]:
-                of_step.clear()  # lost work: a later attempt retrained the step
-            of_step.append(event)
+    traces = [read_trace_events(p) for p in sorted(Path(run_dir, "traces").glob("rank-*.json"))]
+    for event in (event for events in (live_trace(run_dir), *traces) for event in events):
+        of_step = steps.setdefault(event["pid"], {}).setdefault(event["args"]["step"], [])
+        if of_step and of_step[0]["args"]["attempt"] < event["args"]["attempt"]:
+            of_step.clear()  # lost work: a later attempt retrained the step
+        of_step.append(event)
     traced = set.intersection(*map(set, steps.values())) if steps else set()
     first = first_step or max(1, max(traced, default=0) - num_steps + 1)
     shown = sorted(traced & set(range(first, first + num_steps)))

@@ -18,6 +18,7 @@ To write another one, wrap a function of the trainer by name:
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import resource
@@ -83,11 +84,14 @@ def wrap(name: str, around: Around) -> None:
     """``intercept`` for a function of trainer_core, in every module that has imported it.
 
     Args:
-        name: "next_step"; of a method "JsonlSink.emit".
+        name: "next_step"; of a method "JsonlSink.emit". In a rank of live.py, one of its own.
     """
     import trainer_core.launch  # noqa: F401 - and with it every module that a run uses
 
-    modules = [m for path, m in sys.modules.items() if path.startswith("trainer_core")]
+    modules = [sys.modules["__main__"]]
+    if not is_live():
+        names = [name for name in sys.modules if name.startswith("trainer_core")]
+        modules = [sys.modules[name] for name in names if name != "trainer_core.live"]
     kind, _, function = name.rpartition(".")
     owners: list[Any] = [module for module in modules if function in vars(module)]
     if kind:
@@ -97,6 +101,21 @@ def wrap(name: str, around: Around) -> None:
     intercept(owners[0], function, around)
     for owner in owners[1:]:
         setattr(owner, function, getattr(owners[0], function))
+
+
+def is_live() -> bool:
+    """Whether this process runs live.py."""
+    return Path(getattr(sys.modules["__main__"], "__file__", None) or "").name == "live.py"
+
+
+def once_live_is_defined(act: Act) -> None:
+    """Call ``act`` when live.py has defined its functions and is about to read its flags."""
+
+    def acting(*_: Any, **__: Any) -> None:
+        if is_live():
+            act()
+
+    before(argparse.ArgumentParser, "__init__", acting)
 
 
 def at_call(number: int, act: Callable[..., object]) -> Callable[..., None]:
@@ -123,7 +142,17 @@ def at_step(step: int, act: Act, when: When = "before the ledger") -> None:
         if "samples" in record and record["step"] == step:
             act()
 
-    if when == "before the ledger":
+    def around_line(log: Any, file: Any, **fields: Any) -> None:
+        is_due = "samples" in fields and fields["step"] == step
+        if is_due and when == "before the ledger":
+            act()
+        log(file, **fields)
+        if is_due and when == "after the ledger":
+            act()
+
+    if is_live():
+        wrap("log_rank_event", around_line)
+    elif when == "before the ledger":
         wrap("ResumeAwareDistributedSampler.commit", after_commit)
     else:
         wrap("JsonlSink.emit", after_line)

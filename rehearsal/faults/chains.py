@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from rehearsal.faults.breaks import When, kill
-from rehearsal.faults.jobs import ONE_EPOCH, Hang, codes_of, problem_of, small, start
-from rehearsal.faults.matrix import Bench, Try, leave, same_weights
+from rehearsal.faults.jobs import ONE_EPOCH, Hang, codes_of, problem_of, start
+from rehearsal.faults.matrix import HARDENED, Bench, Trainer, Try, leave, same_weights
 
 FAULT = "chain of world sizes"
 WHEN: tuple[When, ...] = ("before the ledger", "after the ledger")
@@ -41,7 +41,8 @@ def draw_plan(rng: random.Random) -> dict[str, Any]:
 
 def draw_kills(rng: random.Random, plan: dict[str, Any], starts: int) -> list[int]:
     """Rising steps of one epoch, none of which is saved."""
-    per_epoch = -(-plan["dataset_size"] // plan["pinned_global_batch_size"])
+    batch = plan.get("global_batch_size") or plan["pinned_global_batch_size"]
+    per_epoch = -(-plan["dataset_size"] // batch)
     first = per_epoch * rng.randrange(plan["max_epochs"])
     steps = [s for s in range(1, per_epoch) if (first + s) % plan["checkpoint_every_steps"]]
     return [first + step for step in sorted(rng.sample(steps, starts))]
@@ -65,6 +66,8 @@ def chain(
     plan: dict[str, Any],
     own: dict[str, Any],
     sizes: list[int],
+    trainer: Trainer = HARDENED,
+    fault: str = FAULT,
 ) -> Try:
     """One chain: every start but the last is killed.
 
@@ -73,7 +76,7 @@ def chain(
     """
     kills = draw_kills(rng, plan, len(sizes) - 1)
     folder = bench.folder("chain")
-    cfg = small(folder / "run", **plan, **own)
+    cfg, run_dir = trainer.small(folder / "run", **plan, **own), folder / "run"
     starts, problem = [], ""
     for size, step in zip(sizes, [*kills, None], strict=True):
         victim, when = rng.randrange(size), rng.choice(WHEN)
@@ -92,7 +95,7 @@ def chain(
         elif codes[victim] != -signal.SIGKILL or 0 in codes:
             problem = f"the start with {size} ranks ended with {codes}"
             break
-    straight = bench.reference(small(folder, **plan), 1)
-    equal = same_weights(cfg.run_dir, straight, exactly=False)
-    result = bench.judge(FAULT, "; ".join(starts), cfg.run_dir, equal=equal, problem=problem)
+    straight = bench.reference(trainer.small(folder, **plan), 1)
+    equal = same_weights(run_dir, straight, exactly=False)
+    result = bench.judge(fault, "; ".join(starts), run_dir, equal=equal, problem=problem)
     return leave(folder, result)

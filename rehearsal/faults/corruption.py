@@ -31,13 +31,22 @@ from rehearsal.engine.programs import Prepare
 from rehearsal.engine.reports import RankReport
 from rehearsal.evidence.audit import read_jsonl
 from rehearsal.faults.breaks import kill
-from rehearsal.faults.jobs import SIX_STEPS, Hang, problem_of, small, start, user_errors
-from rehearsal.faults.matrix import Bench, Try, first_new_step_at, same_weights, snapshot
+from rehearsal.faults.jobs import Hang, problem_of, start, user_errors
+from rehearsal.faults.matrix import (
+    HARDENED,
+    Bench,
+    Trainer,
+    Try,
+    first_new_step_at,
+    same_weights,
+    snapshot,
+)
 from rehearsal.faults.permissions import DENIED, why_modes_mean_nothing, with_mode
-from trainer_core.checkpoint_format import describe, manifest_sha256
+from trainer_core.checkpoint_format import describe, manifest_sha256, published_steps
 
 # Steps 2, 3 and 4 are saved; the run is killed after step 5.
-SETTINGS: dict[str, Any] = {**SIX_STEPS, "checkpoint_every_steps": 2, "keep_last": 9}
+EVERY: dict[str, Any] = {"checkpoint_every_steps": 2}
+KEEP_LAST = 9
 STEPS = [2, 3, 4]
 FILES = ["manifest.json", "state.pt", "rng-rank-0.pt", "rng-rank-1.pt"]
 Answer = Literal["falls back", "is refused", "resumes"]
@@ -54,12 +63,13 @@ class Corruption(NamedTuple):
     bad_steps: tuple[int, ...] = (4,)  # which checkpoints it damages
     world_size: int = 1
     denied: tuple[str, int] | None = None  # a path, and its mode during the start
-    keep_last: int = SETTINGS["keep_last"]
+    keep_last: int = KEEP_LAST
 
 
 def folder_of(checkpoints: Path, step: int = 4) -> Path:
-    """A published checkpoint."""
-    return checkpoints / f"step-{step:08d}"
+    """A published checkpoint, or where the trainer would publish it."""
+    some = next(iter(published_steps(checkpoints).values()))
+    return checkpoints / f"step-{step:0{len(some.name) - 5}d}"
 
 
 # ---------------------------------------------------------------- damage to a file
@@ -472,8 +482,6 @@ def answer_of(run_dir: Path) -> tuple[list[str], str]:
 
 def wrong_answer(corruption: Corruption, run_dir: Path, reports: list[RankReport]) -> str:
     """What the start should have done and did not; "" if it was right."""
-    if problem := problem_of(reports):
-        return problem
     bad = [f"step-{step:08d}" for step in corruption.bad_steps]
     good = max(f"step-{step:08d}" for step in STEPS if step not in corruption.bad_steps)
     rejected, restored = answer_of(run_dir)
@@ -496,18 +504,28 @@ def unreadable(
     return with_mode(bench.root, run_dir, *corruption.denied)
 
 
-def meets(bench: Bench, corruption: Corruption, template: Path) -> Try:
+WrongAnswer = Callable[[Corruption, Path, list[RankReport]], str]
+
+
+def meets(
+    bench: Bench,
+    corruption: Corruption,
+    template: Path,
+    trainer: Trainer = HARDENED,
+    wrong: WrongAnswer = wrong_answer,
+) -> Try:
     """Damage a copy of the folder, start the run, and judge its answer and its end."""
     run_dir = template.with_name("run")
     shutil.copytree(template, run_dir)
     corruption.damage(run_dir / "checkpoints", bench.rng(f"{corruption[:2]}"))
     began = time.time()
     try:
-        problem = answers(bench, corruption, template, run_dir)
+        problem = answers(bench, corruption, template, trainer, wrong)
     except Hang as hang:
         problem = str(hang)
     first = first_new_step_at(run_dir, 1)
-    reference = bench.reference(small(run_dir, **SIX_STEPS), corruption.world_size)
+    straight = trainer.small(run_dir, **trainer.six_steps)
+    reference = bench.reference(straight, corruption.world_size)
     result = bench.judge(
         corruption.fault,
         f"{corruption.what}, {corruption.world_size} rank(s)",
@@ -519,10 +537,18 @@ def meets(bench: Bench, corruption: Corruption, template: Path) -> Try:
     return bench.put_away(run_dir, result)
 
 
-def answers(bench: Bench, corruption: Corruption, template: Path, run_dir: Path) -> str:
+def settings_of(trainer: Trainer, keep_last: int = KEEP_LAST) -> dict[str, Any]:
+    """The settings of the run that is damaged; live.py keeps every checkpoint."""
+    keeps = {"keep_last": keep_last} if "keep_last" in trainer.six_steps else {}
+    return {**trainer.six_steps, **EVERY, **keeps}
+
+
+def answers(
+    bench: Bench, corruption: Corruption, template: Path, trainer: Trainer, wrong: WrongAnswer
+) -> str:
     """Start the damaged run, and if it is refused, once more with good copies; the problem."""
-    problem = ""
-    cfg = small(run_dir, **{**SETTINGS, "keep_last": corruption.keep_last})
+    problem, run_dir = "", template.with_name("run")
+    cfg = trainer.small(run_dir, **settings_of(trainer, corruption.keep_last))
     if corruption.answer == "is refused":
         before = snapshot(run_dir)
         with unreadable(bench, run_dir, corruption) as prepare:
@@ -535,16 +561,18 @@ def answers(bench: Bench, corruption: Corruption, template: Path, run_dir: Path)
         shutil.copytree(template / "checkpoints", run_dir / "checkpoints")
     reports = start(cfg, corruption.world_size)
     if corruption.answer != "is refused":
-        problem = wrong_answer(corruption, run_dir, reports)
+        problem = problem_of(reports) or wrong(corruption, run_dir, reports)
     if (run_dir / "was-run").exists():
         problem = "code from the checkpoint was run"
     return problem or problem_of(reports)
 
 
-def template_of(bench: Bench, world_size: int) -> Path:
+def template_of(bench: Bench, world_size: int, trainer: Trainer = HARDENED) -> Path:
     """The folder of a run that was killed after step 5."""
     template = bench.root / "corruption" / f"template-{world_size}"
-    start(small(template, **SETTINGS), world_size, partial(kill, 0, 5))
+    if template.exists():
+        shutil.rmtree(template)  # the other trainer's
+    start(trainer.small(template, **settings_of(trainer)), world_size, partial(kill, 0, 5))
     return template
 
 

@@ -1,8 +1,11 @@
-"""The one way to launch a job, for faults and tests: scripts/launch.py on forked ranks.
+"""The one way to launch a job, for faults and tests: a trainer's own script on forked ranks.
 
     finish(small(run_dir), 2)                              an uninterrupted run; its summary
     start(small(run_dir), 2, partial(kill, 1, 5))          one start; how each rank ended
     with Job(small(run_dir), 2, partial(pause, 0, 5, go)) as job: ...     while it runs
+
+Which trainer it is follows from the config: ``small`` is scripts/launch.py's, ``small_live``
+is trainer_core/live.py's.
 
 A job of two ranks takes half a second, because a warm server forks the ranks. Whatever is meant
 to fail is broken inside a rank before the command runs, so it fails at an exact step; see
@@ -23,7 +26,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from subprocess import TimeoutExpired
@@ -34,10 +37,14 @@ from torch.distributed import TCPStore
 from rehearsal.engine.processes import describe, processes_in
 from rehearsal.engine.programs import Prepare, Program
 from rehearsal.engine.reports import Failure, RankReport
+from rehearsal.faults.breaks import once_live_is_defined, wrap
+from trainer_core import live
 from trainer_core.config import TrainConfig
 from trainer_core.settings import flag_name
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "launch.py"
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT, LIVE = ROOT / "scripts" / "launch.py", ROOT / "trainer_core" / "live.py"
+Settings = TrainConfig | live.TrainConfig
 DEADLINE_S = 60.0
 PATIENCE_S = 10.0  # how long a rank's own processes may outlive it
 
@@ -74,13 +81,45 @@ SIX_STEPS: dict[str, Any] = {
 }
 
 
+SMALL_LIVE: dict[str, Any] = {
+    "dataset_size": 203,
+    "global_batch_size": 16,
+    "micro_batch_size": 4,
+    "max_epochs": 2,
+    "checkpoint_every_steps": 3,
+    "device": "cpu",
+}
+SIX_STEPS_LIVE: dict[str, Any] = {
+    "dataset_size": 11,
+    "global_batch_size": 4,
+    "micro_batch_size": 1,
+    "checkpoint_every_steps": 4,
+}
+
+
 def small(run_dir: Path, **changes: Any) -> TrainConfig:
     """``SMALL`` in a run folder, with some settings changed."""
     return TrainConfig(**{**SMALL, "run_dir": run_dir, **changes})
 
 
-def arguments(cfg: TrainConfig) -> list[str]:
-    """The flags of launch.py that give ``cfg``, except the world size, which torchrun sets."""
+def small_live(run_dir: Path, **changes: Any) -> live.TrainConfig:
+    """The same for live.py."""
+    return live.TrainConfig(**{**SMALL_LIVE, "run_dir": str(run_dir), **changes})
+
+
+def in_folder(cfg: Settings, run_dir: Path) -> Settings:
+    """The same settings for another run folder."""
+    folder: Any = run_dir if isinstance(cfg, TrainConfig) else str(run_dir)
+    return replace(cfg, run_dir=folder)
+
+
+def script_of(cfg: Settings) -> Path:
+    """The script whose flags the settings are."""
+    return SCRIPT if isinstance(cfg, TrainConfig) else LIVE
+
+
+def arguments(cfg: Settings) -> list[str]:
+    """The script's flags that give ``cfg``, except the world size, which torchrun sets."""
     words = []
     for spec in fields(cfg):
         value, flag = getattr(cfg, spec.name), flag_name(spec.name)
@@ -96,21 +135,26 @@ def arguments(cfg: TrainConfig) -> list[str]:
 # ---------------------------------------------------------------- in the rank
 
 
-def in_rank(answer: Path, prepare: Prepare | None) -> None:
-    """Called in each rank before the command: record how ``run`` ends, and apply the breaks.
-
-    launch.py prints no more than its user needs, so what each rank returned or raised goes into
-    ``answer`` as JSON.
-    """
-    import trainer_core.launch as launch
-
+def in_rank(answer: Path, is_live: bool, prepare: Prepare | None) -> None:
+    """Called in each rank before the command: record how ``run`` ends, and apply the breaks."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    original = launch.run
+    change = partial(record_and_break, answer, prepare)
+    if is_live:
+        once_live_is_defined(change)
+    else:
+        change()
 
-    def recorded(*positional: Any, **named: Any) -> dict[str, Any]:
+
+def record_and_break(answer: Path, prepare: Prepare | None) -> None:
+    """Write what ``run`` returns or raises into ``answer`` as JSON, and apply the breaks.
+
+    The scripts print no more than their users need, and most of it on one rank only.
+    """
+
+    def recorded(run: Any, *positional: Any, **named: Any) -> dict[str, Any]:
         end: dict[str, Any] = {}
         try:
-            end["answer"] = original(*positional, **named)
+            end["answer"] = run(*positional, **named)
         except BaseException as error:
             end["failure"] = {
                 "kind": type(error).__name__,
@@ -123,7 +167,7 @@ def in_rank(answer: Path, prepare: Prepare | None) -> None:
             answer.write_text(json.dumps(end))
         return end["answer"]  # type: ignore[no-any-return]
 
-    launch.run = recorded
+    wrap("run", recorded)
     if prepare is not None:
         prepare()
 
@@ -152,13 +196,13 @@ class Job:
 
     def __init__(
         self,
-        cfg: TrainConfig,
+        cfg: Settings,
         world_size: int,
         prepare: Prepare | None = None,
         *,
         output: Path | None = None,
     ) -> None:
-        self.cfg, self.run_dir = cfg, cfg.run_dir
+        self.cfg, self.run_dir, script = cfg, Path(cfg.run_dir), script_of(cfg)
         self.is_output_ours = output is None
         if output is None:
             self.output = Path(tempfile.mkdtemp(prefix="job-"))
@@ -180,11 +224,11 @@ class Job:
             folder = self.output / f"rank-{rank}"
             folder.mkdir(parents=True)
             program = Program(
-                str(SCRIPT),
+                str(script),
                 *arguments(cfg),
                 environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 output=folder,
-                prepare=partial(in_rank, folder / "answer.json", prepare),
+                prepare=partial(in_rank, folder / "answer.json", script == LIVE, prepare),
             )
             self.ranks.append(program)
 
@@ -268,7 +312,7 @@ class Job:
 
 
 def start(
-    cfg: TrainConfig,
+    cfg: Settings,
     world_size: int,
     prepare: Prepare | None = None,
     *,
@@ -280,7 +324,7 @@ def start(
         return job.wait(timeout_s)
 
 
-def finish(cfg: TrainConfig, world_size: int) -> dict[str, Any]:
+def finish(cfg: Settings, world_size: int) -> dict[str, Any]:
     """Train to the end of the plan. Returns rank 0's summary.
 
     Raises:
@@ -339,8 +383,8 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = DEAD
         time.sleep(0.01)
 
 
-def last_record(path: Path) -> dict[str, Any]:
-    """The last complete line of a growing file of JSON lines; {} if there is none yet."""
+def last_record(path: Path, having: str = "attempt") -> dict[str, Any]:
+    """The last complete line that has an entry, of a growing file; {} if there is none yet."""
     if not path.exists():
         return {}
     with path.open("rb") as file:
@@ -349,7 +393,8 @@ def last_record(path: Path) -> dict[str, Any]:
     for line in reversed(lines):
         with contextlib.suppress(ValueError):
             record: dict[str, Any] = json.loads(line if line.endswith(b"\n") else b"")
-            return record
+            if having in record:
+                return record
     return {}
 
 
@@ -358,7 +403,7 @@ def wait_for_step(run_dir: Path, step: int, *, rank: int = 0, attempt: int = 0) 
     ledger = run_dir / "ledger" / f"rank-{rank}.jsonl"
 
     def is_trained() -> bool:
-        last = last_record(ledger)
+        last = last_record(ledger, "samples")
         return bool(last) and last["step"] >= step and last["attempt"] >= attempt
 
     wait_until(is_trained, f"step {step} of rank {rank}")

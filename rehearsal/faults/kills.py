@@ -19,8 +19,16 @@ from typing import Any, NamedTuple
 
 from rehearsal.engine.processes import children_of, describe
 from rehearsal.evidence.audit import read_ledger
-from rehearsal.faults.jobs import ONE_EPOCH, Hang, small
-from rehearsal.faults.matrix import Bench, Try, first_new_step_at, leave, same_weights
+from rehearsal.faults.jobs import ONE_EPOCH, Hang
+from rehearsal.faults.matrix import (
+    HARDENED,
+    Bench,
+    Trainer,
+    Try,
+    first_new_step_at,
+    leave,
+    same_weights,
+)
 from rehearsal.faults.torchrun import Torchrun
 
 PLAN: dict[str, Any] = {
@@ -51,6 +59,8 @@ def choose(job: Torchrun, rng: random.Random, victim: str) -> list[int]:
     ranks = job.ranks()
     if victim == "torchrun":
         return [job.agent.pid]
+    if victim == "the machine":
+        return [job.agent.pid, *ranks]
     if victim == "all ranks" or not ranks:
         return ranks
     rank = rng.choice(ranks)
@@ -70,9 +80,9 @@ class Killer:
         self.attempt = -1  # the newest one at the last kill
 
     def is_new_start(self) -> bool:
-        """Whether both ranks of the next start exist."""
+        """Whether all ranks of the next start exist."""
         ranks = self.job.ranks()
-        return len(ranks) == 2 and not self.seen & set(ranks)
+        return len(ranks) == self.job.world_size and not self.seen & set(ranks)
 
     def is_training(self) -> bool:
         """Whether the start after the last kill has trained a step."""
@@ -91,9 +101,10 @@ class Killer:
 
     def during_start_up(self, victim: str) -> bool:
         """Kill before the first step; False if the run ended before."""
-        # Importing torch takes two of these seconds, the rendezvous most of the rest.
-        delay_s = self.rng.uniform(0, 4)
-        if not self.job.until(self.is_new_start, "two new ranks"):
+        # Importing torch takes two of these seconds, the rendezvous most of the rest. A forked
+        # rank has imported it.
+        delay_s = self.rng.uniform(0, 0.6 if self.job.forks else 4)
+        if not self.job.until(self.is_new_start, "new ranks"):
             return False
         deadline = time.monotonic() + delay_s
         while time.monotonic() < deadline and not self.is_training():
@@ -124,7 +135,7 @@ class Killer:
         if not hit:
             return False
         self.attempt, problem = attempt, ""
-        if victim == "torchrun":
+        if victim in ("torchrun", "the machine"):
             problem = self.start_again()
         what = f"{victim} {moment}, attempt {attempt}, step {step}"
         self.kills.append(Kill(f"SIGKILL of {victim} {moment}", what, at, attempt, problem))
@@ -186,6 +197,8 @@ def killed_run(
     drawn: list[tuple[str, str]],
     *,
     forks: bool = False,
+    trainer: Trainer = HARDENED,
+    world_size: int = 2,
 ) -> list[Try]:
     """One run with several kills: a try for each.
 
@@ -194,10 +207,10 @@ def killed_run(
         forks: see ``Torchrun``. Then no process is ever killed while it imports torch.
     """
     folder, problem = bench.folder("kills"), ""
-    cfg = small(folder / "run", **plan)
-    steps = -(-plan["dataset_size"] // SAMPLES_PER_STEP) * plan["max_epochs"]
-    with Torchrun(cfg, 2, restarts=50, forks=forks) as job:
-        killer = Killer(job, rng, steps)
+    cfg = trainer.small(folder / "run", **plan)
+    per_epoch = -(-plan["dataset_size"] // plan.get("global_batch_size", SAMPLES_PER_STEP))
+    with Torchrun(cfg, world_size, restarts=50, forks=forks) as job:
+        killer = Killer(job, rng, per_epoch * plan["max_epochs"])
         try:
             for moment, victim in drawn:
                 getattr(killer, moment)(victim)
@@ -212,7 +225,7 @@ def killed_run(
             problem = f"left running: {describe(left)}"
     if code and not problem:
         problem = f"torchrun exited with {code}: {job.stderr[-3000:]}"
-    equal = same_weights(job.run_dir, bench.reference(cfg, 2))
+    equal = same_weights(job.run_dir, bench.reference(cfg, world_size))
     whole = bench.judge("", "", job.run_dir, equal=equal, problem=problem)
     return leave_all(folder, tries_of(job.run_dir, killer.kills, whole))
 

@@ -31,7 +31,7 @@ import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -40,9 +40,8 @@ import torch
 
 from rehearsal.engine.programs import Prepare
 from rehearsal.evidence.audit import audit_run, read_ledger
-from rehearsal.faults.jobs import problem_of, start
-from trainer_core.checkpoint_format import published_steps
-from trainer_core.config import TrainConfig
+from rehearsal.faults.jobs import SIX_STEPS, Settings, in_folder, problem_of, small, start
+from trainer_core.checkpoint_format import published_steps, verify
 
 
 class Try(NamedTuple):
@@ -83,19 +82,16 @@ class Bench:
         """An empty folder for one try."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.root))
 
-    def reference(
-        self, cfg: TrainConfig, world_size: int, prepare: Prepare | None = None
-    ) -> Path:
+    def reference(self, cfg: Settings, world_size: int, prepare: Prepare | None = None) -> Path:
         """The run folder of an uninterrupted run of ``cfg``; trained once for each.
 
         Args:
             prepare: what is broken in this run as well, such as a poisoned sample.
         """
         run_dir = self.root / f"reference-{len(self.references)}"
-        own = replace(cfg, run_dir=Path("anywhere"))
-        key = (world_size, repr(own), repr(prepare))
+        key = (world_size, repr(in_folder(cfg, Path("anywhere"))), repr(prepare))
         if key not in self.references:
-            if problem := problem_of(start(replace(cfg, run_dir=run_dir), world_size, prepare)):
+            if problem := problem_of(start(in_folder(cfg, run_dir), world_size, prepare)):
                 raise RuntimeError(f"the uninterrupted run failed: {problem}")
             self.references[key] = run_dir
         return self.references[key]
@@ -151,6 +147,20 @@ def leave(folder: Path, result: Try) -> Try:
         shutil.rmtree(folder)
         return result
     return result._replace(problem=f"{result.problem}; the run folder is in {folder}")
+
+
+# ---------------------------------------------------------------- whose run it is
+
+
+class Trainer(NamedTuple):
+    """What the groups need to know of a trainer; ``live.py`` here has the other one's."""
+
+    small: Callable[..., Settings] = small  # a config for a short run in a folder
+    six_steps: dict[str, Any] = SIX_STEPS
+    verify: Callable[[Path], object] = verify  # raises if a published checkpoint is damaged
+
+
+HARDENED = Trainer()
 
 
 # ---------------------------------------------------------------- what a run has left

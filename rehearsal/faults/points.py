@@ -8,7 +8,7 @@ writes. Ranks are forked: a restart on a real machine also takes the seconds of 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +16,17 @@ from typing import Any, NamedTuple
 from rehearsal.engine.reports import RankReport
 from rehearsal.evidence.audit import read_jsonl
 from rehearsal.faults.breaks import is_rank
-from rehearsal.faults.jobs import SIX_STEPS, Hang, problem_of, small, start
-from rehearsal.faults.matrix import Bench, Try, first_new_step_at, same_weights
+from rehearsal.faults.jobs import Hang, Settings, problem_of, start
+from rehearsal.faults.matrix import (
+    HARDENED,
+    Bench,
+    Trainer,
+    Try,
+    first_new_step_at,
+    same_weights,
+)
 from rehearsal.faults.tracer import Kill, Point, read_trace, trace_this_rank, why_not
-from trainer_core.checkpoint_format import DamagedCheckpoint, published_steps, verify
-from trainer_core.config import TrainConfig
+from trainer_core.checkpoint_format import DamagedCheckpoint, published_steps
 from trainer_core.settings import UserError
 
 QUICK_KILLS = 3  # of each plan
@@ -35,10 +41,13 @@ class Plan(NamedTuple):
     settings: dict[str, Any]
     is_resumed: bool = False  # the points are those of a restart, up to its first save
     has_evidence: bool = False  # includes the points of the ledger, the logs and the trace
+    trainer: Trainer = HARDENED
+    # Whether the last save keeps every rank: if not, one may have ended when rank 0 is killed.
+    ends_together: bool = True
 
-    def config(self, run_dir: Path) -> TrainConfig:
+    def config(self, run_dir: Path) -> Settings:
         """The run in a folder."""
-        return small(run_dir, **{**SIX_STEPS, **self.settings})
+        return self.trainer.small(run_dir, **{**self.trainer.six_steps, **self.settings})
 
 
 # With 2 ranks a run takes twice as long: only steps 3 and 6 are saved, and 3 is deleted.
@@ -96,7 +105,7 @@ def leave_behind(plan: Plan, run_dir: Path) -> None:
         file.truncate(100)
 
 
-def wrong_leavings(run_dir: Path, damaged: tuple[int, ...]) -> str:
+def wrong_leavings(plan: Plan, run_dir: Path, damaged: tuple[int, ...]) -> str:
     """What a kill must not leave behind: a torn checkpoint, or none as new as the last save.
 
     Args:
@@ -106,7 +115,7 @@ def wrong_leavings(run_dir: Path, damaged: tuple[int, ...]) -> str:
     for step, folder in published.items():
         try:
             if step not in damaged:
-                verify(folder)
+                plan.trainer.verify(folder)
         except (DamagedCheckpoint, UserError) as error:
             return f"{folder.name} was published but fails verification: {error}"
     log = run_dir / "logs" / "rank-0.jsonl"
@@ -134,14 +143,15 @@ def kill_and_resume(bench: Bench, plan: Plan, template: Path | None, kill: Kill)
     killed = None
     try:
         reports, _, killed = start_traced(plan, run_dir, kill)
-        problem = wrong_leavings(run_dir, (4,) if plan.is_resumed else ())
+        problem = wrong_leavings(plan, run_dir, (4,) if plan.is_resumed else ())
         if killed is None:
             problem = problem or "the run never came to this point, so nothing was tried"
-        problem = problem or wrong_survivor(reports)
+        if plan.ends_together:
+            problem = problem or wrong_survivor(reports)
         problem = problem or problem_of(start(plan.config(run_dir), plan.world_size))
     except Hang as hang:
         problem = str(hang)
-    reference = bench.reference(small(run_dir, **SIX_STEPS), plan.world_size)
+    reference = bench.reference(plan._replace(settings={}).config(run_dir), plan.world_size)
     result = bench.judge(
         plan.fault,
         f"SIGKILL {kill.moment} {kill.point}",
@@ -161,14 +171,16 @@ def seconds_to_first_step(run_dir: Path, killed: float | None) -> float | None:
     return min(later) - killed if later and killed else None
 
 
-def kill_at_each_point(bench: Bench) -> Iterator[Try]:
+def kill_at_each_point(bench: Bench, plans: Sequence[Plan] = PLANS) -> Iterator[Try]:
     """The group: each plan is traced once, then killed before and after each of its points."""
     folder = bench.root / "points"
+    if folder.exists():
+        shutil.rmtree(folder)  # the other trainer's
     (folder / "trial").mkdir(parents=True)
     if reason := why_not(folder / "trial"):
-        yield from (Try(plan.fault, "all points", skipped=reason) for plan in PLANS)
+        yield from (Try(plan.fault, "all points", skipped=reason) for plan in plans)
         return
-    for number, plan in enumerate(PLANS):
+    for number, plan in enumerate(plans):
         template = None
         if plan.is_resumed:
             template = folder / f"template-{number}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from rehearsal.faults import chains, corruption, kills, points, processes, storage, views
+from rehearsal.faults import chains, corruption, kills, live, points, processes, storage, views
 from rehearsal.faults.matrix import Bench, Group, Try
 
 
@@ -29,4 +29,9 @@ GROUPS: dict[str, Group] = {
     "kills": on_linux(kills.kills),
     "processes": on_linux(processes.processes),
     "views": on_linux(views.views),
+    "live_points": live.kill_at_each_point,
+    "live_corruption": live.corrupt,
+    "live_chains": on_linux(live.chains),
+    "live_kills": on_linux(live.kill_at_random),
+    "live_ends": live.ends,
 }

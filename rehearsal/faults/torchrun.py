@@ -26,8 +26,7 @@ from pathlib import Path
 
 from rehearsal.engine.processes import children_of, describe
 from rehearsal.engine.programs import Program, become
-from rehearsal.faults.jobs import DEADLINE_S, SCRIPT, Hang, arguments, last_record
-from trainer_core.config import TrainConfig
+from rehearsal.faults.jobs import DEADLINE_S, Hang, Settings, arguments, last_record, script_of
 
 
 class Torchrun:
@@ -35,6 +34,7 @@ class Torchrun:
 
     Args:
         restarts: how often torchrun may restart the ranks when one fails.
+        script: the config's own, or one that wraps it.
         meeting: torchrun's rendezvous flags.
         output: what the job prints goes into its folder ``torchrun``, as ``stdout`` and
             ``stderr``; the run folder's parent by default.
@@ -44,18 +44,19 @@ class Torchrun:
 
     def __init__(
         self,
-        cfg: TrainConfig,
+        cfg: Settings,
         world_size: int,
         *,
         restarts: int = 0,
         meeting: Sequence[str] = ("--standalone",),
-        script: Path = SCRIPT,
+        script: Path | None = None,
         output: Path | None = None,
         forks: bool = False,
         **environment: str,
     ) -> None:
-        self.cfg, self.run_dir, self.forks = cfg, cfg.run_dir, forks
-        self.output = (output or cfg.run_dir.parent) / "torchrun"
+        self.cfg, self.run_dir, self.forks = cfg, Path(cfg.run_dir), forks
+        self.world_size = world_size
+        self.output = (output or self.run_dir.parent) / "torchrun"
         self.output.mkdir()
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
         self.command = [
@@ -65,7 +66,7 @@ class Torchrun:
             f"--nproc-per-node={world_size}",
             f"--max-restarts={restarts}",
             "--monitor-interval=0.05",
-            str(script),
+            str(script or script_of(cfg)),
             *arguments(cfg),
         ]
         self.start()
@@ -168,13 +169,16 @@ class Torchrun:
 
     def place(self) -> tuple[int, int]:
         """The newest attempt in which rank 0 has trained, and its last step; (-1, 0) before."""
-        line = last_record(self.run_dir / "ledger" / "rank-0.jsonl")
+        line = last_record(self.run_dir / "ledger" / "rank-0.jsonl", "samples")
         return line.get("attempt", -1), line.get("step", 0)
 
     def newest_attempt(self) -> int:
         """The newest attempt that rank 0 knows of, whether it has trained or not."""
-        log = last_record(self.run_dir / "logs" / "rank-0.jsonl")
-        return max(int(log.get("attempt", -1)), self.place()[0])
+        # live.py has no log: its ledger also says when it starts.
+        last = [
+            last_record(self.run_dir / kind / "rank-0.jsonl") for kind in ("logs", "ledger")
+        ]
+        return max(int(line.get("attempt", -1)) for line in last)
 
 
 # ---------------------------------------------------------------- in a torchrun that was forked

@@ -55,7 +55,8 @@ CALLS: dict[str, tuple[int | None, int | None, str, tuple[str, ...]]] = {
 MACHINES = ("x86_64", "aarch64")
 AT_REMOVEDIR = 0x200  # with it, unlinkat is rmdir
 # Names that are drawn at random, so that the same call has the same name in each run.
-RANDOM = re.compile(r"(?<=tmp-)[0-9a-f]{32}|(?<=step-\d{8}-)[0-9a-f]{8}")
+# live.py takes the time in nanoseconds.
+RANDOM = re.compile(r"(?<=tmp-)(?:[0-9a-f]{32}|\d{19})|(?<=step-\d{8}-)[0-9a-f]{8}")
 
 # <linux/ptrace.h>, <linux/seccomp.h>, <linux/prctl.h>
 SEIZE, CONT, SYSCALL, LISTEN, GET_SYSCALL_INFO = 0x4206, 7, 24, 0x4208, 0x420E
