@@ -271,7 +271,7 @@ def killed_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fi
                 found = f"two fresh starts apply different gradients on rank {report.rank} in "
                 yield TABLE("not-repeatable", f"{found}step {number}")
                 return
-    if not any(map(killed, reports)):
+    if all(report.has_answer for report in reports):
         found = "a kill waited for a file operation in a save, and none came"
         yield TABLE("save-missing", found)
 
