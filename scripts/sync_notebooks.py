@@ -300,7 +300,7 @@ def typing_times(root: Path) -> dict[str, str]:
     """How long it takes to type what is marked as typed, by placeholder.
 
     Counted in the modules, so the minutes can't drift from what there is to type. A module
-    included whole has minutes of its own. One included by the cell is typed in one sitting, so
+    included in full has its own minutes. One included by the cell is typed in one sitting, so
     each of its cells says from which minute to which. There only the running total is rounded:
     rounding up every cell would add minutes that nobody types.
     """

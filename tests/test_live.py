@@ -892,7 +892,7 @@ class TestRun:
         device = f"cuda:{torch.cuda.device_count()}"
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("LOCAL_RANK", f"{torch.cuda.device_count()}")
-            with pytest.raises(live.UserError, match=f"device={device}: no GPU for local rank"):
+            with pytest.raises(live.UserError, match=f"device={device}: no GPU for rank"):
                 live.run(small_live(tmp_path, device=device))
 
 

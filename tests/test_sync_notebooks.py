@@ -1129,7 +1129,7 @@ class TestTypingTimes:
         end = -(-sum(sizes) // 120)
         assert second == f"minute {-(-sizes[0] // 120)} to {end} ({sizes[1]} characters)"
         assert times["{{typing config}}"] == f"{end} minutes ({sum(sizes)} characters)"
-        assert times["{{typing}}"] == "0 minutes"  # that one is of modules included whole
+        assert times["{{typing}}"] == "0 minutes"  # that one is of modules included in full
 
     def test_more_to_type_takes_longer(self, project: Path) -> None:
         """Otherwise the number means nothing."""

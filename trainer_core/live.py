@@ -49,7 +49,7 @@ class TrainConfig:
         for name, value in vars(self).items():
             least, most = {"seed": (0, np.inf), "dropout": (0, 1)}.get(name, (1e-9, np.inf))
             if not isinstance(value, str) and not least <= value < most:
-                raise UserError(f"{name}={value}: out of range")
+                raise UserError(f"{name}={value}: not in [{least}, {most})")
 
     @property
     def steps_per_epoch(self):
@@ -112,7 +112,7 @@ def maybe_init_dist(cfg):
     rank, local_rank, W = (int(env[n]) for n in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     if cfg.device != "cpu":
         if local_rank >= torch.cuda.device_count():
-            raise UserError(f"device={cfg.device}: no GPU for local rank {local_rank}")
+            raise UserError(f"device={cfg.device}: no GPU for rank {local_rank}")
         torch.cuda.set_device(local_rank)  # before anything is allocated
     if W > 1:
         # torchrun's store outlives a restart; the prefix hides the dead attempt's addresses.

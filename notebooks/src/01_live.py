@@ -15,8 +15,8 @@
 # Resuming, changing the number of ranks and auditing both all follow from this.
 #
 # **What you type.** If you explain while you type, you manage about 120 characters a minute.
-# At that pace, the function bodies in the second column take {{typing live}}: a 45-minute
-# interview. The last column is your clock.
+# At that pace, the function bodies in the second column take {{typing live}}, which fits a
+# 45-minute interview. The last column is your clock.
 #
 # | cell | you type | you only explain | on the clock |
 # |---|---|---|---|
@@ -105,8 +105,9 @@ try:
 except ImportError:
 
     def start(drill):
-        print("No clock and no checks in this kernel. To get them, clone {{repository}}, run")
-        print("`make lab` there, and open this notebook. Without them, the cell below each")
+        print("No clock and no checks in this kernel. To get them, clone")
+        print("{{repository}},")
+        print("run `make lab` there, and open this notebook. Without them, the cell below each")
         print("check shows whether your code works.")
 
     def check(drill):
@@ -132,8 +133,8 @@ start("live_trainer")
 #   and not forty minutes later on one rank."
 # - Why: "I fix the global batch, not the batch per rank. So the job can restart with fewer
 #   ranks and still take the same steps."
-# - Cost: "The micro-batch no longer follows from the batch. When a GPU has less memory, I
-#   lower the micro-batch, and the ranks accumulate more."
+# - Cost: "The batch doesn't grow with the hardware. With twice the GPUs, each one gets half the
+#   work, until I retune the batch and the learning rate."
 # - How I'd notice it's wrong: "Two runs have the same config and the same number of ranks, but
 #   their loss curves differ. Then a setting that affects training isn't in here."
 #
@@ -183,7 +184,7 @@ for wrong in ({"global_batch_size": 0}, {"learning_rate": float("nan")}, {"seed"
 # - Why: "I cut the epoch into global batches first, then deal each batch out to the ranks. The
 #   batch is defined before the ranks are, so the world size can change between any two steps."
 # - Why: "The invariant: the position counts completed optimizer steps. The sampler reads it and
-#   never moves it, so nothing that prefetches can run ahead of the training."
+#   never moves it, so a prefetching loader can't run ahead of the training."
 # - Why: "Every seed is a hash of a purpose and numbers. Seed 1 with epoch 21 must not shuffle
 #   like seed 12 with epoch 1, and the order must not share randomness with dropout."
 # - Cost: "Each rank shuffles the full index once per epoch and keeps it in memory: eight bytes
@@ -195,8 +196,8 @@ for wrong in ({"global_batch_size": 0}, {"learning_rate": float("nan")}, {"seed"
 # `epoch_order`, and the sampler's `__iter__`.
 #
 # **A weak answer** counts what the loader has fetched, so a resume skips whatever was still in
-# the queue. It seeds the shuffle with `seed + epoch`, so a neighboring seed repeats the order
-# one epoch later. It pads the last batch with repeated samples, or drops it. And it cuts the
+# the queue. It seeds the shuffle with `seed + epoch`, so two runs with neighboring seeds share
+# all but one of their orders. It pads the last batch with repeated samples, or drops it. And it cuts the
 # dataset by rank first, so nothing adds up once the world size changes.
 
 # %% include="live" cell="ToyClassificationDataset" typed="seed_for ToyClassificationDataset epoch_order ResumeAwareDistributedSampler"
@@ -256,7 +257,7 @@ assert seed_for("order", 1, 21) != seed_for("order", 12, 1)
 check("live_trainer")
 
 # %% [markdown]
-# The rate rises linearly to its peak at step 20, and then falls with the root of the step.
+# The rate rises linearly to its peak at step 20, and then falls with the step's square root.
 
 # %%
 for step in (1, 10, 20, 80):
@@ -327,8 +328,8 @@ assert gradients == [1.5, 1.5]
 # %% [markdown]
 # Why the empty pass? Three ranks compute the same gradient twice. Without it, the second
 # result differs from the first in its last bits, because DDP has reordered its buckets in
-# between. A resumed run would start over with the first order while the uninterrupted run is
-# past it, and their weights would differ.
+# between. A resumed run would take its first step in the old order, while the uninterrupted run
+# takes the same step in the new one, and their weights would differ.
 
 # %%
 def two_backward_passes(wraps):
@@ -368,10 +369,11 @@ assert repeats == {"plain_ddp": False, "wrap_model": True}
 #   clip after the sync, on the true gradient, so all ranks clip the same way."
 # - Why: "A rank without samples in an epoch's last step can't skip the step. It has to join the
 #   collective, so an empty batch runs through the model too."
-# - Cost: "The finite check and the loss I log make the host wait for the GPU once a step. I
-#   accept that here, and I'd batch those reads in production."
+# - Cost: "The finite check, the loss and the timers make the host wait for the GPU in every
+#   step. I accept that here; in production I'd read them only when I log."
 # - How I'd notice it's wrong: "The gradient norm changes with the number of ranks, at the same
-#   global batch. Or `backward` grows with accumulation: then `no_sync` is missing."
+#   global batch. Or `backward` grows when I cut the same batch into more micro-batches: then
+#   `no_sync` is missing."
 #
 # **To type**, {{typing live.train_step}}: `train_step`.
 #
@@ -545,8 +547,8 @@ except UserError as error:
 #   step is as slow as its straggler."
 # - Cost: "One write per step and rank. And on a GPU, one sync per phase, which costs overlap: on
 #   CUDA I'd record events on the stream and read them later."
-# - How I'd notice it's wrong: "The phases don't add up to the time between two lines. Then
-#   something runs outside of them."
+# - How I'd notice it's wrong: "A phase grows although its own code didn't change. Whatever runs
+#   between two phases is billed to the later one, so I look there first."
 #
 # **To type**, {{typing live.StepTimers}}: `StepTimers`, `log_rank_event`.
 #
@@ -619,7 +621,7 @@ assert lines == {"ledger.jsonl": 5, "ordinary.txt": 0}
 #   all attempts. Or the audit finds a sample that wasn't trained exactly once."
 #
 # **To type**, {{typing live.run}}: `run`. **Explain only:** the command line, which isn't in
-# this notebook. It makes a flag of each field, and turns a `UserError` into one line and exit
+# this notebook. It turns each field into a flag, and a `UserError` into one line and exit
 # code 2.
 #
 # **A weak answer** lets every rank look for the latest checkpoint by itself. It saves at the
@@ -708,12 +710,12 @@ assert resumed == reference
 # ## The proof
 #
 # Matching weights are strong evidence, but if they differ, they don't tell you why. So the
-# audit reads the ledger. It computes the order from its rule, not with your code. For each step
+# audit reads the ledger. It computes the order itself and never calls your code. For each step
 # it takes the attempt whose work survived, and compares that attempt's samples with the order.
 # *Replayed* steps are the ones a later attempt had to train again.
 #
-# *Collapsed: the audit, which only reads files, and the code for the pictures. Both work for
-# the hardened trainer as well, so they bring the order that it uses.*
+# *Collapsed: the audit, which only reads files, and the code for the pictures. Both also
+# work for the hardened trainer, so its order is here too.*
 
 # %% include="order" collapsed=true
 
@@ -801,9 +803,9 @@ rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)
 # | identity checks | the job restarts with a different seed, dataset or global batch. It resumes at the same position of a different order | [resume](../trainer_core/resume.py) |
 # | a lock on the run folder | somebody starts the job twice. Both copies write the same ledger and publish the same steps | [run_folder](../trainer_core/run_folder.py) |
 # | errors raised on all ranks | the disk is full when rank 0 saves. Rank 0 reports why; the others report a lost connection, or wait for a timeout | [collectives](../trainer_core/collectives.py) |
-# | a stand-in for an empty share | a rank without samples runs an empty batch, and one of the model's GPU kernels rejects it | [collectives](../trainer_core/collectives.py) |
-# | uneven disks | rank 1 can't write its ledger, or sees a folder without the checkpoint that rank 0 chose | [collectives](../trainer_core/collectives.py), [resume](../trainer_core/resume.py) |
-# | several nodes | a node's disk isn't shared, or a rank of the last attempt still waits in the store. Rank 0 must confirm that everybody is here and sees the same folder | [rendezvous](../trainer_core/rendezvous.py), [interfaces](../trainer_core/integrations/interfaces.py) |
+# | a sample for an empty share | a rank without samples runs an empty batch, and one of the model's GPU kernels rejects it | [collectives](../trainer_core/collectives.py) |
+# | uneven disks | one node's disk fills up, and only its ranks can't write their ledgers | [collectives](../trainer_core/collectives.py), [ledger](../trainer_core/ledger.py) |
+# | several nodes | the cluster starts the ranks without torchrun, or a node has a different disk under the same path, so its ranks don't find the checkpoint that rank 0 chose | [interfaces](../trainer_core/integrations/interfaces.py), [resume](../trainer_core/resume.py) |
 # | preemption | the scheduler sends SIGTERM a minute before it takes the node. The live trainer just dies, and loses the steps since its last save | [signals](../trainer_core/signals.py), [launch](../trainer_core/launch.py) |
 # | asynchronous saves | the state is large, and every rank waits for rank 0's disk. The max of the `checkpoint` phase shows it | [checkpoint_writer](../trainer_core/checkpoint_writer.py) |
 # | retention, leftovers | every checkpoint is kept, and so is the `tmp-` folder of a killed save, until the disk is full | [checkpoint_format](../trainer_core/checkpoint_format.py) |
@@ -831,9 +833,10 @@ rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)
 # %% [markdown] only="full"
 # - Type `01_live_hidden.ipynb`, then `01_live_blank.ipynb` against 45 minutes.
 # - Break one thing in this notebook, and before you run it, predict which cell fails first.
-#   Divide the loss by the micro-batch's own size. Move `step += 1` above `train_step`. Leave
-#   out `no_sync`. Leave out the empty pass, then resume on three ranks. Leave the hash out of
-#   `latest_checkpoint_path`. Seed dropout without the step.
+#   Divide the loss by the micro-batch's own size. Leave the empty pass out of `wrap_model`.
+#   Write the checkpoint straight to its final name. Leave the hash out of
+#   `latest_checkpoint_path`. Take `torch.manual_seed` out of the loop. Don't restore the
+#   optimizer. Let every step of the sampler start one position later.
 # - Say each "How I'd notice it's wrong" from memory: which metric would tell you?
 # - Then take the [walkthrough](01_walkthrough.ipynb), which hardens the same eight cells.
 

@@ -65,6 +65,7 @@ class RankContext:
         rank, world_size: as torchrun would set them.
         is_armed: whether file operations are recorded.
         folder: shared by all ranks of the job, and by later jobs of the same check.
+        seed: equal on all ranks and in all jobs of a check, for a scenario to draw from.
         deadline_s: seconds until the job counts as hung.
         timeout: of the group's collectives; longer than the deadline.
 
@@ -75,6 +76,7 @@ class RankContext:
         self.rank, self.world_size = rank, int(spec["world_size"])
         self.folder = Path(spec["folder"])
         self.deadline_s = float(spec["deadline_s"])
+        self.seed = int(spec["seed"])
         self.timeout = timedelta(seconds=self.deadline_s + 5)
         fault = spec.get("fault")
         self._fault = fault if fault and fault["rank"] in (rank, None) else None

@@ -47,6 +47,7 @@ def run_ranks(
     fault: Fault | None = None,
     lines: Mapping[str, str] | None = None,
     echo: Callable[[str], None] | None = None,
+    seed: int = 0,
 ) -> list[RankReport]:
     """Run ``function(context, *arguments)`` on ``world_size`` ranks; report what each did.
 
@@ -71,6 +72,7 @@ def run_ranks(
         lines: source text by file name, for tracebacks.
         echo: called with each line that a rank prints, prefixed with its rank, and with the
             reason if the job runs once more.
+        seed: becomes ``context.seed``.
 
     Raises:
         ValueError: if the world size is out of bounds.
@@ -96,7 +98,9 @@ def run_ranks(
                 work = folder or job / "work"
                 work.mkdir(exist_ok=True)
                 try:
-                    reports = _run(connection, job, work, world_size, deadline_s, fault, echo)
+                    reports = _run(
+                        connection, job, work, world_size, deadline_s, fault, echo, seed
+                    )
                     if is_last_try or not stuck_while_meeting(reports):
                         return reports
                     why = STUCK_MEETING
@@ -131,6 +135,7 @@ def _run(
     deadline_s: float,
     fault: Fault | None,
     echo: Callable[[str], None] | None,
+    seed: int,
 ) -> list[RankReport]:
     from torch.distributed import TCPStore  # not at the top: a hint needs no torch
 
@@ -141,6 +146,7 @@ def _run(
         "deadline_s": deadline_s,
         "folder": str(work.resolve()),
         "fault": asdict(fault) if fault else None,
+        "seed": seed,
         "env": {**os.environ, **_torchrun_environment(world_size, store.port)},
         "path": [entry or os.getcwd() for entry in sys.path],
         "cwd": str(job),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copyreg
 import importlib
 import linecache
+import random
 import signal
 import time
 import traceback
@@ -16,7 +17,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from rehearsal.engine import ranks
 from rehearsal.engine.ranks import (
@@ -99,7 +100,11 @@ def _module_by_name(module: types.ModuleType) -> tuple[Callable[..., Any], tuple
 
 
 def grade(
-    drill: str, namespace: Mapping[str, object], *, echo: Callable[[str], None] | None = None
+    drill: str,
+    namespace: Mapping[str, object],
+    *,
+    echo: Callable[[str], None] | None = None,
+    seed: int | None = None,
 ) -> Verdict:
     """Judge the names in ``namespace``; works without a notebook.
 
@@ -110,6 +115,7 @@ def grade(
         drill: its id.
         namespace: where the learner's names are, such as ``globals()``.
         echo: called with each line that a rank prints.
+        seed: what the scenarios draw their numbers from; the verdict has it. Drawn if None.
 
     Raises:
         UnknownDrill: if there is no such drill; the message offers the nearest id.
@@ -132,7 +138,7 @@ def grade(
         return Verdict(
             drill=the_drill.id, status="wrong", findings=[finding], after=_after(the_drill)
         )
-    return grade_attempt(the_drill, attempt, echo=echo)
+    return grade_attempt(the_drill, attempt, echo=echo, seed=seed)
 
 
 def grade_source(
@@ -141,12 +147,13 @@ def grade_source(
     *,
     file: str = "attempt.py",
     echo: Callable[[str], None] | None = None,
+    seed: int | None = None,
 ) -> Verdict:
     """Judge the text of a file. Only the ranks execute it.
 
     rehearsal.grade_source("lift_to_distributed", Path("attempt.py").read_text()).status
     """
-    return grade_attempt(load(drill), attempt_of_source(source, file), echo=echo)
+    return grade_attempt(load(drill), attempt_of_source(source, file), echo=echo, seed=seed)
 
 
 def grade_attempt(
@@ -155,26 +162,30 @@ def grade_attempt(
     *,
     echo: Callable[[str], None] | None = None,
     at_most_s: float = float("inf"),
+    seed: int | None = None,
 ) -> Verdict:
     """Judge an attempt; judge it once more if the machine may be to blame, not the code.
 
     Args:
         at_most_s: caps the deadline of every scenario, in seconds.
+        seed: what the scenarios draw their numbers from; drawn if None.
     """
     began = time.perf_counter()
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
     for is_last_try in (False, True):
         # A fresh folder for each try: files left by the first would be evidence in the second.
         with TemporaryDirectory(prefix="rehearsal-") as folder:
-            outcome, excuse, count = run_scenarios(
-                drill, attempt, Path(folder), echo=echo, at_most_s=at_most_s
+            ran = run_scenarios(
+                drill, attempt, Path(folder), echo=echo, at_most_s=at_most_s, seed=seed
             )
-        if is_last_try or not excuse:
+        if is_last_try or not ran.excuse:
             break
         if echo:
-            echo(f"{excuse} {RUNNING_AGAIN}")
-    status, findings, detail = outcome
-    sizes = {scenario.world_size for scenario in drill.scenarios[:count]}
+            echo(f"{ran.excuse} {RUNNING_AGAIN}")
+    status, findings, detail = ran.outcome
     after = drill.deeper if status == "passed" else _after(drill, status)
+    if ran.stages and status == "not_attempted":
+        findings, after = (), f'type the next cell, then check("{drill.id}") again'
     return Verdict(
         drill=drill.id,
         status=status,
@@ -182,8 +193,21 @@ def grade_attempt(
         detail=detail,
         after=after,
         seconds=time.perf_counter() - began,
-        world_sizes=sorted(sizes),
+        world_sizes=ran.world_sizes,
+        seed=seed,
+        stages=ran.stages,
+        next_stage=ran.next_stage,
     )
+
+
+class Ran(NamedTuple):
+    """What came of a check's scenarios."""
+
+    outcome: Outcome
+    excuse: str  # if the code may not be to blame: what went wrong instead
+    world_sizes: Sequence[int]
+    stages: Sequence[str] = ()  # those that passed
+    next_stage: str = ""  # the first that did not
 
 
 def run_scenarios(
@@ -193,40 +217,80 @@ def run_scenarios(
     *,
     echo: Callable[[str], None] | None,
     at_most_s: float,
-) -> tuple[Outcome, str, int]:
+    seed: int,
+) -> Ran:
     """Run the scenarios in order, up to the first that does not pass.
 
-    Returns:
-        The outcome; if the code may not be to blame, what went wrong instead, else ""; how many
-        scenarios ran.
+    Of a drill judged by stages, those whose names are still blank are skipped.
     """
     warm_up()
     reports_of = dict[str, Sequence[RankReport]]()
-    for count, scenario in enumerate(drill.scenarios, 1):
+    sizes: set[int] = set()
+    blank: set[str] = set()  # names that are known to be blank or missing
+    skipped: dict[str, Outcome] = {}  # by stage
+
+    def ran(outcome: Outcome, excuse: str, at: str) -> Ran:
+        names = [stage.name for stage in drill.stages]
+        reached = names[: names.index(at)] if at else names
+        passed = [name for name in reached if name not in skipped]
+        next_stage = at or next(iter(skipped), "")
+        return Ran(outcome, excuse, sorted(sizes), passed, next_stage)
+
+    for scenario in drill.scenarios:
+        needs = drill.needs_of(scenario)
+        builds_on_skipped = any(
+            stage.name in skipped and set(stage.calls) <= set(needs) for stage in drill.stages
+        )
+        if builds_on_skipped or blank & set(needs):
+            skipped.setdefault(scenario.stage, next(iter(skipped.values())))
+            continue
+        if scenario.body is None:
+            outcome = judged(drill, scenario, (), reports_of)
+            if outcome[0] != "passed":
+                return ran(outcome, "", scenario.stage)
+            continue
+        sizes.add(scenario.world_size)
         try:
             reports = run_ranks(
                 RUN_SCENARIO,
                 drill.folder / "grader.py",
-                dict(drill.needs),
+                dict(needs),
                 scenario.name,
                 attempt,
+                bool(scenario.stage),
                 world_size=scenario.world_size,
                 folder=folder,
                 fault=scenario.fault,
                 deadline_s=min(scenario.deadline_s, at_most_s),
                 echo=echo,
                 lines=attempt.lines,
+                seed=seed,
             )
         except ConnectionError as error:
-            return ("crashed", [SERVER_KILLED], str(error)), SERVER_ENDED, count
-        try:
-            outcome = judge(scenario, reports, reports_of)
-        except Exception as error:  # our defect; the notebook must survive it
-            outcome = grader_failed(drill, scenario, error)
-        if outcome[0] != "passed":
-            return outcome, STUCK_MEETING if stuck_while_meeting(reports) else "", count
+            killed: Outcome = ("crashed", [SERVER_KILLED], str(error))
+            return ran(killed, SERVER_ENDED, scenario.stage)
+        outcome = judged(drill, scenario, reports, reports_of)
+        if outcome[0] == "not_attempted" and scenario.stage:
+            skipped[scenario.stage] = outcome
+            blank |= {name for report in reports for name in report.blank}
+        elif outcome[0] != "passed":
+            excuse = STUCK_MEETING if stuck_while_meeting(reports) else ""
+            return ran(outcome, excuse, scenario.stage)
         reports_of[scenario.name] = reports
-    return ("passed", (), ""), "", len(drill.scenarios)
+    return ran(next(iter(skipped.values()), ("passed", (), "")), "", "")
+
+
+def judged(
+    drill: Drill,
+    scenario: Scenario,
+    reports: Sequence[RankReport],
+    earlier: Mapping[str, Sequence[RankReport]],
+) -> Outcome:
+    """The outcome of one scenario, even if its judge fails."""
+    try:
+        return judge(scenario, reports, earlier)
+    except Exception as error:  # our defect; the notebook must survive it
+        return grader_failed(drill, scenario, error)
 
 
 def judge(

@@ -6,6 +6,7 @@ The drill's ``drill.toml`` names what its solution consists of:
     definitions = ["checkpoint_format.publish", "checkpoint.build_checkpoint"]  # in this order
     helpers = ["StepTimers.stamp"]        # members that the solution has and the blank lacks
     left_out = ["StepTimers.trace_events"]  # members that neither has
+    given = ["fsync"]                       # functions that the blank has as they are
 
 The blank also lacks private methods, and functions that ``[needs]`` doesn't name: they are the
 solution's way of doing it, and you may find another.
@@ -70,7 +71,9 @@ def derive(
         node = module.definition(name)
         text = without_members(module.text_of(node), name, left_out)
         solution.append(text)
-        if not isinstance(node, ast.FunctionDef) or name in needs:
+        if name in table.get("given", ()):
+            blank.append(text)
+        elif not isinstance(node, ast.FunctionDef) or name in needs:
             text = without_members(text, name, helpers, keeps_private=False)
             blank.append(empty_bodies(text, EMPTIED))
         origins |= module.origins_in(solution[-1])

@@ -58,21 +58,33 @@ class Scenario:
 
     Args:
         body: called in each rank with its ``RankContext`` and the learner's names. What it
-            returns is the rank's answer, as plain data.
+            returns is the rank's answer, as plain data. None: there is no job, and the judge
+            reads those before it.
         judge: called with the job's reports, by rank, and those of earlier scenarios, by name.
             Yields what is wrong; nothing if the scenario passes.
         fault: a signal during the job. A rank killed by it did not crash.
         judges_failures: the judge also sees jobs that crashed or hung. If it finds nothing, the
             check still ends with that outcome.
+        stage: of a drill judged by stages, the one that this job belongs to. If one of the
+            stage's names is still blank, the job is skipped.
     """
 
     name: str
-    body: Body
+    body: Body | None
     judge: Judge
     world_size: int = 2
     deadline_s: float = 10.0
     fault: Fault | None = None
     judges_failures: bool = False
+    stage: str = ""
+
+
+class Stage(NamedTuple):
+    """One part of a drill that is judged as soon as it has been typed."""
+
+    name: str
+    calls: Sequence[str]  # the needed names that its scenarios call, directly or not
+    must: str  # what must hold, as the brief shows it
 
 
 class NearMiss(NamedTuple):
@@ -108,6 +120,8 @@ class Drill:
     deeper: str  # a follow-up question, asked after a pass
     narration: Narration
     folder: Path
+    stages: Sequence[Stage] = ()
+    warm_ups: Sequence[str] = ()  # ids of smaller drills on the same subjects
 
     @property
     def blank(self) -> str:
@@ -140,6 +154,13 @@ class Drill:
         """The codes of the grader's findings, and what each means."""
         codes: Mapping[str, str] = self.grader.CODES
         return codes
+
+    def needs_of(self, scenario: Scenario) -> Mapping[str, str]:
+        """The names that a scenario is called with: its stage's, or all."""
+        for stage in self.stages:
+            if stage.name == scenario.stage:
+                return {name: self.needs[name] for name in stage.calls}
+        return self.needs
 
     def near_misses(self) -> list[NearMiss]:
         """All near misses. Raises ValueError if an edit no longer fits its text."""
@@ -194,6 +215,8 @@ def load(drill_id: str) -> Drill:
         deeper=table["deeper"],
         narration=Narration(**table["narration"]),
         folder=path.parent,
+        stages=[Stage(**entry) for entry in table.get("stage", ())],
+        warm_ups=table.get("warm_ups", ()),
     )
 
 
@@ -243,6 +266,15 @@ def former_ids() -> dict[str, str]:
         for former in tomllib.loads(path.read_text()).get("former_ids", ()):
             found[former] = path.parent.name
     return found
+
+
+@cache
+def leads_to(drill_id: str) -> str | None:
+    """The drill that this one is a warm-up for, if any."""
+    for path in DRILLS.glob("*/drill.toml"):
+        if drill_id in tomllib.loads(path.read_text()).get("warm_ups", ()):
+            return path.parent.name
+    return None
 
 
 def current_id(drill_id: str) -> str:

@@ -25,8 +25,23 @@ if TYPE_CHECKING:
 ATTEMPT = "attempt"  # the module in which a text is executed
 
 
+def _empty() -> None: ...
+
+
+def _described() -> None:
+    """Says what it would do."""
+
+
+EMPTY = {_empty.__code__.co_code, _described.__code__.co_code}
+
+
 def run_scenario(
-    context: RankContext, grader: Path, needs: Mapping[str, str], name: str, attempt: Attempt
+    context: RankContext,
+    grader: Path,
+    needs: Mapping[str, str],
+    name: str,
+    attempt: Attempt,
+    by_stages: bool = False,
 ) -> Any:
     """Load the learner's names and call the scenario's body with them.
 
@@ -34,6 +49,7 @@ def run_scenario(
         grader: the file that defines SCENARIOS.
         needs: name to signature.
         name: which of the scenarios to run.
+        by_stages: a missing name isn't wrong; it just hasn't been typed yet.
 
     Raises:
         Mismatch: if a needed name is missing or takes different arguments.
@@ -50,7 +66,10 @@ def run_scenario(
     context.arm()
     context.record("begin")
     names = names_of(attempt)
-    wrong = [(n, "is missing") for n in needs if n not in names]
+    missing = [n for n in needs if n not in names]
+    if by_stages and missing:
+        raise Blank(*missing)
+    wrong = [(n, "is missing") for n in missing]
     wrong += [
         (n, what)
         for n, signature in needs.items()
@@ -58,8 +77,9 @@ def run_scenario(
     ]
     if wrong:
         raise Mismatch(*wrong)
-    if blank := [n for n in needs if is_blank(names[n])]:
+    if blank := [n for n in needs if is_blank(names[n], counts_empty=by_stages)]:
         raise Blank(*blank)
+    assert scenario.body is not None
     return scenario.body(context, SimpleNamespace(**{n: names[n] for n in needs}))
 
 
@@ -92,10 +112,20 @@ def stand_in_for_main(names: Mapping[str, object]) -> None:
     sys.modules["__main__"] = main
 
 
-def is_blank(value: object) -> bool:
-    """Whether a function, or every method of a class, only raises NotImplementedError."""
-    codes = codes_of(value)
-    return bool(codes) and all(code.co_names == ("NotImplementedError",) for code in codes)
+def is_blank(value: object, *, counts_empty: bool = False) -> bool:
+    """Whether a function, or every method of a class, only raises NotImplementedError.
+
+    What a decorator generated doesn't count: a dataclass always has an ``__init__``.
+
+    Args:
+        counts_empty: a body of ``...`` or ``pass`` is blank as well.
+    """
+    codes = [code for code in codes_of(value) if code.co_filename != "<string>"]
+    return bool(codes) and all(
+        code.co_names == ("NotImplementedError",)
+        or (counts_empty and code.co_code in EMPTY and code.co_consts[-1] is None)
+        for code in codes
+    )
 
 
 def mismatch_of(value: object, signature: str) -> str:

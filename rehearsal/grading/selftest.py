@@ -73,12 +73,16 @@ def texts(drill: Drill) -> Iterator[tuple[str, str, str, str]]:
     yield "cheat", "sleeps_out_the_clock", "hung", sleeps
 
 
-def run(drill: Drill, *, quick: bool = False) -> Iterator[Row]:
-    """Judge each text; if ``quick``, only the blank and the first near miss."""
+def run(drill: Drill, *, quick: bool = False, seed: int | None = None) -> Iterator[Row]:
+    """Judge each text; if ``quick``, only the blank and the first near miss.
+
+    Args:
+        seed: what the scenarios draw their numbers from; another one for each text if None.
+    """
     wanted = {"blank", drill.near_misses()[0].name}
     for kind, name, expected, text in texts(drill):
         if quick and name not in wanted:
             continue
         short = 1.0 if name == "sleeps_out_the_clock" else float("inf")
-        verdict = grade_attempt(drill, attempt_of_source(text), at_most_s=short)
+        verdict = grade_attempt(drill, attempt_of_source(text), at_most_s=short, seed=seed)
         yield Row(drill.id, kind, name, expected, outcome(verdict), verdict)

@@ -180,6 +180,29 @@ class Verdict:
     world_sizes: Sequence[int] = ()
     detail: str = ""  # a traceback, or where every rank was stuck
     after: str = ""  # what to do next; after a pass, one deeper question
+    seed: int = 0  # from which the scenarios drew their numbers: grade(..., seed=) repeats them
+    stages: Sequence[str] = ()  # of a drill judged by stages: those that passed
+    next_stage: str = ""  # the first stage that hasn't passed
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether everything typed so far is right, and some is left to type."""
+        return self.status == "not_attempted" and bool(self.stages)
+
+    @property
+    def shown(self) -> str:
+        """The status in words."""
+        return "PASSED SO FAR" if self.is_partial else SHOWN[self.status]
+
+    @property
+    def reached(self) -> str:
+        """How far the stages got: "config, data: pass. Next: who am I?"."""
+        if not self.next_stage:
+            return f"all {len(self.stages)} stages pass" if self.stages else ""
+        passed = f"{', '.join(self.stages)}: pass. " if self.stages else ""
+        label = "Next" if self.status == "not_attempted" else "Not yet"
+        end = "" if self.next_stage.endswith("?") else "."
+        return f"{passed}{label}: {self.next_stage}{end}"
 
     @property
     def after_label(self) -> str:
@@ -194,7 +217,8 @@ class Verdict:
         return f"{before}{self.seconds:.1f} s"
 
     def __str__(self) -> str:
-        lines = [f"{self.drill}   {SHOWN[self.status]}   {self.facts}"]
+        lines = [f"{self.drill}   {self.shown}   {self.facts}"]
+        lines += [f"  so far  {self.reached}"] if self.reached else []
         for finding in self.findings:
             lines += [f"  {name:<6}{text}" for name, text in finding._asdict().items()]
         lines += [f"  | {line}" for line in self.detail.rstrip().splitlines()]
@@ -205,7 +229,9 @@ class Verdict:
         # Color and word both: nobody has to tell two hues apart. White text on these colors is
         # readable in light and dark themes.
         color = {"passed": "#0072b2", "not_attempted": "#767676"}.get(self.status, "#b34700")
-        pairs = [pair for finding in self.findings for pair in finding._asdict().items()]
+        color = "#0072b2" if self.is_partial else color
+        pairs = [("so far", self.reached)] if self.reached else []
+        pairs += [pair for finding in self.findings for pair in finding._asdict().items()]
         pairs += [(self.after_label, self.after)] if self.after else []
         cells = [
             f'<span style="opacity:.75">{name}</span><span>{html.escape(text)}</span>'
@@ -216,7 +242,7 @@ class Verdict:
             f'<div style="border-left:4px solid {color};padding-left:.8em;max-width:60em">'
             f"<b>{html.escape(self.drill)}</b>&ensp;"
             f'<b style="background:{color};color:#fff;padding:.1em .5em">'
-            f"{SHOWN[self.status]}</b>&ensp;{html.escape(self.facts)}"
+            f"{self.shown}</b>&ensp;{html.escape(self.facts)}"
             '<div style="display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;'
             f'margin:.4em 0">{"".join(cells)}</div>{detail}</div>'
         )

@@ -1,0 +1,88 @@
+"""Does a ledger of two starts prove that each sample was trained exactly once per epoch?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rehearsal.engine.reports import RankReport
+from rehearsal.grading.verdict import Finding
+from rehearsal.kit.judge.findings import some
+
+from .draws import EPOCHS, SmallRun, plan_of_answer
+from .findings import TABLE, Earlier
+from .outcomes import FIELDS, planned, trained
+
+
+def audit_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """From the lines alone: each sample of each epoch, exactly once."""
+    plan = planned(earlier)
+    drawn = plan_of_answer(earlier["data"][0].answer)
+    for job, sizes in (("resumed", [2, 2]), ("another number of ranks", [2, 3])):
+        lines = earlier[job][0].answer["lines"]
+        yield from audit_findings(lines, plan, sizes, drawn)
+        for report in earlier[job]:
+            own = [fields for file, fields in lines if file == f"rank-{report.rank}.jsonl"]
+            said = sum(fields["attempt"] == 1 for fields in own if isinstance(fields, Mapping))
+            steps = len(trained(report))
+            if said != steps:
+                found = (
+                    f"resumed on {sizes[1]} ranks, rank {report.rank} trained {steps} steps, "
+                )
+                yield TABLE("audit-refutes", f"{found}and the ledger has {said} lines of them")
+                return
+
+
+def audit_findings(
+    lines: Sequence[Any], steps: Sequence[Sequence[int]], sizes: Sequence[int], plan: SmallRun
+) -> Iterator[Finding]:
+    """The lines of a run of two starts.
+
+    Args:
+        steps: the samples of each step, by the learner's own sampler.
+        sizes: the number of ranks of each start.
+    """
+    said = f"killed on {sizes[0]} ranks, resumed on {sizes[1]}"
+    cut = [file for file, fields in lines if not isinstance(fields, Mapping)]
+    if len(cut) > sizes[0]:
+        yield TABLE("audit-refutes", f"{said}: {len(cut)} lines of {cut[0]} aren't JSON")
+        return
+    kept = [fields for _, fields in lines if isinstance(fields, Mapping)]
+    lacking = [name for fields in kept for name in FIELDS if name not in fields]
+    attempts = sorted({fields.get("attempt", -1) for fields in kept})
+    if lacking or attempts != [0, 1]:
+        found = f"{said}, the lines have the attempts {some(attempts)}, not 0 and 1"
+        found = f"{said}, a line has no {lacking[0]}" if lacking else found
+        yield TABLE("attempts-unclear", found)
+        return
+    for attempt, size in enumerate(sizes):
+        of = [fields for fields in kept if fields["attempt"] == attempt]
+        found_sizes = {fields["world_size"] for fields in of}
+        found_ranks = {fields["rank"] for fields in of}
+        if found_sizes != {size} or found_ranks != set(range(size)):
+            found = f"{said}: the lines of attempt {attempt} are of ranks "
+            found += f"{some(sorted(found_ranks))} of {some(sorted(found_sizes))}"
+            yield TABLE("attempts-unclear", found)
+            return
+    resumed = min(fields["step"] for fields in kept if fields["attempt"] == 1)
+    lineage = [fields for fields in kept if fields["attempt"] == 1 or fields["step"] < resumed]
+    for epoch in range(EPOCHS):
+        samples = Counter(
+            s for line in lineage if line["epoch"] == epoch for s in line["samples"]
+        )
+        twice = sorted(s for s in samples if samples[s] > 1)
+        missed = sorted({*range(plan.num_samples)} - {*samples})
+        if twice or missed:
+            found = f"{said}: in epoch {epoch}, samples {some(missed) or 'none'} were never "
+            found += f"trained and {some(twice) or 'none'} more than once"
+            yield TABLE("audit-refutes", found)
+            return
+    for number, wanted in enumerate(steps, 1):
+        samples_of = [s for line in lineage if line["step"] == number for s in line["samples"]]
+        if sorted(samples_of) != list(wanted):
+            found = (
+                f"{said}: by the ledger, step {number} trained {some(sorted(samples_of))}; the "
+            )
+            yield TABLE("audit-refutes", f"{found}sampler deals {some(wanted)} to it")
+            return

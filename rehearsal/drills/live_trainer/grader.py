@@ -1,0 +1,103 @@
+"""The live trainer, judged cell by cell, then run, killed, resumed and audited."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault
+from rehearsal.grading.drill import Body, Scenario
+from rehearsal.grading.verdict import Judge
+from rehearsal.kit.judge.findings import only_first
+from rehearsal.kit.observe.anti_cheat import close_the_answer
+
+from .audit import audit_judge
+from .cells import config_body, data_body
+from .findings import TABLE
+from .judge_cells import config_judge, data_judge
+from .judge_parts import metrics_judge, model_judge
+from .judge_saves import save_judge
+from .judge_steps import identity_judge, step_judge
+from .outcomes import (
+    alone_judge,
+    killed_judge,
+    resumed_findings,
+    resumed_judge,
+    together_judge,
+    uninterrupted_judge,
+)
+from .parts import metrics_body, model_body
+from .runs import (
+    alone_body,
+    killed_body,
+    other_body,
+    resumed_body,
+    together_body,
+    uninterrupted_body,
+)
+from .saves import save_body
+from .steps import identity_body, step_body
+
+CODES = TABLE.codes
+ANSWERS = [
+    "TrainConfig",
+    "ToyClassificationDataset",
+    "ResumeAwareDistributedSampler",
+    "TinyNet",
+    "learning_rate_at",
+    "maybe_init_dist",
+    "wrap_model",
+    "train_step",
+    "save_checkpoint",
+    "latest_checkpoint_path",
+    "restore_checkpoint",
+    "StepTimers",
+    "log_rank_event",
+    "run",
+]
+
+
+def closed(body: Body) -> Body:
+    """The same body, once trainer_core's own trainer is closed."""
+
+    def with_the_answer_closed(context: RankContext, learner: SimpleNamespace) -> Any:
+        close_the_answer(context, "trainer_core.live", ANSWERS)
+        return body(context, learner)
+
+    return with_the_answer_closed
+
+
+def stage(of: str, body: Body, judge: Judge, world_size: int = 1, **rest: Any) -> Scenario:
+    """A scenario of a stage; the first is named like it."""
+    rest = {"name": of, "stage": of, "deadline_s": 10.0, **rest}
+    return Scenario(body=closed(body), judge=only_first(judge), world_size=world_size, **rest)
+
+
+SCENARIOS = [
+    stage("config", config_body, config_judge),
+    stage("data", data_body, data_judge),
+    stage("model", model_body, model_judge),
+    stage("who am I?", identity_body, identity_judge, 3),
+    stage("training step", step_body, step_judge, 3),
+    stage("checkpoint", save_body, save_judge),
+    stage("metrics", metrics_body, metrics_judge),
+    stage("launch", alone_body, alone_judge),
+    stage("two ranks", together_body, together_judge, 2),
+    stage(
+        "two ranks", uninterrupted_body, uninterrupted_judge, 2, name="two ranks, with dropout"
+    ),
+    stage(
+        "kill in a save",
+        killed_body,
+        killed_judge,
+        2,
+        fault=Fault(rank=None, at="strike", count=1),
+        judges_failures=True,
+    ),
+    stage(
+        "kill in a save", resumed_body, resumed_judge, 2, name="resumed", judges_failures=True
+    ),
+    stage("another number of ranks", other_body, resumed_findings, 3, judges_failures=True),
+    Scenario(name="audit", stage="audit", body=None, judge=only_first(audit_judge)),
+]

@@ -1,0 +1,151 @@
+"""The findings about config and data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rehearsal.engine.reports import RankReport
+from rehearsal.grading.verdict import Finding
+from rehearsal.kit.judge.findings import some
+
+from .draws import EPOCHS, plan_of_answer
+from .findings import TABLE, Earlier
+
+
+def config_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """Bad values are refused by name, good ones kept."""
+    answer = reports[0].answer
+    for name, given, kept in answer["lost"]:
+        yield TABLE("config-changes", f"TrainConfig({name}={given}) has {name}={kept}")
+    for name, value, refused in answer["good"]:
+        if refused is not None:
+            found = f"TrainConfig({name}={value}) raised {refused[0]}: {refused[2][:120]}"
+            yield TABLE("refuses-a-good-value", found)
+    for name, value, refused in answer["bad"]:
+        if refused is None:
+            yield TABLE("accepts-nonsense", f"TrainConfig({name}={value}) raised nothing")
+            continue
+        kind, is_value_error, text = refused
+        if not (is_value_error and name in text and value.strip("-") in text):
+            found = f"TrainConfig({name}={value}) raised {kind}: {text[:120] or 'no message'}"
+            yield TABLE("refusal-says-nothing", found)
+    if answer["changed"]:
+        yield TABLE("config-changes", "an assignment to cfg.seed succeeded")
+
+
+def orders_of(steps: Sequence[Any]) -> dict[int, list[int]]:
+    """Each epoch's samples in order, from the steps of one rank that trains alone."""
+    orders: dict[int, list[int]] = {}
+    for epoch, samples, _ in steps:
+        orders.setdefault(epoch, []).extend(samples)
+    return orders
+
+
+def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """One order, whoever asks for it, and from wherever."""
+    answer, plan = reports[0].answer, plan_of_answer(reports[0].answer)
+    alone, n, batch = answer["alone"], plan.num_samples, plan.global_batch_size
+    if [epoch for epoch, _, _ in alone] != sorted(list(range(EPOCHS)) * plan.steps_per_epoch):
+        counts = Counter(epoch for epoch, _, _ in alone)
+        found = f"with {n} samples, global_batch_size={batch} and max_epochs={EPOCHS}, the "
+        found += f"steps by epoch are {dict(counts)}, not {plan.steps_per_epoch} in each of "
+        yield TABLE("wrong-step-size", found + f"0 to {EPOCHS - 1}")
+        return
+    for epoch, order in orders_of(alone).items():
+        if sorted(order) != list(range(n)):
+            counts = Counter(order)
+            twice = [i for i in counts if counts[i] > 1]
+            found = f"epoch {epoch} of {n} samples, on one rank: "
+            found += (
+                f"missing {some(sorted({*range(n)} - {*order})) or 'none'}; more than once "
+            )
+            yield TABLE("not-once-per-epoch", found + (some(sorted(twice)) or "none"))
+            return
+    for number, (_, samples, said) in enumerate(alone):
+        left = n - number % plan.steps_per_epoch * batch
+        if not len(samples) == said == min(batch, left):
+            found = f"step {number + 1} has {len(samples)} samples and S={said}; {left} of the "
+            found += f"epoch's {n} samples were left, and global_batch_size is {batch}"
+            yield TABLE("wrong-step-size", found)
+            return
+    yield from order_findings(answer, plan)
+    for size, ranks in answer["ranks"].items():
+        yield from share_findings(ranks, alone, f"on {size} ranks")
+    for position, ranks in answer["positions"]:
+        steps = [len(rank) for rank in ranks]
+        ends = [rank[0][0] for rank in ranks if rank]
+        wanted = [rank[position:] for rank in answer["ranks"]["2"]]
+        if ranks != wanted:
+            found = f"at position {position} of {plan.total}, {plan.steps_per_epoch} steps an "
+            found += f"epoch, 2 ranks yield {some(steps)} steps"
+            found += f", the first in epoch {ends[0]}" if ends else ""
+            yield TABLE("wrong-position", f"{found}, not what follows the first {position}")
+            return
+    if answer["rows"] != answer["rows again"]:
+        yield TABLE("samples-change", "two datasets of one config have different samples")
+
+
+def order_findings(answer: Mapping[str, Any], plan: Any) -> Iterator[Finding]:
+    """Whether the order is a function of its key, and different for another key."""
+    alone = answer["alone"]
+    orders = orders_of(alone)
+    for what, changed in (
+        ("again", "was drawn a second time"),
+        ("other settings", "was drawn with another micro_batch_size, learning rate and epochs"),
+    ):
+        if answer[what] != alone:
+            yield TABLE(
+                "order-not-a-function", f"the order of seed {plan.seed} {changed}, and differs"
+            )
+            return
+    if orders_of(answer["other batch"]) != orders:
+        found = "with another global_batch_size, the epochs have other orders"
+        yield TABLE("order-not-a-function", found)
+        return
+    by_key = {(plan.seed, epoch): order for epoch, order in orders.items()}
+    by_key |= {(plan.seed + 1, e): o for e, o in orders_of(answer["other seed"]).items()}
+    by_key[1, 21] = orders_of(answer["key 1, 21"])[21]
+    by_key[12, 1] = orders_of(answer["key 12, 1"])[1]
+    seen: dict[tuple[int, ...], tuple[int, int]] = {}
+    for (seed, epoch), order in by_key.items():
+        other = seen.setdefault(tuple(order), (seed, epoch))
+        if other != (seed, epoch):
+            found = (
+                f"(seed {other[0]}, epoch {other[1]}) and (seed {seed}, epoch {epoch}) have "
+            )
+            yield TABLE("orders-repeat", f"{found}the same order")
+            return
+
+
+def share_findings(ranks: Sequence[Any], alone: Sequence[Any], where: str) -> Iterator[Finding]:
+    """Whether the ranks together have the steps of one rank, in fair shares."""
+    if len({len(steps) for steps in ranks} | {len(alone)}) > 1:
+        found = (
+            f"{where}, the ranks have {some([len(s) for s in ranks])} steps; one rank alone "
+        )
+        yield TABLE("order-follows-the-ranks", f"{found}has {len(alone)}")
+        return
+    for number, shares in enumerate(zip(*ranks, strict=True)):
+        epoch, samples, size = alone[number]
+        together = sorted(i for _, own, _ in shares for i in own)
+        if len(together) > len(set(together)):
+            found = f"{where}, step {number + 1} deals samples {some(together)}"
+            yield TABLE("not-once-per-epoch", found)
+            return
+        if together != sorted(samples):
+            found = f"{where}, step {number + 1} has samples {some(together)}; on one rank it "
+            yield TABLE("order-follows-the-ranks", f"{found}has {some(sorted(samples))}")
+            return
+        if any((e, s) != (epoch, size) for e, _, s in shares):
+            found = (
+                f"{where}, step {number + 1} yields (epoch, S) {[[e, s] for e, _, s in shares]}"
+            )
+            yield TABLE("wrong-step-size", f"{found}; on one rank, [{epoch}, {size}]")
+            return
+        counts = [len(own) for _, own, _ in shares]
+        if max(counts) - min(counts) > 1:
+            found = f"{where}, step {number + 1} deals {some(counts)} samples to the ranks"
+            yield TABLE("unfair-shares", found)
+            return

@@ -1,0 +1,104 @@
+"""The findings about checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from rehearsal.engine.reports import RankReport
+from rehearsal.grading.verdict import Finding
+from rehearsal.kit.judge.findings import some
+
+from .draws import NEW, OLD
+from .findings import TABLE, Earlier
+
+
+def ended(result: dict[str, Any]) -> str:
+    """An outcome as a clause."""
+    if "raised" in result:
+        return f"the next start raised {result['raised']}"
+    if "none" in result:
+        return "the next start found no checkpoint"
+    return f"the next start restored step {result['step']}"
+
+
+def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """Complete or absent, verified, and the newest that is intact."""
+    answer = reports[0].answer
+    states = {int(step): state for step, state in answer["states"].items()}
+    if "none" not in answer["empty"]:
+        found = f"the folder is empty, and {ended(answer['empty'])}"
+        yield TABLE("wrong-checkpoint", found, "at what a first start finds")
+        return
+    for step, result in (
+        (OLD, answer["first"]),
+        (NEW, answer["second"]),
+        (100, answer["hundred"]),
+    ):
+        before = {OLD: "", NEW: f" after step {OLD}", 100: f" after steps {OLD} and 99"}[step]
+        if result.get("step") != step:
+            yield TABLE("wrong-checkpoint", f"step {step} was saved{before}; {ended(result)}")
+            return
+        if result["state"] != states[step]:
+            found = f"step {step} was saved{before} and restored, and weights or moments differ"
+            yield TABLE("state-not-restored", found)
+            return
+    total = len(answer["kills"])
+    for number, (where, result, again) in enumerate(answer["kills"], 1):
+        said = (
+            f"killed before {where} (file operation {number} of {total}) in the save of step "
+        )
+        said += f"{NEW}, when step {OLD} was on disk: "
+        if states.get(result.get("step", 0)) != result.get("state", ""):
+            yield TABLE("lost-in-a-kill", said + ended(result))
+            return
+        if states.get(again.get("step", 0)) != again.get("state", "") or again["step"] != NEW:
+            yield TABLE(
+                "cannot-save-again", f"{said}it trained step {NEW} again; {ended(again)}"
+            )
+            return
+    yield from sync_findings(reports[0])
+    for said, result in answer["damages"]:
+        if states.get(result.get("step", 0)) != result.get("state", ""):
+            yield TABLE("damage-not-survived", f"{said}; {ended(result)}")
+            return
+    if answer["again"].get("state") != states[NEW]:
+        found = f"step {NEW} was damaged, trained again and saved; {ended(answer['again'])}"
+        yield TABLE("cannot-save-again", found)
+    if "raised" not in answer["all bad"]:
+        found = f"both checkpoints are damaged, and {ended(answer['all bad'])}"
+        yield TABLE("starts-over", found)
+
+
+def sync_findings(report: RankReport) -> Iterator[Finding]:
+    """Whether a power loss could keep the name and lose the contents."""
+    kinds = [event["kind"] for event in report.events]
+    events = report.events[kinds.index("begins") : kinds.index("ends")]
+    files = [event for event in events if event["kind"] == "file"]
+    synced: dict[str, bool] = {}  # each path, under its present name
+    folders: dict[str, bool] = {}  # folders in which a name has appeared by a rename
+    late: set[str] = set()
+    for event in files:
+        op, path = event["op"], event["path"]
+        if op in ("open", "torch.save"):
+            synced[path] = False
+        elif op == "fsync":
+            folders = {**folders, **({path: True} if path in folders else {})}
+            synced[path] = True
+        elif op in ("rename", "link"):
+            for name in [n for n in synced if n == path or n.startswith(f"{path}/")]:
+                renamed = event["to"] + name.removeprefix(path)
+                synced[renamed] = synced.pop(name)
+                if not synced[renamed]:
+                    late.add(renamed)
+            folders[str(PurePosixPath(event["to"]).parent)] = False
+    lost = [f for f in report.answer["files"] if f in late or not synced.get(f, False)]
+    if lost:
+        names = some([PurePosixPath(name).name for name in lost])
+        yield TABLE(
+            "not-durable", f"the name is published before the contents of {names} are on disk"
+        )
+    elif not all(folders.values()):
+        found = "after the rename, the folder that has the new name isn't fsynced"
+        yield TABLE("not-durable", found)

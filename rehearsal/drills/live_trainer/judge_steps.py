@@ -1,0 +1,110 @@
+"""The findings about who a rank is, and about one optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rehearsal.engine.reports import RankReport
+from rehearsal.grading.verdict import Finding
+from rehearsal.kit.judge.findings import some
+from rehearsal.kit.judge.weights import largest_difference
+
+from .draws import CASES
+from .findings import TABLE, Earlier
+
+
+def identity_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """Rank and size of the job, a group, and rank 0's weights."""
+    size = len(reports)
+    for report in reports:
+        alone = report.answer["alone"]
+        if alone != [0, 1]:
+            found = f"without torchrun's variables, maybe_init_dist gave {some(alone)[:160]}"
+            yield TABLE("not-alone", found)
+            return
+    for report in reports:
+        named, wanted = report.answer["named"], [report.rank, size]
+        said = f"with RANK={report.rank}, WORLD_SIZE={size}, LOCAL_RANK=0 and "
+        said += "LOCAL_WORLD_SIZE=1, maybe_init_dist "
+        if named != wanted:
+            yield TABLE("wrong-rank", f"{said}returned {tuple(named)}")
+            return
+        if not report.answer["group"] or report.answer["group rank"] != wanted:
+            has = report.answer.get("group rank", "no process group")
+            yield TABLE("no-group", f"{said}left {has}")
+            return
+    truth = reports[0].answer["before"]
+    for report in reports:
+        for what in ("after", "wrapped"):
+            if largest_difference(report.answer[what], truth)[0] > 0:
+                found = (
+                    f"each rank had weights of its own; after wrap_model, rank {report.rank}'s "
+                )
+                yield TABLE("wrapped-apart", f"{found}are not rank 0's")
+                return
+
+
+def collectives_by_case(report: RankReport) -> dict[str, list[dict[str, Any]]]:
+    """A rank's collectives in each case."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    case = ""
+    for event in report.events:
+        if event["kind"] == "case":
+            case = event["case"]
+            found[case] = []
+        elif event["kind"] == "case done":
+            case = ""
+        elif event["kind"] == "collective" and case:
+            found[case].append(event)
+    return found
+
+
+def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """The mean over the step's samples, clipped, synchronized once."""
+    for case in CASES:
+        rows = [report.answer[case] for report in reports]
+        count, shares = rows[0]["count"], [row["share"] for row in rows]
+        said = f"a step of {count} samples, {some(shares)} on the ranks"
+        for rank, row in enumerate(rows):
+            if row["largest"] > row["limit"]:
+                found = f"{said}: with micro_batch_size={row['limit']}, rank {rank} sent "
+                yield TABLE("micro-batch-too-large", f"{found}{row['largest']} at once")
+                return
+        for rank, row in enumerate(rows):
+            apart, name = largest_difference(rows[0]["after"], row["after"])
+            if apart > 1e-6:
+                found = f"{said}: afterward, ranks 0 and {rank} differ by {apart:.2g} in {name}"
+                yield TABLE("ranks-step-apart", found)
+                return
+        apart, name = largest_difference(rows[0]["after"], rows[0]["expected"])
+        if not apart <= 2e-5:
+            how = "longer than 1" if case == "large" else "shorter than 1"
+            found = (
+                f"{said}, with a gradient {how}: the weights differ from those after the same "
+            )
+            yield TABLE("wrong-gradient", f"{found}step on one rank by {apart:.2g} in {name}")
+            return
+        parts = sum(row["part"] for row in rows)
+        if abs(parts - rows[0]["loss"]) > 1e-4 * max(1, abs(rows[0]["loss"])):
+            found = (
+                f"{said}: the ranks returned {some([round(r['part'], 4) for r in rows])}; the "
+            )
+            yield TABLE("wrong-loss", f"{found}mean loss is {rows[0]['loss']:.4f}")
+            return
+    size = reports[0].answer["parameters"]
+    for case, events in collectives_by_case(reports[0]).items():
+        elements = sum(event["elements"] for event in events)
+        if elements > 1.5 * size + 64:
+            share, limit = (reports[0].answer[case][name] for name in ("share", "limit"))
+            found = f"the model has {size} parameters, and rank 0 sent {elements} numbers in a "
+            found += f"step of {-(-share // limit)} micro-batches"
+            yield TABLE("syncs-too-often", found)
+            return
+    ends = [report.answer["nonfinite"] for report in reports]
+    if not all(end["raised"] for end in ends) or any(end["changed"] for end in ends):
+        raised = [rank for rank, end in enumerate(ends) if end["raised"]]
+        changed = "changed" if any(end["changed"] for end in ends) else "unchanged"
+        found = f"one sample on rank 0 was infinite: ranks {some(raised) or 'none'} of "
+        found += f"{len(ends)} raised, and the weights are {changed}"
+        yield TABLE("nonfinite-step", found)

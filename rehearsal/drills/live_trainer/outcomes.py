@@ -1,0 +1,350 @@
+"""The last stages' judges: what was trained, what the ledger says, what a kill cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rehearsal.engine.reports import RankReport, killed
+from rehearsal.grading.verdict import Finding, is_echo
+from rehearsal.kit.judge.findings import some
+
+from .draws import SmallRun, plan_of_answer
+from .findings import TABLE, Earlier
+
+FIELDS = ("time", "attempt", "epoch", "step", "rank", "world_size", "samples", "phases")
+
+
+# ---------------------------------------------------------------- what a start did
+
+
+def events_of(report: RankReport) -> list[Mapping[str, Any]]:
+    """A rank's events while run was running."""
+    kinds = [event["kind"] for event in report.events]
+    first = kinds.index("begins") if "begins" in kinds else len(kinds)
+    last = kinds.index("ends") if "ends" in kinds else len(kinds)
+    return list(report.events[first:last])
+
+
+def trained(report: RankReport) -> list[list[int]]:
+    """The samples of each optimizer step that a rank completed."""
+    steps: list[list[int]] = []
+    samples: list[int] = []
+    for event in events_of(report):
+        if event["kind"] == "forward":
+            samples += [sample for sample in event["samples"] if sample >= 0]
+        elif event["kind"] == "optimizer_step":
+            steps.append(samples)
+            samples = []
+    return steps
+
+
+def together(reports: Sequence[RankReport]) -> list[list[int]]:
+    """The samples of each step over all ranks, sorted."""
+    by_rank = [trained(report) for report in reports]
+    steps: list[list[int]] = [[] for _ in range(max(map(len, by_rank)))]
+    for of_rank in by_rank:
+        for step, samples in zip(steps, of_rank, strict=False):
+            step += samples
+    return [sorted(step) for step in steps]
+
+
+def planned(earlier: Earlier) -> list[list[int]]:
+    """The samples of each step, as the learner's own sampler deals them to one rank."""
+    return [sorted(samples) for _, samples, _ in earlier["data"][0].answer["alone"]]
+
+
+def updates(report: RankReport) -> list[Mapping[str, Any]]:
+    """What each optimizer step applied."""
+    return [event for event in events_of(report) if event["kind"] == "update"]
+
+
+# ---------------------------------------------------------------- one start
+
+
+def trained_findings(
+    reports: Sequence[RankReport], plan: Sequence[Sequence[int]], at: int, said: str
+) -> Iterator[Finding]:
+    """Whether a start trained the plan from step ``at`` on, and nothing else."""
+    steps = together(reports)
+    for number, (ours, wanted) in enumerate(zip(steps, plan[at:], strict=False), at + 1):
+        if ours != list(wanted):
+            found = f"{said}, step {number} trained samples {some(ours)}; the sampler deals "
+            yield TABLE("off-plan", f"{found}{some(wanted)} to it")
+            return
+    counts = [len(trained(report)) for report in reports]
+    if set(counts) != {len(plan) - at}:
+        found = f"{said}, the ranks took {some(counts)} optimizer steps of {len(plan) - at}"
+        yield TABLE("off-plan", found)
+
+
+def result_findings(reports: Sequence[RankReport], step: int, said: str) -> Iterator[Finding]:
+    """What run returned, against what was observed; whether the ranks agree."""
+    for report in reports:
+        result, true = report.answer["result"], report.answer["true"]
+        wanted = {"status": "done", "step": step, "weights_sha256": true}
+        wrong = [name for name in wanted if result.get(name) != wanted[name]]
+        if wrong:
+            name = wrong[0]
+            found = (
+                f"{said}, rank {report.rank} returned {name}={str(result.get(name))[:20]!r}; "
+            )
+            yield TABLE("wrong-result", f"{found}observed: {str(wanted[name])[:20]!r}")
+            return
+    if len({report.answer["true"] for report in reports}) > 1:
+        yield TABLE("ranks-differ", f"{said}, the ranks ended with different weights")
+
+
+def lines_by_rank(lines: Sequence[Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """The ledger's lines by file."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for file, fields in lines:
+        found.setdefault(file, []).append(fields)
+    return found
+
+
+def ledger_findings(
+    reports: Sequence[RankReport], plan: SmallRun, said: str, per_epoch: int
+) -> Iterator[Finding]:
+    """Whether the ledger has what was trained, line by line."""
+    lines = lines_by_rank(reports[0].answer["lines"])
+    for report in reports:
+        file = f"rank-{report.rank}.jsonl"
+        own, steps = lines.get(file, []), trained(report)
+        if len(own) != len(steps):
+            found = f"{said}, rank {report.rank} took {len(steps)} steps, and {file} has "
+            yield TABLE("ledger-wrong", f"{found}{len(own)} lines with samples")
+            return
+        for number, (line, samples) in enumerate(zip(own, steps, strict=True), 1):
+            missing = [n for n in FIELDS if not isinstance(line, Mapping) or n not in line]
+            if missing:
+                found = f"{said}, line {number} of {file} has no {some(missing)}"
+                yield TABLE("ledger-wrong", found)
+                return
+            wanted = {
+                "attempt": 0,
+                "epoch": (number - 1) // per_epoch,
+                "step": number,
+                "rank": report.rank,
+                "world_size": len(reports),
+                "samples": sorted(samples),
+            }
+            line = {**line, "samples": sorted(line["samples"])}
+            wrong = [name for name in wanted if line[name] != wanted[name]]
+            if wrong:
+                found = (
+                    f"{said}, line {number} of {file} has {wrong[0]}={str(line[wrong[0]])[:60]}"
+                )
+                yield TABLE(
+                    "ledger-wrong", f"{found}; it should be {str(wanted[wrong[0]])[:60]}"
+                )
+                return
+
+
+def alone_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """One process, from start to end."""
+    (report,), plan = reports, plan_of_answer(reports[0].answer)
+    answer, said = report.answer, "on one rank"
+    yield from trained_findings(reports, planned(earlier), 0, said)
+    yield from result_findings(reports, plan.total, said)
+    yield from ledger_findings(reports, plan, said, plan.steps_per_epoch)
+    for number, (update, rate) in enumerate(
+        zip(updates(report), answer["rates"], strict=False), 1
+    ):
+        if any(abs(used - rate) > 1e-6 * rate for used in update["rates"]):
+            found = f"step {number} used the learning rate {some(update['rates'])}; "
+            yield TABLE("rate-not-followed", f"{found}learning_rate_at says {rate:.6g}")
+            return
+    yield from save_findings(report, plan)
+    yield from time_findings(answer["lines"])
+    saved, digest = answer["saved"]
+    if saved != plan.total or digest != answer["true"]:
+        found = (
+            f"the run ended with step {plan.total}; its newest checkpoint has step {saved} and "
+        )
+        yield TABLE(
+            "save-missing",
+            found + ("the" if digest == answer["true"] else "other") + " weights",
+        )
+    kinds = [event["kind"] for event in report.events]
+    extra = kinds[kinds.index("ends") :].count("update")
+    if answer["changed"] or extra:
+        found = f"started again, the finished run took {extra} steps and changed "
+        yield TABLE("touches-finished-run", found + (some(answer["changed"]) or "no file"))
+    differs = [
+        n
+        for n in ("status", "step", "weights_sha256")
+        if answer["again"].get(n) != answer["result"].get(n)
+    ]
+    if differs:
+        found = f"started again, the finished run returned another {some(differs)}"
+        yield TABLE("touches-finished-run", found)
+
+
+def save_findings(report: RankReport, plan: SmallRun) -> Iterator[Finding]:
+    """Whether files in checkpoints/ change after each step with a save due, and only then."""
+    step, changed = 0, set()
+    for event in events_of(report):
+        step += event["kind"] == "optimizer_step"
+        if event["kind"] == "file" and "/checkpoints/" in event["path"] and step:
+            changed.add(step)
+    missing = sorted({*plan.saves} - changed)
+    if missing:
+        found = f"with checkpoint_every_steps={plan.every} and {plan.steps_per_epoch} steps an "
+        found += (
+            f"epoch, saves are due after steps {some(plan.saves, 9)}; nothing was saved after "
+        )
+        yield TABLE("save-missing", f"{found}{some(missing)}")
+
+
+def time_findings(lines: Sequence[Any]) -> Iterator[Finding]:
+    """Whether the phases of all lines but the first add up to the time between the lines."""
+    fields = [line for _, line in lines]
+    wall = fields[-1]["time"] - fields[0]["time"]
+    phases = sum(sum(line["phases"].values()) for line in fields[1:])
+    if not 0.85 * wall < phases < 1.15 * wall:
+        found = (
+            f"from the first ledger line to the last it took {wall:.3f} s, and the phases in "
+        )
+        yield TABLE("time-unaccounted", f"{found}between add up to {phases:.3f} s")
+
+
+# ---------------------------------------------------------------- several ranks
+
+
+def together_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """The same steps as alone, with the same gradients."""
+    plan, said = plan_of_answer(reports[0].answer), f"on {len(reports)} ranks"
+    yield from trained_findings(reports, planned(earlier)[: plan.steps_per_epoch], 0, said)
+    yield from result_findings(reports, plan.steps_per_epoch, said)
+    yield from ledger_findings(reports, plan, said, plan.steps_per_epoch)
+    alone = updates(earlier["launch"][0])
+    for number, (ours, theirs) in enumerate(zip(updates(reports[0]), alone, strict=False), 1):
+        apart = abs(ours["gradient"] - theirs["gradient"])
+        if apart > 1e-3 * (1 + abs(theirs["gradient"])):
+            found = (
+                f"without dropout, step {number} follows another gradient {said} than on one: "
+            )
+            yield TABLE("different-training", f"{found}along one direction, {apart:.2g} apart")
+            return
+
+
+def uninterrupted_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """All of the plan, with noise of its own on each rank and in each step."""
+    plan, said = plan_of_answer(reports[0].answer), f"on {len(reports)} ranks"
+    yield from trained_findings(reports, planned(earlier), 0, said)
+    yield from result_findings(reports, plan.total, said)
+    yield from ledger_findings(reports, plan, said, plan.steps_per_epoch)
+    seen: dict[str, tuple[int, int]] = {}
+    for report in reports:
+        step = 0
+        for event in events_of(report):
+            step += event["kind"] == "optimizer_step"
+            if event["kind"] != "forward":
+                continue
+            rank, other = seen.setdefault(event["rng"], (report.rank, step))
+            if rank != report.rank:
+                found = (
+                    f"in step {step + 1}, ranks {rank} and {report.rank} draw the same dropout"
+                )
+                yield TABLE("noise-repeats", found)
+                return
+            if other != step:
+                found = (
+                    f"rank {rank} draws the same dropout in steps {other + 1} and {step + 1}"
+                )
+                yield TABLE("noise-repeats", found)
+                return
+
+
+# ---------------------------------------------------------------- killed
+
+
+def killed_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """A rank died in a save, having trained what the uninterrupted run trains."""
+    whole = earlier["two ranks, with dropout"]
+    for report, other in zip(reports, whole, strict=True):
+        for number, (ours, theirs) in enumerate(
+            zip(updates(report), updates(other), strict=False), 1
+        ):
+            if ours["gradient"] != theirs["gradient"]:
+                found = f"two fresh starts apply different gradients on rank {report.rank} in "
+                yield TABLE("not-repeatable", f"{found}step {number}")
+                return
+    if not any(map(killed, reports)):
+        found = "a kill waited for a file operation in a save, and none came"
+        yield TABLE("save-missing", found)
+
+
+def kill_of(earlier: Earlier) -> tuple[int, int, str]:
+    """The last save that was complete, the last step that was done, and a clause about it."""
+    reports = earlier["kill in a save"]
+    done = max(len(trained(report)) for report in reports)
+    plan = plan_of_answer(earlier["data"][0].answer)
+    saved = max(step for step in plan.saves if step < done)
+    (rank,) = [report.rank for report in reports if killed(report)][:1]
+    where = [event for event in reports[rank].events if event["kind"] == "file"][-1]
+    return (
+        saved,
+        done,
+        (
+            f"rank {rank} was killed before {where['op']} of "
+            f"{where['path'].rpartition('/')[2]} in the save of step {done}"
+        ),
+    )
+
+
+def resumed_findings(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """Whether a start resumed where the kill left off, and trained the rest."""
+    plan, (saved, done, kill) = planned(earlier), kill_of(earlier)
+    steps, size = together(reports), counted_ranks(reports)
+    failed = [report for report in reports if report.failure and not is_echo(report)]
+    if failed and failed[0].failure:
+        failure = failed[0].failure
+        found = f"{kill}; the next start, on {size}, raised {failure.kind}: "
+        look = f"at {failure.where}, and at what the kill left" if failure.where else ""
+        yield TABLE("cannot-resume", found + failure.message.strip()[:160], look)
+        return
+    if not all(report.has_answer for report in reports):
+        return
+    at = next((n for n, step in enumerate(plan) if steps and steps[0] == list(step)), None)
+    if at is None:
+        found = f"{kill}; the next start, on {size}, "
+        found += (
+            f"began with samples {some(steps[0])}, which no step has"
+            if steps
+            else "took no step"
+        )
+        yield TABLE("resumes-elsewhere", found)
+    elif at == 0:
+        found = (
+            f"{kill}, when step {saved} had been saved; the next start, on {size}, began with "
+        )
+        yield TABLE("began-from-zero", f"{found}step 1")
+    elif not saved <= at <= done:
+        found = (
+            f"{kill}, when step {saved} had been saved; the next start, on {size}, began with "
+        )
+        yield TABLE("resumes-elsewhere", f"{found}the samples of step {at + 1}")
+    else:
+        said = f"resumed after step {at} on {size}"
+        yield from trained_findings(reports, plan, at, said)
+        yield from result_findings(reports, len(plan), said)
+
+
+def counted_ranks(reports: Sequence[RankReport]) -> str:
+    """How many ranks, in words."""
+    return f"{len(reports)} ranks"
+
+
+def resumed_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """It ends with the uninterrupted run's weights."""
+    yield from resumed_findings(reports, earlier)
+    if not all(report.has_answer for report in reports):
+        return
+    whole = earlier["two ranks, with dropout"]
+    if reports[0].answer["true"] != whole[0].answer["true"]:
+        found = (
+            f"{kill_of(earlier)[2]}; resumed on {counted_ranks(reports)}, the run ended with "
+        )
+        yield TABLE("different-outcome", f"{found}other weights than without the kill")

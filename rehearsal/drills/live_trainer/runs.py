@@ -1,0 +1,74 @@
+"""The last stages' bodies: the learner's trainer alone, on ranks, killed and resumed."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from rehearsal.engine.rank import RankContext
+
+from .draws import plan_of
+from .watch import copy_folder, digest_of, files_of, plain, start, strike_in_save
+
+SYNC_S = 0.002  # what an fsync takes here, so that a save takes time on every disk
+
+
+def slow_sync(_: object) -> None:
+    """Stands in for os.fsync."""
+    time.sleep(SYNC_S)
+
+
+def alone_body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """From start to end without torchrun; then the finished run again."""
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    plan = plan_of(context.seed)
+    os.fsync = slow_sync  # type: ignore[assignment]
+    answer = start(context, learner, plan, "alone", dropout=0)
+    run_dir = context.folder / "alone"
+    cfg = learner.TrainConfig(**plan.settings(run_dir, dropout=0))
+    model = learner.TinyNet(cfg)
+    optimizer = torch.optim.AdamW(model.parameters())
+    context.is_armed = False
+    path = learner.latest_checkpoint_path(Path(run_dir, "checkpoints"))
+    saved = path and learner.restore_checkpoint(path, model, optimizer)
+    before = files_of(run_dir)
+    again = plain(learner.run(cfg))
+    context.record("ends again")
+    after = files_of(run_dir)
+    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+    return answer | {"saved": [saved, digest_of(model)], "again": again, "changed": changed}
+
+
+def together_body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """One epoch on several ranks, without dropout."""
+    plan = plan_of(context.seed)
+    return start(context, learner, plan, "together", dropout=0, max_epochs=1)
+
+
+def uninterrupted_body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """All of it on two ranks, with dropout."""
+    return start(context, learner, plan_of(context.seed), "uninterrupted")
+
+
+def killed_body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """The same; a rank dies in a save."""
+    plan = plan_of(context.seed)
+    strike_in_save(context, plan.kill_at, plan.kill_operation)
+    return start(context, learner, plan, "killed")
+
+
+def resumed_body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """The next start. What the kill left is kept for one on another number of ranks."""
+    copy_folder(context, "killed", "other")
+    return start(context, learner, plan_of(context.seed), "killed")
+
+
+def other_body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """The next start, on another number of ranks."""
+    return start(context, learner, plan_of(context.seed), "other")

@@ -1,0 +1,155 @@
+"""One checkpoint and then another: with a kill at each file operation, and damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+from rehearsal.engine.rank import RankContext
+
+from .draws import NEW, OLD
+from .moments import copies_before_each_file_operation
+
+
+def parts(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model and its optimizer."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Take some steps, so that weights and moments change."""
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 5)).square().sum().backward()
+        optimizer.step()
+
+
+def print_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """A digest of weights and moments."""
+    moments = optimizer.state_dict()["state"]
+    tensors = [*model.state_dict().values()]
+    tensors += [moments[i][name] for i in sorted(moments) for name in sorted(moments[i])]
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(torch.as_tensor(tensor).detach().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def restored(learner: SimpleNamespace, folder: Path) -> dict[str, Any]:
+    """What the next start gets from a folder: the step, and a digest of the state."""
+    model, optimizer = parts(99)
+    try:
+        path = learner.latest_checkpoint_path(folder)
+        if path is None:
+            return {"none": True}
+        step = learner.restore_checkpoint(path, model, optimizer)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return {"raised": f"{type(error).__name__}: {error}"[:200]}
+    return {"step": step, "state": print_of(model, optimizer)}
+
+
+def no_sync(_: object) -> None:
+    """Stands in for os.fsync: a kill loses nothing from the page cache."""
+
+
+def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
+    """Save, kill, damage, and ask each time what the next start would get."""
+    draw, states = random.Random(context.seed), {}
+    pattern = context.folder / "saves" / "pattern"
+    pattern.mkdir(parents=True)
+    answer: dict[str, Any] = {"empty": restored(learner, pattern)}
+    older, newer = parts(1), parts(1)
+    train(*older, 3)
+    train(*newer, 5)
+    states = {OLD: print_of(*older), NEW: print_of(*newer), 100: print_of(*older)}
+    context.record("begins")
+    learner.save_checkpoint(pattern, OLD, *older)
+    context.record("ends")
+    answer["files"] = [str(path.relative_to(context.folder)) for path in files_in(pattern)]
+    answer["first"] = restored(learner, pattern)
+    os.fsync = no_sync  # type: ignore[assignment]
+
+    def copy_of(source: Path, name: str) -> Path:
+        return shutil.copytree(source, context.folder / "saves" / name)
+
+    answer["kills"] = []
+    both = copy_of(pattern, "both")
+    with copies_before_each_file_operation(
+        both, lambda number: both.with_name(f"killed-{number}")
+    ) as copies:
+        learner.save_checkpoint(both, NEW, *newer)
+    for where, folder in copies:
+        found = restored(learner, folder)
+        again: dict[str, Any] = found
+        if found.get("step") == OLD:  # the next start trains on, and saves again
+            again = attempt_save(learner, folder, NEW, newer)
+        answer["kills"].append([where, found, again])
+    answer["second"] = restored(learner, both)
+    of_newer = files_in(both, without=pattern)
+    answer["damages"] = damages(learner, both, of_newer, draw)
+    repaired = copy_of(both, "again")
+    for file in of_newer:
+        flip(repaired / file.relative_to(both), draw)
+    answer["again"] = attempt_save(learner, repaired, NEW, newer)
+    for file in files_in(both):
+        flip(file, draw)
+    answer["all bad"] = restored(learner, both)
+    third = copy_of(pattern, "hundred")
+    for step, state in ((99, newer), (100, older)):
+        learner.save_checkpoint(third, step, *state)
+    return answer | {"hundred": restored(learner, third), "states": states}
+
+
+def attempt_save(learner: SimpleNamespace, folder: Path, step: int, state: Any) -> Any:
+    """Save, and what the next start then gets."""
+    try:
+        learner.save_checkpoint(folder, step, *state)
+    except Exception as error:
+        return {"raised": f"saving again, {type(error).__name__}: {error}"[:200]}
+    return restored(learner, folder)
+
+
+def files_in(folder: Path, *, without: Path | None = None) -> list[Path]:
+    """Every file, except those that another folder has under the same name."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [p for p in paths if not (without and (without / p.relative_to(folder)).exists())]
+
+
+def flip(path: Path, draw: random.Random) -> None:
+    """Flip one bit."""
+    data = bytearray(path.read_bytes())
+    data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+    path.write_bytes(data)
+
+
+def damages(
+    learner: SimpleNamespace, both: Path, files: Sequence[Path], draw: random.Random
+) -> list[Any]:
+    """Damage each file of the newer checkpoint in each way, one at a time."""
+    ways: dict[str, Callable[[Path], object]] = {
+        "a bit flipped": lambda path: flip(path, draw),
+        "lost its second half": lambda path: os.truncate(path, path.stat().st_size // 2),
+        "been deleted": Path.unlink,
+    }
+    found = []
+    for file in files:
+        kept = file.read_bytes()
+        for what, damage in ways.items():
+            damage(file)
+            said = f"{file.relative_to(both)} of step {NEW} has {what}"
+            found.append([said, restored(learner, both)])
+            file.write_bytes(kept)
+    return found
