@@ -58,7 +58,7 @@ pytest: setup
 selftest: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m rehearsal selftest $(ARGS)
 
-# The whole matrix takes half an hour; ARGS=--quick tries a few of each fault in 3 minutes.
+# The whole matrix takes half an hour; ARGS=--quick tries a few of each fault in 2 minutes.
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/faults.py $(ARGS)
 
