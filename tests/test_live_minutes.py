@@ -160,7 +160,7 @@ class TestWhatItLeavesOut:
         rows = [line for line in text.splitlines() if line.startswith("| ")][1:]
         assert len(rows) >= 15
         for row in rows:
-            links = re.findall(r"\]\((\.\./trainer_core/[\w/]+\.py)\)", row)
+            links = re.findall(r"\]\((\.\./(?:trainer_core|scripts)/[\w/]+\.py)\)", row)
             assert links, row
             assert all((NOTEBOOKS / link).is_file() for link in links), row
 

@@ -802,6 +802,7 @@ rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)
 # | hang detection | a rank gets stuck without dying. The others wait for the group's timeout, and then nobody knows which rank they waited for | [watchdog](../trainer_core/watchdog.py), [hang_report](../trainer_core/hang_report.py) |
 # | identity checks | the job restarts with a different seed, dataset or global batch. It resumes at the same position of a different order | [resume](../trainer_core/resume.py) |
 # | a lock on the run folder | somebody starts the job twice. Both copies write the same ledger and publish the same steps | [run_folder](../trainer_core/run_folder.py) |
+# | ranks that die with their launcher | somebody kills torchrun alone. Its ranks keep training, next to those of the restarted job | [launch.py](../scripts/launch.py) |
 # | errors raised on all ranks | the disk is full when rank 0 saves. Rank 0 reports why; the others report a lost connection, or wait for a timeout | [collectives](../trainer_core/collectives.py) |
 # | a sample for an empty share | a rank without samples runs an empty batch, and one of the model's GPU kernels rejects it | [collectives](../trainer_core/collectives.py) |
 # | uneven disks | one node's disk fills up, and only its ranks can't write their ledgers | [collectives](../trainer_core/collectives.py), [ledger](../trainer_core/ledger.py) |
