@@ -542,7 +542,7 @@ class TestCheckpoint:
             save(tmp_path, trained, 2)
         assert live.latest_checkpoint_path(tmp_path).name == "step-000000000001"
         monkeypatch.undo()
-        save(tmp_path, trained, 2)  # what was left behind is in nobody's way
+        save(tmp_path, trained, 2)  # the leftovers don't get in the way
         assert live.latest_checkpoint_path(tmp_path).name == "step-000000000002"
 
     def test_the_newest_is_the_highest_step(self, tmp_path: Path, trained: Any) -> None:

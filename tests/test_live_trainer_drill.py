@@ -66,7 +66,7 @@ class TestBlankness:
         ],
     )
     def test_an_empty_body_is_blank(self, text: str) -> None:
-        """Whoever writes ... first and types later is told that something is wrong."""
+        """People write `...` first and type later. That must not count as a mistake."""
         scope: dict[str, Any] = {}
         exec(compile(text, "attempt.py", "exec"), scope)
         assert is_blank(scope["f"], counts_empty=True)
