@@ -125,7 +125,7 @@ def maybe_init_dist(cfg):
 def wrap_model(cfg, model):
     model = nn.parallel.DistributedDataParallel(model)
     # DDP reorders its buckets after the first backward pass, which changes the last bits of a
-    # sum over 3 ranks or more. An empty pass at every start makes all starts alike.
+    # sum over 3 ranks or more. An empty pass at every start fixes the order.
     model(torch.zeros(0, 8, device=cfg.device)).sum().backward()
     return model
 
