@@ -2,10 +2,13 @@
 
     python scripts/check_gpu.py                         needs one GPU; two for all checks
     python scripts/check_gpu.py --only stop,fp16        some of the groups
+    python scripts/check_gpu.py --share-gpu             all checks on one GPU
     python scripts/check_gpu.py --device cpu            rehearses the same checks with gloo
 
 Most checks start the trainer as its user would, break what their name says, and have the audit
-judge the run folder. A check that needs more GPUs than there are is skipped, and says so.
+judge the run folder. A check that needs more GPUs than there are is skipped, and says so. With
+--share-gpu its two ranks share the first GPU and NCCL connects them by sockets, as it would
+connect two nodes: slow, and all that two GPUs of one node would add is their faster link.
 
 Exit codes: 0 every check that ran passed; 1 at least one failed; 2 no GPU, or a usage error.
 """
@@ -34,6 +37,7 @@ import torch
 from rehearsal.engine.processes import processes_in
 from rehearsal.evidence.audit import audit_run, read_jsonl
 from rehearsal.faults import breaks
+from trainer_core import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "scripts" / "launch.py"
@@ -107,6 +111,7 @@ class Node:
     device: str
     root: Path
     num_gpus: int
+    shares_gpu: bool = False
     references: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def start(
@@ -120,6 +125,7 @@ class Node:
         """Start the trainer in ``run_dir`` and wait until it exits; no process outlives it."""
         words = [str(Path(__file__).resolve())]
         words += [f"--break={name}" for name in breaks_]
+        words += ["--share-gpu"] if self.shares_gpu else []
         words += ["--as-rank", "--run-dir", str(run_dir), "--device", self.device]
         command = [sys.executable, *words, *PLAN, *flags]
         if ranks > 1:
@@ -404,7 +410,7 @@ def run_checks(node: Node, checks: Sequence[Check]) -> list[Result]:
     for check in checks:
         began, outcome = time.monotonic(), "passed"
         print(f"{check.name:46}", end="", flush=True)
-        if node.device == "cuda" and node.num_gpus < check.needs_gpus:
+        if node.device == "cuda" and node.num_gpus < check.needs_gpus and not node.shares_gpu:
             outcome, detail = "skipped", f"needs {check.needs_gpus} GPUs, found {node.num_gpus}"
         else:
             try:
@@ -419,8 +425,22 @@ def run_checks(node: Node, checks: Sequence[Check]) -> list[Result]:
     return results
 
 
-def as_rank(words: Sequence[str], names: Sequence[str]) -> None:
+def share_the_gpu() -> None:
+    """Let this rank use the first GPU together with its peers.
+
+    NCCL refuses two ranks of one host on one GPU. With a host ID of its own, each rank looks
+    like a node of its own.
+    """
+    os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+    os.environ["NCCL_HOSTID"] = f"rank-{os.environ.get('RANK', '0')}"
+    os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    breaks.intercept(launch, "refuse_shared_device", lambda _, info: None)
+
+
+def as_rank(words: Sequence[str], names: Sequence[str], shares_gpu: bool) -> None:
     """Run as one rank: apply the named breaks on the first attempt, then run launch.py."""
+    if shares_gpu:
+        share_the_gpu()
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         for name in names:
             BREAKS[name]()
@@ -442,6 +462,11 @@ def main(arguments: Sequence[str]) -> int:
         choices=("cuda", "cpu"),
         default="cuda",
         help="cpu rehearses the checks with gloo (default: cuda)",
+    )
+    parser.add_argument(
+        "--share-gpu",
+        action="store_true",
+        help="let two ranks share one GPU, so that no check is skipped",
     )
     parser.add_argument(
         "--report", type=Path, metavar="FILE", help="also write the results as JSON"
@@ -469,7 +494,7 @@ def main(arguments: Sequence[str]) -> int:
         f"torch {torch.__version__}, device {options.device}, GPUs visible: {names or 'none'}"
     )
     root = Path(tempfile.mkdtemp(prefix="check-gpu-"))
-    node = Node(options.device, root, num_gpus)
+    node = Node(options.device, root, num_gpus, options.share_gpu)
     results = run_checks(node, [check for check in all_checks() if check.group in wanted])
     if options.report:
         rows = [result._asdict() for result in results]
@@ -488,6 +513,7 @@ if __name__ == "__main__":
     if "--as-rank" in sys.argv:
         at = sys.argv.index("--as-rank")
         own = [word.removeprefix("--break=") for word in sys.argv[1:at]]
-        as_rank(sys.argv[at + 1 :], own)
+        shares_gpu = "--share-gpu" in own
+        as_rank(sys.argv[at + 1 :], [word for word in own if word != "--share-gpu"], shares_gpu)
     else:
         sys.exit(main(sys.argv[1:]))
