@@ -174,7 +174,7 @@ def take_turns(
             seconds["trainer"].append(clock() - start)
 
     train(wrap)
-    # The trainer may leave without asking for more than the last step, after its last save.
+    # The last step doesn't count: it includes a save, and the trainer may never ask for more.
     counted = slice(WARM_UP, steps - 1)
     return {name: times[counted] for name, times in seconds.items()}
 

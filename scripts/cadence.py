@@ -77,9 +77,10 @@ def read_saves(run_dir: Path) -> dict[str, float]:
 
 
 def read_restarts(ledger: dict[int, Steps], ended: set[int], step_s: float) -> list[float]:
-    """From the last step of the first rank to go silent to the next attempt's first step.
+    """Seconds from the last step of the first rank to go silent to the next attempt's first.
 
-    Minus one typical step, which is work. Attempts that ``ended`` cleanly did not fail.
+    One typical step is subtracted, because it is useful work. An attempt that ``ended`` cleanly
+    did not fail.
     """
     restarts_s = []
     for (attempt, before), (_, after) in pairwise(sorted(ledger.items())):

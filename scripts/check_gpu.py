@@ -1,4 +1,4 @@
-"""The checks that a first run on a GPU node needs, in order, with a report: make gpu.
+"""The checks for a first run on a GPU node, in order, with a report; ``make gpu`` runs them.
 
     python scripts/check_gpu.py                         needs one GPU; two for all checks
     python scripts/check_gpu.py --only stop,fp16        some of the groups
@@ -41,7 +41,7 @@ from trainer_core import launch
 
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "scripts" / "launch.py"
-# Of one start; the first one on a node loads CUDA libraries from cold storage.
+# For one start; the first one on a node loads the CUDA libraries from a cold disk.
 DEADLINE_S = 300.0
 KILL_STEP = 5
 SEQ_LEN = 8

@@ -26,7 +26,7 @@ COLUMNS = ("fault", "tries", "survived", "skipped", "lost", "repeated", "replaye
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """The rows under their headings, with numbers to the right."""
+    """The rows under their headings, with numbers right-aligned."""
     cells = [COLUMNS] + [
         (
             row.fault,
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else list(GROUPS)
     if unknown := [name for name in names if name not in GROUPS]:
-        parser.error(f"--only {unknown[0]}: no such group. There are {', '.join(GROUPS)}.")
+        parser.error(f"--only {unknown[0]}: no such group. Choose from {', '.join(GROUPS)}.")
     root = Path(tempfile.mkdtemp(prefix="faults-"))
     by_group = run_groups(names, Bench(root, options.seed, options.quick))
     tries = [each for group in by_group.values() for each in group]

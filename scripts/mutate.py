@@ -1,4 +1,4 @@
-"""Do the tests notice? Breaks ``trainer_core`` in the ways listed in tests/mutants*.toml.
+"""Do the tests notice? Breaks the trainer in the ways listed in tests/mutants*.toml.
 
     python scripts/mutate.py                            all; more than an hour on two cores
     python scripts/mutate.py --only no_fsync            just this one
@@ -131,7 +131,7 @@ def try_mutant(copies: SimpleQueue[Path], mutant: Mutant) -> Outcome:
 
 
 def judge(mutants: Sequence[Mutant], jobs: int) -> Iterator[Outcome]:
-    """Try each mutant; at the end, run the tests that noticed on the real trainer.
+    """Try each mutant; at the end, run each test that noticed one on the real trainer.
 
     Raises:
         NoVerdict: if one fails there too: then it fails for another reason and proves nothing.

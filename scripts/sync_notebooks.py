@@ -28,7 +28,7 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the file's name
     {{typing model}} {{typing}}             how long it takes to type one module, or all of them
     {{typing live}} {{typing live.TinyNet}} the same for a module included by the cell: the time
-                                            in total, and from when to when to type that cell
+                                            in total, and the minutes for that cell
 """
 
 from __future__ import annotations
@@ -228,13 +228,13 @@ def collapse(cell: Cell, title: str, role: str) -> Cell:
 
 
 def as_text(cell: Cell, summary: str) -> Cell:
-    """A code cell as folded text: it can't run, so it defines nothing behind one's back."""
+    """A code cell as folded text: it can't run, so it defines nothing behind your back."""
     text = f"<details><summary>{summary}</summary>\n\n```python\n{cell.text}\n```\n\n</details>"
     return replace(cell, kind="markdown", text=text, role="text", metadata={})
 
 
 def as_string(cells: Sequence[Cell], variable: str) -> Cell:
-    """Cells as a string in a variable: defined under names of their own once it is executed."""
+    """Cells as a string in a variable, for exec to define them in a namespace of their own."""
     text = "\n\n\n".join(cell.text for cell in cells if cell.kind == "code")
     if "'''" in text:
         raise SyncError(
@@ -340,7 +340,7 @@ def values(root: Path, name: str, wanted: Iterable[str]) -> dict[str, str]:
     for placeholder in wanted:
         if placeholder not in known:
             raise SyncError(
-                f"{placeholder} in the source of {name} names a module of which nothing is "
+                f"{placeholder} in the source of {name} names a module in which nothing is "
                 f'marked as typed. Add typed="..." to its include.{nearest(placeholder, known)}'
             )
     return {placeholder: value for placeholder, value in known.items() if placeholder in wanted}
@@ -620,7 +620,7 @@ def refuse_meaningless(node: Any, where: str) -> None:
                 f"{' or '.join(VARIANTS)}.{nearest(variant, ('full', *VARIANTS))}"
             )
     if shown != "text":
-        raise SyncError(f'{where} is marked shown="{shown}"; the one way is shown="text".')
+        raise SyncError(f'{where} is marked shown="{shown}"; the only choice is shown="text".')
     for key in ("cell", "shown", "string", "typed"):
         if key in node.metadata and "include" not in node.metadata:
             raise SyncError(

@@ -73,7 +73,7 @@ def forbid_processes(event: str, arguments: tuple[Any, ...]) -> None:
     command = str(arguments[0]) if arguments else "fork"
     # Tools such as git, sleep, fc-list and uname take milliseconds.
     if event == "os.fork" or Path(command).name.startswith(("python", "make")):
-        # No Exception: launch.py answers any of those by leaving the process, which is pytest.
+        # Not an Exception: launch.py answers those by exiting, and this process is pytest.
         pytest.fail(
             f"{unmarked[0]} starts a process ({command}), so it needs the marker: "
             "@pytest.mark.ranks. `make check` runs only tests without it."

@@ -127,7 +127,7 @@ class TestImportDirection:
         allowed = cells_of(support).union(*(MAY_IMPORT[cell] for cell in cells_of(support)))
         for name in core_imports(support):
             if name in CELLS:
-                # Not its own cell: that would be a circle.
+                # Not its own cell: that would be a cycle.
                 assert name in allowed - cells_of(support), f"{support} imports {name}"
             else:
                 # One that imports nothing of the package knows nothing of the job.

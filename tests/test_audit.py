@@ -176,7 +176,7 @@ def audit(run: Run, *, cut: Line | None = None) -> AuditReport:
 
 
 def killed_run(is_live: bool = False) -> Run:
-    """50 samples in batches of 8, 3 epochs; killed at step 12, resumed at 10 with 3 ranks."""
+    """50 samples in batches of 8, 3 epochs; killed at step 12, resumed from 10 with 3 ranks."""
     attempts = [Attempt(2, 12, saved=10), Attempt(3, 21, saved=21, end="run_end")]
     return script_run(50, 8, 3, attempts, is_live=is_live)
 

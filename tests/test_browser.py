@@ -61,9 +61,9 @@ def lab(tmp_path: Path) -> Iterator[str]:
     settings = tmp_path / "settings"
     settings.mkdir()
     overrides = {
-        # Cells out of view are in the page too, so that they can be found.
+        # Keep cells that are out of view in the page, so that they can be found.
         "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},
-        # What is typed is what is there: no brackets that close themselves.
+        # No auto-closing brackets: the cell must contain exactly what was typed.
         "@jupyterlab/codemirror-extension:plugin": {
             "defaultConfig": {"autoClosingBrackets": False}
         },
@@ -126,7 +126,7 @@ def wait_for(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
             time.sleep(0.2)
 
 
-# What somebody types who has heard of sharding only; no text that would spoil the drill.
+# What somebody types who has only heard of sharding; no text that would spoil the drill.
 EACH_FOR_ITSELF = """\
 mine = slice(dist.get_rank(), None, dist.get_world_size())
     train_alone(
@@ -182,7 +182,7 @@ def test_a_drill_from_the_start_to_the_pass(lab: str, tmp_path: Path) -> None:
         page.on("request", lambda r: outside.append(r.url) if not is_here(r.url) else None)
         page.goto(lab)
         expect(page.locator(".jp-Notebook")).to_be_visible(timeout=90_000)
-        # Before the kernel is there, running a cell would open a dialogue.
+        # Before the kernel is there, running a cell would open a dialog.
         expect(page.locator(".jp-StatusBar-Widget", has_text="Idle")).to_be_visible(
             timeout=60_000
         )

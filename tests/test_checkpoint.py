@@ -353,7 +353,7 @@ class TestVerify:
             flipped[position] ^= 1 << position % 8
             path.write_bytes(flipped)
             try:
-                # Blanks between the values may differ.
+                # Whitespace between the values may differ.
                 assert verify(folder) == manifest, position
             except DamagedCheckpoint:
                 pass

@@ -69,7 +69,7 @@ class TestOneRankFails:
         results = start(cfg, 2, partial(fail_save, 6))
         assert codes_of(results) == [2, 2]
         assert all("No space left" in result.failure.message for result in results)
-        # What was published before is whole, and the run goes on from it.
+        # What was published before is intact, and the run resumes from it.
         assert finish(cfg, 2)["step"] == 26
         assert audit_run(tmp_path).status == "proved"
 
@@ -118,7 +118,7 @@ class TestOneRankFails:
 
     def test_a_second_job_in_the_folder_is_refused(self, tmp_path: Path) -> None:
         """Two jobs delete each other's unfinished checkpoints."""
-        # Without a save, since a start that meets one is refused for it alone.
+        # No saves: a save between the second job's decision and its lock is refused as well.
         long = {"dataset_size": 20_000, "checkpoint_every_steps": 10_000}
         cfg = small(tmp_path, num_workers=1, **long)
         with Job(cfg, 2, slow_steps) as first:
@@ -331,5 +331,5 @@ class TestLogs:
                     spent = {name: phase["p50"] for name, phase in line["phases"].items()}
                     assert spent["grad_sync"] > 0
                     shares.append(spent["other"] / sum(spent.values()))
-            # The least of them: what another program takes falls into any phase.
+            # The smallest: time that other programs take may fall into any phase.
             assert min(shares) < 0.1

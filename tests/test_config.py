@@ -71,7 +71,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("start_over", "yes", "of type bool"),
 ]
 
-# The bounds themselves, which are inside.
+# The bounds themselves, which are allowed.
 ACCEPTED: list[tuple[str, Any]] = [
     ("data", "digits"),
     ("data", "tokens:some/file.bin"),

@@ -259,8 +259,8 @@ class TestCorruption:
         refused = harmless._replace(answer="is refused", bad_steps=())
         assert "did not refuse" in corruption.meets(bench, refused, template).problem
 
-    def test_a_full_run_has_400_with_distinct_names(self) -> None:
-        """docs/reliability.md states the number."""
+    def test_a_full_run_has_at_least_400_with_distinct_names(self) -> None:
+        """Two tries with one name could not be told apart in the report."""
         assert len(corruptions()) >= 400
 
 
@@ -390,4 +390,4 @@ class TestTable:
         assert "--only mine --seed 0 --quick" in said
         with pytest.raises(SystemExit):
             faults.main(["--only", "yours"])
-        assert "no such group. There are points" in capsys.readouterr().err
+        assert "no such group. Choose from points" in capsys.readouterr().err

@@ -521,8 +521,8 @@ class TestMembership:
                     "--rdzv-conf=last_call_timeout=1,keep_alive_interval=1,"
                     "keep_alive_max_attempt=5",
                 ],
-                # Else the first agent announces the ranks' address in its first round only;
-                # one that joins later waits for it until it gives up (torch 2.13).
+                # Otherwise the first agent announces the ranks' address only in its first
+                # round, and one that joins later waits for it in vain (torch 2.13).
                 TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
             )
 

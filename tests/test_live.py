@@ -117,7 +117,7 @@ class TestConfig:
         ],
     )
     def test_a_value_that_cannot_work_is_refused_by_name(self, name: str, value: Any) -> None:
-        """Found in the first second, it costs a second."""
+        """A mistake that is found in the first second costs a second."""
         settings: dict[str, Any] = {name: value}
         with pytest.raises(live.UserError, match=f"{name}={value}"):
             live.TrainConfig(**settings)
@@ -146,7 +146,7 @@ class TestOrder:
         assert live.epoch_order(n, seed, epoch).tolist() == order
 
     def test_it_is_the_same_in_every_process(self) -> None:
-        """Python salts hash() in each process: a restart would have another order."""
+        """Python salts hash() in each process: a restart would have a different order."""
         assert live.epoch_order(8, 17, 0).tolist() == [3, 6, 2, 1, 0, 7, 5, 4]
         assert live.seed_for("order", 17, 0) == 17924082764055453801
 
@@ -381,7 +381,7 @@ class TestTrainStep:
     @pytest.mark.ranks
     @pytest.mark.parametrize("world_size", [2, 3, 4])
     @pytest.mark.parametrize(("num_samples", "scale"), [(23, 0.1), (23, 100.0), (1, 100.0)])
-    def test_so_it_is_on_ranks_that_synchronize_once(
+    def test_it_is_the_same_mean_on_several_ranks_that_sync_once(
         self, world_size: int, num_samples: int, scale: float
     ) -> None:
         """A rank without a sample must join the sum; clipping must come after it."""
@@ -487,7 +487,7 @@ class TestCheckpoint:
     def test_it_holds_everything_that_training_needs(
         self, tmp_path: Path, trained: Any
     ) -> None:
-        """AdamW without its moments takes other steps."""
+        """AdamW without its moments takes different steps."""
         save(tmp_path, trained, 2)
         model = live.TinyNet(live.TrainConfig())
         optimizer = torch.optim.AdamW(model.parameters())
@@ -689,7 +689,7 @@ class TestMetrics:
                 own = {"micro_batch_size": 4, "max_epochs": 1, "checkpoint_every_steps": 1}
                 live.run(small_live(tmp_path / phase, **{**SIX_STEPS_LIVE, **own}))
             lines = [line["phases"] for line in ledger(tmp_path / phase)[1:]]
-            # On a busy machine any phase may take long once.
+            # On a busy machine any phase may take long now and then.
             grown = {name for name in lines[0] if min(line[name] for line in lines) >= 0.05}
             assert grown == {phase}
 
@@ -748,7 +748,7 @@ class TestRun:
         assert np.mean(losses[-100:]) < 0.6 * np.mean(losses[:20])
 
     def test_it_saves_every_few_steps_and_at_each_epochs_end(self, tmp_path: Path) -> None:
-        """An epoch's end that isn't saved trains the epoch twice."""
+        """Without a save at its end, a kill after an epoch retrains that epoch's last steps."""
         live.run(small_live(tmp_path))
         names = [path.name for path in sorted((tmp_path / "checkpoints").iterdir())]
         assert names == [f"step-{step:012}" for step in SAVED]
@@ -761,7 +761,7 @@ class TestRun:
         cfg = small_live(tmp_path)
         if step > 1:
             killed_at(step, cfg)
-        torch.manual_seed(step)  # a new process has another random state
+        torch.manual_seed(step)  # a new process has a different random state
         assert live.run(cfg) == straight
         report = audit_run(tmp_path)
         assert (report.status, report.steps) == ("proved", STEPS), report.findings
@@ -906,9 +906,7 @@ def run_file(*flags: str) -> Any:
 
 @pytest.mark.ranks
 class TestExitCodes:
-    def test_a_run_that_is_done_exits_with_0_and_so_does_its_repetition(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_run_that_is_done_exits_with_0_and_so_does_a_rerun(self, tmp_path: Path) -> None:
         done = [run_file(*arguments(small_live(tmp_path))) for _ in range(2)]
         assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * 2
         first, second = (json.loads(each.stdout.splitlines()[-1]) for each in done)

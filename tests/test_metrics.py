@@ -283,7 +283,7 @@ class TestDeviceTime:
         step_s = self.STEP_MS / 1e3
         for line in lines:
             assert line["step_s"] == pytest.approx(step_s, rel=1e-3)
-        # Steps that are read together end one after the other, the last of them at the reading.
+        # Steps that are read together ended one after the other, the last at the reading.
         ends = [line["time"] for line in lines]
         for first, last in ((0, 3), (4, 7), (8, 9)):
             for at in range(first, last):
@@ -460,7 +460,7 @@ class TestJsonlSink:
                     found.append(json.loads(line)["step"])
                 except ValueError:
                     assert whole[:size].endswith(line)
-            # A line that lacks nothing but its end counts.
+            # A line that lacks only its newline counts.
             assert found == [1][: size >= 11] + [2][: size >= len(whole) - 1]
             assert b"" not in earlier
 

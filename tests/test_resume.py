@@ -50,7 +50,7 @@ AXES: tuple[tuple[Any, ...], ...] = (
     ("mid-epoch", "epoch-end", "last"),  # where the kill falls
 )
 MATRIX = list(product(*AXES))
-# Sixteen of the 96 cells in which each two values meet: most defects need one or two.
+# Sixteen of the 96 cells, in which every pair of values meets: most defects need one or two.
 PAIRWISE = [
     (world_size, workers, (world_size + i) % 2 == 0, AXES[3][(world_size + i) % 3])
     for world_size in AXES[0]
@@ -66,7 +66,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(names, cells)
 
 
-def test_the_sixteen_cells_join_each_two_values() -> None:
+def test_the_sixteen_cells_cover_every_pair_of_values() -> None:
     """A pair that never meets hides what breaks only together."""
     for a, b in combinations(range(len(AXES)), 2):
         assert {(cell[a], cell[b]) for cell in PAIRWISE} == set(product(AXES[a], AXES[b]))
@@ -145,7 +145,7 @@ class TestChangedWorldSize:
             for name in ("straight", "chain")
         ]
         for name, weights in states[0].items():
-            # Another world size sums in another order; only the last bits may differ.
+            # A different world size sums in a different order; only the last bits may differ.
             torch.testing.assert_close(states[1][name], weights, rtol=1e-4, atol=1e-5)
 
     def test_an_unpinned_batch_is_refused_and_the_flag_named(self, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ class TestGradient:
             batch = batch_of(64, seed)
             train_step(whole, [batch], 64, 1e-2)
             train_step(parts, cut(batch, *sizes), 64, 1e-2)
-        # Adam's first steps divide by a gradient near zero, which blows rounding up.
+        # Adam's first steps divide by a gradient near zero, which magnifies rounding.
         ours, theirs = dict(parts.model.named_parameters()), whole.model.named_parameters()
         for name, parameter in theirs:
             torch.testing.assert_close(ours[name], parameter, rtol=1e-3, atol=1e-4)
@@ -501,7 +501,7 @@ def ten_steps(
         fully_shard(model)
     if not optimizer_first:
         optimizer = build_optimizer(cfg, model)
-    # torch 2.13 has renamed it.
+    # torch 2.13 renamed reduce_scatter_tensor.
     name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else ""
     calls = count_calls(dist, name or "reduce_scatter_tensor")
     before = [weight.detach().clone() for weight in model.parameters()]

@@ -277,7 +277,7 @@ class TestHang:
         waiting, hung = hang["reports"]
         assert waiting["waits"]
         assert waiting["name"] == "all_reduce"
-        # Of the latter two no Python code could run; a C handler could.
+        # A stopped rank, or one that keeps the GIL, runs no Python; its stack is written in C.
         assert hung["how"] == {"sleep": "answered", "stop": "woken"}.get(act.__name__, "silent")
         assert f"in {act.__name__}" in hung["stack"]
         assert finish(cfg, 2)["status"] == "done"

@@ -26,7 +26,7 @@ from trainer_core.checkpoint_format import publish, retain
 class HostSnapshot:
     """Copies of tensors in reused host buffers, so training can keep changing the originals.
 
-    The first copy allocates the buffers, later ones cost one memcpy. Buffers for CUDA tensors
+    The first copy allocates the buffers; later ones cost one memcpy. Buffers for CUDA tensors
     are pinned.
     """
 

@@ -99,7 +99,7 @@ def any_rank(*claims: bool) -> Callable[[], list[bool]]:
 
 # %%
 def placeholder(no_samples: Tensor) -> Tensor:
-    """One sample of zeros in place of none, for a backward pass that only has to join the sync.
+    """One sample of zeros for an empty batch, whose backward pass only has to join the sync.
 
     Not every kernel accepts an empty batch: in torch 2.11, the backward pass of
     memory-efficient attention divides by the batch size before it checks for emptiness. The

@@ -101,7 +101,7 @@ def process_identity(pid: int) -> list[Any]:
 
 def start_ticks(pid: int) -> int:
     """When a process started, in clock ticks since boot. Linux only."""
-    # Field 22 of proc(5). Counted from behind the name, field 2, which may contain spaces.
+    # Field 22 in proc(5), counted from after the name (field 2), which may contain spaces.
     fields_from_3 = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields_from_3[19])
 

@@ -249,7 +249,7 @@ def save(job: Job) -> None:
 
 
 def finish(job: Job) -> str:
-    """Wait for the last save and log how the run ended; the status. Collective: every rank."""
+    """Wait for the last save, then log and return how the run ended. Collective: every rank."""
     with errors_on_all_ranks():
         job.writer.wait()
     sampler = job.parts["sampler"]

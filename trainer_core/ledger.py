@@ -81,7 +81,7 @@ class Ledger:
         """Write the lines that wait for the device. Call it once the device is done with them.
 
         ``time`` and ``step_s`` become the device's. The last step has just ended, and events
-        tell how long before it the others did, so each flush aligns the two clocks again.
+        show how much earlier each of the others did, so each flush realigns the two clocks.
         """
         now = time.time()
         for line, skipped, began, ended in self.waiting:

@@ -53,7 +53,7 @@ class StepTimers:
         return float(start.elapsed_time(end) if self.uses_events else (end - start) * 1e3)
 
     def watch_gradients(self, model: nn.Module) -> None:
-        """Record when the last local gradient is ready; after it, backward is exposed sync."""
+        """Stamp the last local gradient; the rest of the backward phase is exposed sync."""
 
         def ready(_: torch.Tensor) -> None:
             self.last_gradient = self.stamp()

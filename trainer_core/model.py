@@ -1,6 +1,6 @@
 """The network, its optimizer, and the learning rate as a function of the step.
 
-Cell 3. The question it answers: "what has to exist before the first step, and which of it has
+Cell 3. The question it answers: "what has to exist before the first step, and which parts have
 state that a resume needs?"
 
     B  batch    D  features    C  classes

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 # %%
 UintArray = NDArray[np.uint64]
 
-# Pieces of this size stay in a core's second-level cache.
+# Pieces of this size fit in a core's L2 cache.
 PIECE = 16384
 # Below this a real shuffle (sorting by a keyed hash) costs nothing, and a Feistel network on so
 # few values is visibly non-uniform. From here on four rounds are enough (Luby and Rackoff).
@@ -35,7 +35,7 @@ def hash_words(*parts: object, count: int) -> UintArray:
 
 
 def _mix(values: UintArray, key: np.uint64) -> UintArray:
-    """Scramble 64-bit values (two multiply-xorshift rounds, as in MurmurHash3's finalizer)."""
+    """Scramble 64-bit values: xor and multiply, twice, as in MurmurHash3's finalizer."""
     mixed = values ^ key
     mixed *= np.uint64(0xFF51AFD7ED558CCD)
     mixed ^= mixed >> np.uint64(32)
@@ -111,8 +111,8 @@ class EpochOrder:
     def __init__(self, num_samples: int, *, seed: int, epoch: int) -> None:
         if not 1 <= num_samples <= 2**63:
             raise ValueError(
-                f"num_samples={num_samples}: sample ids are int64, and an order of none has no "
-                "first sample. Use a dataset of 1 to 2**63 samples."
+                f"num_samples={num_samples}: sample ids are int64, and an empty dataset "
+                "has no order. Use a dataset of 1 to 2**63 samples."
             )
         self.num_samples = num_samples
         self._keys = hash_words("order", seed, epoch, count=ROUNDS)
@@ -121,8 +121,8 @@ class EpochOrder:
         """Sample ids at slots ``first`` to ``last - 1``; int64, shape (last - first,)."""
         if not 0 <= first <= last <= self.num_samples:
             raise ValueError(
-                f"slots {first}..{last}: the epoch's range from 0 to {self.num_samples}, and a "
-                "slice past them would lose samples. Take both from StepSchedule.slots."
+                f"slots {first}..{last}: this epoch's slots run from 0 to {self.num_samples}, "
+                "and a slice past them would lose samples. Take both from StepSchedule.slots."
             )
         if self.num_samples < SHUFFLE_BELOW:
             hashes = _mix(np.arange(self.num_samples, dtype=np.uint64), self._keys[0])

@@ -124,7 +124,7 @@ def train_step(
 def summed_loss(trainer: Trainer, inputs: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy summed over samples (and averaged over a sample's tokens); shape ().
 
-    Without samples, it is a placeholder's loss times zero, and so are all gradients.
+    Without samples, it is a placeholder's loss times zero, so all gradients are zero too.
     """
     if len(inputs) == 0:
         with rng_unchanged():
@@ -141,7 +141,7 @@ def summed_loss(trainer: Trainer, inputs: Tensor, targets: Tensor) -> Tensor:
 def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
     """Clip by the global norm and step, unless a gradient is NaN or infinite.
 
-    In plain words, with the same result:
+    Written plainly (``clip_grad_norm_`` also adds 1e-6 to the norm before it divides):
 
         grad_norm = nn.utils.clip_grad_norm_(parameters, cfg.max_grad_norm)
         if torch.isfinite(grad_norm):

@@ -108,7 +108,7 @@ class Watchdog:
         return time.monotonic() - self.beat_at > limit_s
 
     def watch(self) -> None:
-        """Check a few times per timeout whether this rank's step is overdue.
+        """Check at least ten times per timeout whether this rank's step is overdue.
 
         It never touches the store. The store's host may be what hangs, and then a request
         blocks until the host continues, whatever the timeout says.

@@ -97,7 +97,7 @@ def cleanup_dist() -> None:
     The caller must have dropped the DDP wrapper. Nothing of it may outlive the group.
     """
     # A wrapper that outlives the group keeps gloo's threads alive until the interpreter exits,
-    # and there they abort the process after a successful run. The caller's reference is gone,
+    # and then they abort the process after a successful run. The caller's reference is gone,
     # but reference cycles may still hold the wrapper.
     gc.collect()
     if dist.is_initialized():
