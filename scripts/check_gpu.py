@@ -4,8 +4,9 @@
     python scripts/check_gpu.py --only stop,fp16        some of the groups
     python scripts/check_gpu.py --device cpu            rehearses the same checks with gloo
 
-Most checks start the trainer as its user would, break what their name says, and have the audit
-judge the run folder. A check that needs more GPUs than there are is skipped, and says so.
+Most checks start the trainer as its user would, and have the audit judge the run folder. Some
+also stop or kill a rank on the way. A check that needs more GPUs than there are is skipped, and
+says so.
 
 Exit codes: 0 every check that ran passed; 1 at least one failed; 2 no GPU, or a usage error.
 """
