@@ -47,7 +47,7 @@ unmarked: setup
 	  -n 2 --dist loadscope --durations 5
 
 # One worker runs all tests of a class, because they share its fixtures. The slowest come first.
-# Three workers for two cores: a third of their time they wait for ranks, not for a core.
+# Three workers for two cores: they spend a third of their time waiting for ranks, not for a core.
 # The drills' notebooks run in tests/test_notebooks_drills.py, all in one process.
 pytest: setup
 	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 FAST=1 $(BIN)/pytest --nbmake \
@@ -58,11 +58,11 @@ pytest: setup
 selftest: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m rehearsal selftest $(ARGS)
 
-# The whole matrix takes half an hour; ARGS=--quick tries a few of each fault in 2 minutes.
+# The whole matrix takes more than half an hour; ARGS=--quick tries a few of each fault in 2 minutes.
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/faults.py $(ARGS)
 
-# Runs the tests on more than a hundred broken trainers, which takes about an hour.
+# Runs the tests on more than a hundred broken trainers, which takes more than an hour.
 mutants: setup
 	$(BIN)/python scripts/mutate.py $(ARGS)
 

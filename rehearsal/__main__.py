@@ -40,22 +40,27 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit codes: 0 passed or done; 1 not passed; 2 usage or input error.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("list", help="list all drills")
-    checking = commands.add_parser("check", help="run a file on real ranks and judge it")
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        # The description repeats the text in the command's own --help.
+        return commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
+
+    add("list", "list all drills")
+    checking = add("check", "run a file on real ranks and judge it")
     checking.add_argument("drill")
     checking.add_argument("file", type=Path)
     for name, (_, text) in OF_A_DRILL.items():
-        commands.add_parser(name, help=text).add_argument("drill")
-    commands.add_parser("blank", help="print the starter code").add_argument("drill")
-    opening = commands.add_parser("solution", help="show a solution, once you have passed")
+        add(name, text).add_argument("drill")
+    add("blank", "print the starter code").add_argument("drill")
+    opening = add("solution", "show a solution, once you have passed")
     opening.add_argument("drill")
     opening.add_argument("--give-up", action="store_true", help="show it without a pass")
     for name, (_, text) in PLAIN.items():
-        commands.add_parser(name, help=text)
-    testing = commands.add_parser("selftest", help="test the graders on their own texts")
+        add(name, text)
+    testing = add("selftest", "test the graders on known right and wrong answers")
     testing.add_argument("drill", nargs="*", help="default: all drills")
-    commands.add_parser("docs", help="write docs/drills.md")
-    creating = commands.add_parser("new", help="write the folder of a new drill that works")
+    add("docs", "write docs/drills.md")
+    creating = add("new", "write the folder of a new drill that works")
     creating.add_argument("drill", help="its id, such as shard_the_sampler")
     return top
 

@@ -5,10 +5,10 @@
     python scripts/check_gpu.py --share-gpu             all checks on one GPU
     python scripts/check_gpu.py --device cpu            rehearses the same checks with gloo
 
-Most checks start the trainer as its user would, break what their name says, and have the audit
-judge the run folder. A check that needs more GPUs than there are is skipped, and says so. With
---share-gpu its two ranks share the first GPU and NCCL connects them by sockets, as it would
-connect two nodes: slow, and all that two GPUs of one node would add is their faster link.
+Most checks start the trainer as its user would, and have the audit judge the run folder. Some
+also stop or kill a rank on the way. A check that needs more GPUs than there are is skipped, and
+says so. With --share-gpu its two ranks share the first GPU: NCCL takes them for two nodes and
+connects them by sockets.
 
 Exit codes: 0 every check that ran passed; 1 at least one failed; 2 no GPU, or a usage error.
 """

@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a few tries of each fault")
     parser.add_argument("--seed", type=int, default=0, help="for random choices (default: 0)")
     parser.add_argument("--only", metavar="GROUP,...", help=f"only these: {', '.join(GROUPS)}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every try to it")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every try to FILE")
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else list(GROUPS)
     if unknown := [name for name in names if name not in GROUPS]:

@@ -160,9 +160,9 @@ def as_table(outcomes: Sequence[Outcome]) -> str:
     lines = [
         "# Do the tests notice?",
         "",
-        "`make mutants` breaks `trainer_core` in each of these ways, one at a time, and runs "
-        "the tests. A mutant is killed when a test that passes on the real trainer fails on "
-        "the mutant. The edits are in [tests/mutants.toml](../tests/mutants.toml) and, for the "
+        "`make mutants` breaks the trainer in each of these ways, one at a time, and runs the "
+        "tests. A mutant is killed when a test that passes on the real trainer fails on the "
+        "mutant. The edits are in [tests/mutants.toml](../tests/mutants.toml) and, for the "
         "live trainer, in [tests/mutants_live.toml](../tests/mutants_live.toml); `python "
         "scripts/mutate.py --write docs/mutants.md` writes this page.",
         "",

@@ -3,8 +3,8 @@
 #
 # **The live cells first.** What you type in an interview is [the live trainer](01_live.ipynb).
 # Rehearse it in [01_live_hidden](01_live_hidden.ipynb) until you no longer need the answers,
-# then in [01_live_blank](01_live_blank.ipynb) against 45 minutes. Both check your code after
-# every cell.
+# then in [01_live_blank](01_live_blank.ipynb) against a 45-minute clock. Both check your code
+# after every cell.
 #
 # **Then the advanced set.** Below, you type the eight hardened cells of the
 # [walkthrough](01_walkthrough.ipynb), one at a time. `start` shows the brief and starts the

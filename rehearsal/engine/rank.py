@@ -1,7 +1,7 @@
 """One rank from start to end: torchrun's environment, limits, a recorder, the job, its answer.
 
 Runs in a process that ``forkserver.py`` forked. The limits protect against accidents; they are
-no sandbox against malice.
+not a sandbox.
 """
 
 from __future__ import annotations

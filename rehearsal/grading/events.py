@@ -20,11 +20,11 @@ class Kind(NamedTuple):
 EVENTS: dict[str, Kind] = {
     "begin": Kind((), "before the learner's code is loaded"),
     "joining": Kind((), "at the start of context.init_group()"),
-    "joined": Kind((), "at its end, when all ranks have met"),
+    "joined": Kind((), "at the end of context.init_group(), once all ranks have joined"),
     "optimizer_step": Kind((), "after each step of any torch optimizer"),
     "collective": Kind(
         ("name", "elements", "bytes", "group"),
-        "for each collective, those of DDP included; at the end of the job or at the deadline",
+        "for each collective, including DDP's; at the end of the job or at the deadline",
     ),
     "transfer": Kind(("name", "peer", "bytes"), "before each send, isend, recv or irecv"),
     "file": Kind(
@@ -35,9 +35,9 @@ EVENTS: dict[str, Kind] = {
     "destroyed": Kind(
         ("live_wrappers",), "before destroy_process_group(): how many DDP wrappers are alive"
     ),
-    "peek": Kind(("path",), "when the code opens a file of the drills; any check refuses it"),
+    "peek": Kind(("path",), "when the code opens a drill's file, which fails any check"),
     "answer": Kind(
-        ("module", "name"), "when the code calls the answer in trainer_core; likewise refused"
+        ("module", "name"), "when the code calls the answer in trainer_core, which also fails"
     ),
     "forward": Kind(
         ("samples",), "by watch_samples(context, model): the ids in each batch that is trained"

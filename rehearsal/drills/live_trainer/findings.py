@@ -55,7 +55,7 @@ TABLE = FindingTable(
             "at how a step is dealt to the ranks",
         ),
         "order-not-a-function": (
-            "the same seed and epoch give another order",
+            "the same seed and epoch give a different order",
             "an epoch's order is a function of (dataset_size, seed, epoch) alone",
             "at what the order is drawn from, and at who else draws from it",
         ),
@@ -102,12 +102,12 @@ TABLE = FindingTable(
             "at what is read from the environment when it isn't there",
         ),
         "wrong-rank": (
-            "a rank takes itself for another, or for one of fewer",
+            "a rank has the wrong rank or the wrong world size",
             "rank and world size count the whole job, not the node",
             "at which of torchrun's variables you read",
         ),
         "no-group": (
-            "there is no process group of the whole job",
+            "no process group includes the whole job",
             "with more than one rank, the default process group is up after maybe_init_dist",
             "at when you initialize it",
         ),
@@ -159,7 +159,7 @@ TABLE = FindingTable(
             "at what you save, and at what you load",
         ),
         "lost-in-a-kill": (
-            "a kill in a save leaves the next start without an intact state",
+            "a kill during a save leaves the next start without an intact state",
             "a kill at any moment leaves a complete checkpoint, this one or the one before",
             "at what the folder holds between two file operations",
         ),
@@ -190,7 +190,7 @@ TABLE = FindingTable(
             "at when each phase starts",
         ),
         "wrong-phase": (
-            "time is booked on the wrong phase, or only the last call of a phase counts",
+            "time is booked to the wrong phase, or only the last call of a phase counts",
             "a phase has all the time that passed before its calls of end",
             "at what you add to which name",
         ),
@@ -206,7 +206,7 @@ TABLE = FindingTable(
         ),
         # launch
         "off-plan": (
-            "a run trains other samples, or takes other steps, than its sampler deals",
+            "a run trains different samples, or takes different steps, than its sampler deals",
             "a run trains what its sampler deals, from its position to the end",
             "at where the loop begins, what it does with each item, and where it ends",
         ),
@@ -247,7 +247,7 @@ TABLE = FindingTable(
             "at what a rank decides on its own",
         ),
         "different-training": (
-            "two ranks follow another gradient than one",
+            "two ranks follow a different gradient than one",
             "the gradient is the mean over the step's samples, on any number of ranks",
             "at the S and W that the loop passes on",
         ),
@@ -258,7 +258,7 @@ TABLE = FindingTable(
         ),
         # kill in a save, another number of ranks
         "not-repeatable": (
-            "the same config gives another run",
+            "the same config gives a different run",
             "a run is a function of its config",
             "at what is drawn from a generator that nothing seeds",
         ),
@@ -278,7 +278,7 @@ TABLE = FindingTable(
             "at the position you save, and at what you restore",
         ),
         "different-outcome": (
-            "killed and resumed, a run ends with other weights",
+            "killed and resumed, a run ends with different weights",
             "killed and resumed equals uninterrupted, bit for bit, on the same number of ranks",
             "at what a step depends on: moments, noise, learning rate, order of sums",
         ),
@@ -289,7 +289,7 @@ TABLE = FindingTable(
             "at where the number comes from, and at who decides it",
         ),
         "audit-refutes": (
-            "by the ledger, a sample was trained twice or never",
+            "according to the ledger, a sample was trained twice or never",
             "in the surviving lineage, each epoch trains each sample exactly once",
             "at when a line is written, and at what the position counts",
         ),
