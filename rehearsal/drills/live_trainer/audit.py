@@ -66,7 +66,7 @@ def audit_findings(
             found = (
                 f"{said}: the lines of attempt {attempt} have rank {some(sorted(found_ranks))} "
             )
-            found += f"and world_size {some(sorted(found_sizes))}"
+            found += f"and world_size {some(sorted(found_sizes))}; it had {size} ranks"
             yield TABLE("attempts-unclear", found)
             return
     resumed = min(fields["step"] for fields in kept if fields["attempt"] == 1)

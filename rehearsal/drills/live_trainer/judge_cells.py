@@ -83,9 +83,7 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             )
             found += f"per epoch, the samplers of 2 ranks yield {some(steps)} steps"
             found += f", the first in epoch {ends[0]}" if ends else ""
-            yield TABLE(
-                "wrong-position", f"{found}: not what follows the first {position} steps"
-            )
+            yield TABLE("wrong-position", f"{found}: not the steps after that position")
             return
     if answer["rows"] != answer["rows again"]:
         yield TABLE("samples-change", "two datasets made from the same config differ")

@@ -65,10 +65,10 @@ def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
     for case in CASES:
         rows = [report.answer[case] for report in reports]
         count, shares = rows[0]["count"], [row["share"] for row in rows]
-        said = f"in a step of {count} samples, {some(shares)} on the ranks"
+        said = f"a step of {count} samples ({some(shares)} by rank)"
         for rank, row in enumerate(rows):
             if row["largest"] > row["limit"]:
-                found = f"{said}, with micro_batch_size={row['limit']}, rank {rank} passed "
+                found = f"in {said}, with micro_batch_size={row['limit']}, rank {rank} passed "
                 yield TABLE(
                     "micro-batch-too-large",
                     f"{found}{row['largest']} samples to the model at once",
@@ -77,14 +77,14 @@ def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         for rank, row in enumerate(rows):
             apart, name = largest_difference(rows[0]["after"], row["after"])
             if apart > 1e-6:
-                found = f"{said}, ranks 0 and {rank} end up with weights that differ "
+                found = f"after {said}, the weights of ranks 0 and {rank} differ "
                 found += f"by {apart:.2g} in {name}"
                 yield TABLE("ranks-step-apart", found)
                 return
         apart, name = largest_difference(rows[0]["after"], rows[0]["expected"])
         if not apart <= 2e-5:
             how = "above 1" if case == "large" else "below 1"
-            found = f"{said}, with a gradient norm {how}, the weights then differ "
+            found = f"after {said}, with a gradient norm {how}, the weights differ "
             yield TABLE(
                 "wrong-gradient",
                 f"{found}by {apart:.2g} in {name} from those after the same step on one rank",
@@ -93,9 +93,9 @@ def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         parts = sum(row["part"] for row in rows)
         if abs(parts - rows[0]["loss"]) > 1e-4 * max(1, abs(rows[0]["loss"])):
             found = (
-                f"{said}, the ranks returned {some([round(r['part'], 4) for r in rows])}; the "
+                f"in {said}, the ranks returned {some([round(r['part'], 4) for r in rows])}; "
             )
-            yield TABLE("wrong-loss", f"{found}mean loss is {rows[0]['loss']:.4f}")
+            yield TABLE("wrong-loss", f"{found}the mean loss is {rows[0]['loss']:.4f}")
             return
     size = reports[0].answer["parameters"]
     for case, events in collectives_by_case(reports[0]).items():

@@ -152,8 +152,10 @@ def alone_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
         zip(updates(report), answer["rates"], strict=False), 1
     ):
         if any(abs(used - rate) > 1e-6 * rate for used in update["rates"]):
-            found = f"step {number} used the learning rate {some(update['rates'])}; "
-            yield TABLE("rate-not-followed", f"{found}learning_rate_at says {rate:.6g}")
+            used = some([f"{value:.6g}" for value in update["rates"]])
+            found = f"step {number} used the learning rate {used}; "
+            found += f"learning_rate_at(cfg, {number}) gives {rate:.6g}"
+            yield TABLE("rate-not-followed", found)
             return
     yield from save_findings(report, plan)
     yield from time_findings(answer["lines"])
@@ -290,7 +292,7 @@ def kill_of(earlier: Earlier) -> tuple[int, int, str]:
         saved,
         done,
         (
-            f"rank {rank} was killed before {where['op']} of "
+            f"rank {rank} was killed before the {where['op']} of "
             f"{where['path'].rpartition('/')[2]} in the save of step {done}"
         ),
     )
