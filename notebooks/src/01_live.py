@@ -197,8 +197,8 @@ for wrong in ({"global_batch_size": 0}, {"learning_rate": float("nan")}, {"seed"
 #
 # **A weak answer** counts what the loader has fetched, so a resume skips whatever was still in
 # the queue. It seeds the shuffle with `seed + epoch`, so two runs with neighboring seeds share
-# all but one of their orders. It pads the last batch with repeated samples, or drops it. And it cuts the
-# dataset by rank first, so nothing adds up once the world size changes.
+# all but one of their orders. It pads the last batch with repeated samples, or drops it. And it
+# cuts the dataset by rank first, so nothing adds up once the world size changes.
 
 # %% include="live" cell="ToyClassificationDataset" typed="seed_for ToyClassificationDataset epoch_order ResumeAwareDistributedSampler"
 
@@ -257,7 +257,7 @@ assert seed_for("order", 1, 21) != seed_for("order", 12, 1)
 check("live_trainer")
 
 # %% [markdown]
-# The rate rises linearly to its peak at step 20, and then falls with the step's square root.
+# The rate rises linearly to its peak at step 20, and then falls as 1/sqrt(step).
 
 # %%
 for step in (1, 10, 20, 80):
@@ -675,9 +675,9 @@ print(reference[0])
 # ## Kill a rank
 #
 # The third run has the same settings. Once rank 1's ledger has 45 lines, one for its start and
-# 44 for steps, we send it a SIGKILL: no handler runs, nothing is flushed. Step 44 is between
-# two checkpoints, so some work is lost. Gloo notices the closed connection, and rank 0 fails
-# right away.
+# 44 for steps, we send the rank a SIGKILL: no handler runs, nothing is flushed. Step 44 is
+# between two checkpoints, so some work is lost. Gloo notices the closed connection, and rank 0
+# fails right away.
 
 # %%
 killed = replace(base, run_dir=str(root / "killed"))
@@ -772,7 +772,7 @@ phase_bars(uninterrupted.run_dir)
 
 # %% [markdown]
 # **A timeline.** Four steps of both ranks on one clock; step 25 ends with a save. Rank 1
-# doesn't write, but it can't get far: it waits for rank 0 in the backward pass of step 26.
+# doesn't save, but it can't get far: it waits for rank 0 in the backward pass of step 26.
 
 # %%
 rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)
@@ -817,7 +817,7 @@ rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)
 # | an order that doesn't depend on numpy | a restart gets a newer numpy. If its shuffle differs, the rest of the epoch repeats some samples and misses others | [order](../trainer_core/order.py) |
 # | fp16 and its scaler | the GPU has no bf16, and small gradients underflow to zero in fp16 | [model](../trainer_core/model.py), [train](../trainer_core/train.py) |
 # | an answer to NaN | one bad batch ends the job with a traceback, and every restart runs into it again. An operator needs the step and its samples, or the choice to skip | [train](../trainer_core/train.py) |
-# | no weight decay on biases | the network gets norms and biases, and AdamW decays them like matrices | [model](../trainer_core/model.py) |
+# | no weight decay on biases | AdamW decays biases, and norms once the network has some, as if they were matrices | [model](../trainer_core/model.py) |
 # | exposed sync on GPUs | `backward` grows, and you can't tell compute from communication. The sync per phase also costs overlap | [metrics](../trainer_core/metrics.py) |
 # | logs, progress and traces | somebody asks for the learning rate, the gradient norm or a trace of one step | [run_log](../trainer_core/run_log.py), [progress](../trainer_core/progress.py), [chrome_trace](../trainer_core/chrome_trace.py) |
 # | exporters | the dashboard and the pager need the metrics, and the files stay on the node | [exporters](../trainer_core/integrations/exporters.py) |
@@ -836,8 +836,8 @@ rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)
 # - Break one thing in this notebook, and before you run it, predict which cell fails first.
 #   Divide the loss by the micro-batch's own size. Leave the empty pass out of `wrap_model`.
 #   Write the checkpoint straight to its final name. Leave the hash out of
-#   `latest_checkpoint_path`. Take `torch.manual_seed` out of the loop. Don't restore the
-#   optimizer. Let every step of the sampler start one position later.
+#   `latest_checkpoint_path`. Take the reseeding out of the loop in `run`. Don't restore the
+#   optimizer. Start the sampler one position too late.
 # - Say each "How I'd notice it's wrong" from memory: which metric would tell you?
 # - Then take the [walkthrough](01_walkthrough.ipynb), which hardens the same eight cells.
 

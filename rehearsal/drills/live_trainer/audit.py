@@ -30,7 +30,7 @@ def audit_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
                 found = (
                     f"resumed on {sizes[1]} ranks, rank {report.rank} trained {steps} steps, "
                 )
-                yield TABLE("audit-refutes", f"{found}and the ledger has {said} lines of them")
+                yield TABLE("audit-refutes", f"{found}and the ledger has {said} lines for them")
                 return
 
 
@@ -46,7 +46,9 @@ def audit_findings(
     said = f"killed on {sizes[0]} ranks, resumed on {sizes[1]}"
     cut = [file for file, fields in lines if not isinstance(fields, Mapping)]
     if len(cut) > sizes[0]:
-        yield TABLE("audit-refutes", f"{said}: {len(cut)} lines of {cut[0]} aren't JSON")
+        yield TABLE(
+            "audit-refutes", f"{said}: {len(cut)} lines aren't JSON, one of them in {cut[0]}"
+        )
         return
     kept = [fields for _, fields in lines if isinstance(fields, Mapping)]
     lacking = [name for fields in kept for name in FIELDS if name not in fields]
@@ -61,8 +63,10 @@ def audit_findings(
         found_sizes = {fields["world_size"] for fields in of}
         found_ranks = {fields["rank"] for fields in of}
         if found_sizes != {size} or found_ranks != set(range(size)):
-            found = f"{said}: the lines of attempt {attempt} are of ranks "
-            found += f"{some(sorted(found_ranks))} of {some(sorted(found_sizes))}"
+            found = (
+                f"{said}: the lines of attempt {attempt} have rank {some(sorted(found_ranks))} "
+            )
+            found += f"and world_size {some(sorted(found_sizes))}; it had {size} ranks"
             yield TABLE("attempts-unclear", found)
             return
     resumed = min(fields["step"] for fields in kept if fields["attempt"] == 1)
@@ -74,8 +78,10 @@ def audit_findings(
         twice = sorted(s for s in samples if samples[s] > 1)
         missed = sorted({*range(plan.num_samples)} - {*samples})
         if twice or missed:
-            found = f"{said}: in epoch {epoch}, samples {some(missed) or 'none'} were never "
-            found += f"trained and {some(twice) or 'none'} more than once"
+            found = (
+                f"{said}: samples never trained in epoch {epoch}: {some(missed) or 'none'}; "
+            )
+            found += f"more than once: {some(twice) or 'none'}"
             yield TABLE("audit-refutes", found)
             return
     for number, wanted in enumerate(steps, 1):

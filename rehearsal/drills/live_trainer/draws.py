@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 EPOCHS = 2
-# Steps an epoch, and a save every how many: such that the save before the killed one has a
-# step of two digits, within an epoch.
+# Steps per epoch, and steps between two saves. They are chosen so that the last save before the
+# killed one is at step 10 or later, and not at the end of an epoch.
 CADENCES = ((8, 3), (8, 5), (9, 4), (9, 5))
-# Case: how large the inputs are, and how the samples are cut. The gradient of the large one is
-# longer than 1, that of the small one shorter.
+# Each case, and what its inputs are multiplied by. The large ones give a gradient norm above 1,
+# the small ones a norm below 1.
 CASES = {"small": 0.05, "large": 30.0, "last of an epoch": 0.05}
-OLD, NEW = 9, 10  # the name that sorts last is not the later step's
+OLD, NEW = 9, 10  # as text, "9" sorts after "10"
 
 
 class SmallRun(NamedTuple):

@@ -66,7 +66,7 @@ TABLE = FindingTable(
         ),
         "wrong-position": (
             "a sampler doesn't continue at its position",
-            "from position p on come exactly the steps that follow the first p",
+            "a sampler at position p yields exactly the steps that follow the first p",
             "at how the position becomes an epoch and a place in it",
         ),
         "samples-change": (
@@ -91,18 +91,18 @@ TABLE = FindingTable(
             "at what lies between the inputs and the logits, and at how the labels are made",
         ),
         "wrong-rate": (
-            "the learning rate isn't the promised function of the step",
-            "learning_rate_at rises to learning_rate at step warmup_steps, and falls after it",
+            "the learning rate isn't the function of the step that the brief asks for",
+            "learning_rate_at rises linearly to learning_rate at step warmup_steps, then falls",
             "at its two halves, and at where they meet",
         ),
         # who am I?
         "not-alone": (
             "without torchrun, a process isn't rank 0 of 1",
-            "a process that nobody launched as a job is rank 0 of 1",
-            "at what is read from the environment when it isn't there",
+            "a process that no launcher started is rank 0 of 1",
+            "at what you read from the environment, and what happens when it isn't set",
         ),
         "wrong-rank": (
-            "a rank has the wrong rank or the wrong world size",
+            "a rank has the wrong rank or world size",
             "rank and world size count the whole job, not the node",
             "at which of torchrun's variables you read",
         ),
@@ -190,7 +190,7 @@ TABLE = FindingTable(
             "at when each phase starts",
         ),
         "wrong-phase": (
-            "time is booked to the wrong phase, or only the last call of a phase counts",
+            "time is billed to the wrong phase, or only the last call of a phase counts",
             "a phase has all the time that passed before its calls of end",
             "at what you add to which name",
         ),
@@ -216,7 +216,7 @@ TABLE = FindingTable(
             "at what you return, and at what you hash",
         ),
         "ledger-wrong": (
-            "the ledger doesn't have what was trained",
+            "the ledger doesn't match what was trained",
             "the ledger is evidence: one line per step and rank, with what the model was given",
             "at when the line is written, and at where its values come from",
         ),
@@ -247,7 +247,7 @@ TABLE = FindingTable(
             "at what a rank decides on its own",
         ),
         "different-training": (
-            "two ranks follow a different gradient than one",
+            "two ranks follow a different gradient than one rank does",
             "the gradient is the mean over the step's samples, on any number of ranks",
             "at the S and W that the loop passes on",
         ),
@@ -258,7 +258,7 @@ TABLE = FindingTable(
         ),
         # kill in a save, another number of ranks
         "not-repeatable": (
-            "the same config gives a different run",
+            "two runs with the same config differ",
             "a run is a function of its config",
             "at what is drawn from a generator that nothing seeds",
         ),
@@ -290,7 +290,7 @@ TABLE = FindingTable(
         ),
         "audit-refutes": (
             "according to the ledger, a sample was trained twice or never",
-            "in the surviving lineage, each epoch trains each sample exactly once",
+            "in the lines that count, each epoch trains each sample exactly once",
             "at when a line is written, and at what the position counts",
         ),
     }

@@ -51,7 +51,7 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         counts = Counter(epoch for epoch, _, _ in alone)
         found = f"with {n} samples, global_batch_size={batch} and max_epochs={EPOCHS}, the "
         found += f"steps by epoch are {dict(counts)}, not {plan.steps_per_epoch} in each of "
-        yield TABLE("wrong-step-size", found + f"0 to {EPOCHS - 1}")
+        yield TABLE("wrong-step-size", found + f"epochs 0 to {EPOCHS - 1}")
         return
     for epoch, order in orders_of(alone).items():
         if sorted(order) != list(range(n)):
@@ -59,7 +59,7 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             twice = [i for i in counts if counts[i] > 1]
             found = f"epoch {epoch} of {n} samples, on one rank: "
             found += (
-                f"missing {some(sorted({*range(n)} - {*order})) or 'none'}; more than once "
+                f"missing: {some(sorted({*range(n)} - {*order})) or 'none'}; more than once: "
             )
             yield TABLE("not-once-per-epoch", found + (some(sorted(twice)) or "none"))
             return
@@ -78,13 +78,15 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         ends = [rank[0][0] for rank in ranks if rank]
         wanted = [rank[position:] for rank in answer["ranks"]["2"]]
         if ranks != wanted:
-            found = f"at position {position} of {plan.total}, {plan.steps_per_epoch} steps an "
-            found += f"epoch, 2 ranks yield {some(steps)} steps"
+            found = (
+                f"at position {position} of {plan.total}, with {plan.steps_per_epoch} steps "
+            )
+            found += f"per epoch, the samplers of 2 ranks yield {some(steps)} steps"
             found += f", the first in epoch {ends[0]}" if ends else ""
-            yield TABLE("wrong-position", f"{found}, not what follows the first {position}")
+            yield TABLE("wrong-position", f"{found}: not the steps after that position")
             return
     if answer["rows"] != answer["rows again"]:
-        yield TABLE("samples-change", "two datasets of one config have different samples")
+        yield TABLE("samples-change", "two datasets made from the same config differ")
 
 
 def order_findings(answer: Mapping[str, Any], plan: Any) -> Iterator[Finding]:
@@ -93,7 +95,10 @@ def order_findings(answer: Mapping[str, Any], plan: Any) -> Iterator[Finding]:
     orders = orders_of(alone)
     for what, changed in (
         ("again", "was drawn a second time"),
-        ("other settings", "was drawn with another micro_batch_size, learning rate and epochs"),
+        (
+            "other settings",
+            "was drawn with a different micro_batch_size, learning_rate and max_epochs",
+        ),
     ):
         if answer[what] != alone:
             yield TABLE(
@@ -101,7 +106,7 @@ def order_findings(answer: Mapping[str, Any], plan: Any) -> Iterator[Finding]:
             )
             return
     if orders_of(answer["other batch"]) != orders:
-        found = "with another global_batch_size, the epochs have other orders"
+        found = "with a different global_batch_size, the epochs have different orders"
         yield TABLE("order-not-a-function", found)
         return
     by_key = {(plan.seed, epoch): order for epoch, order in orders.items()}
@@ -131,7 +136,8 @@ def share_findings(ranks: Sequence[Any], alone: Sequence[Any], where: str) -> It
         epoch, samples, size = alone[number]
         together = sorted(i for _, own, _ in shares for i in own)
         if len(together) > len(set(together)):
-            found = f"{where}, step {number + 1} deals samples {some(together)}"
+            twice = [i for i, count in Counter(together).items() if count > 1]
+            found = f"{where}, step {number + 1} deals samples {some(twice)} more than once"
             yield TABLE("not-once-per-epoch", found)
             return
         if together != sorted(samples):

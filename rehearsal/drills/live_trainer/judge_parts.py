@@ -26,7 +26,7 @@ def model_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
         return
     for what, apart in answer["noise"].items():
         if (apart > 0) != (what == "with dropout"):
-            found = f"{what}, two passes of one batch differ by {apart:.2g}"
+            found = f"{what}, two passes over the same batch differ by {apart:.2g}"
             yield TABLE("wrong-dropout", found)
     if answer["unused"]:
         found = f"after a backward pass, {some(answer['unused'])} have no gradient"
@@ -39,23 +39,26 @@ def model_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
 
 
 def rate_findings(answer: Any) -> Iterator[Finding]:
-    """Up along a line, then down."""
+    """Linearly up, then down."""
     rates, peak, warmup = answer["rates"], answer["peak"], answer["warmup"]
     if rates != answer["rates again"]:
-        found = "asked again in another order, learning_rate_at gives other values"
+        found = (
+            "called again, in a different order of steps, learning_rate_at gives other values"
+        )
         yield TABLE("wrong-rate", found, "at what it remembers")
         return
     for step, rate in enumerate(rates, 1):
         before = rates[step - 2] if step > 1 else 0.0
-        said = (
-            f"with learning_rate={peak:g} and warmup_steps={warmup}, step {step} has {rate:.4g}"
-        )
+        said = f"with learning_rate={peak:g} and warmup_steps={warmup}, learning_rate_at gives "
+        said += f"{rate:.4g} at step {step}"
         wanted = peak * step / warmup
         if step <= warmup and abs(rate - wanted) > 1e-6 * peak:
-            yield TABLE("wrong-rate", f"{said}; a line from 0 would have {wanted:.4g}")
+            yield TABLE("wrong-rate", f"{said}; a line from 0 has {wanted:.4g}")
             return
         if step > warmup and not 0 < rate < before:
-            yield TABLE("wrong-rate", f"{said} after {before:.4g}; it should have fallen")
+            yield TABLE(
+                "wrong-rate", f"{said}, after {before:.4g}; it should fall, and stay positive"
+            )
             return
 
 

@@ -55,7 +55,7 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             return
         if states.get(again.get("step", 0)) != again.get("state", "") or again["step"] != NEW:
             yield TABLE(
-                "cannot-save-again", f"{said}it trained step {NEW} again; {ended(again)}"
+                "cannot-save-again", f"{said}step {NEW} was trained again; {ended(again)}"
             )
             return
     yield from sync_findings(reports[0])
@@ -64,7 +64,7 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             yield TABLE("damage-not-survived", f"{said}; {ended(result)}")
             return
     if answer["again"].get("state") != states[NEW]:
-        found = f"step {NEW} was damaged, trained again and saved; {ended(answer['again'])}"
+        found = f"step {NEW} was damaged, then trained again; {ended(answer['again'])}"
         yield TABLE("cannot-save-again", found)
     if "raised" not in answer["all bad"]:
         found = f"both checkpoints are damaged, and {ended(answer['all bad'])}"
@@ -100,5 +100,5 @@ def sync_findings(report: RankReport) -> Iterator[Finding]:
             "not-durable", f"the name is published before the contents of {names} are on disk"
         )
     elif not all(folders.values()):
-        found = "after the rename, the folder that has the new name isn't fsynced"
+        found = "after the rename, the folder with the new name isn't fsynced"
         yield TABLE("not-durable", found)

@@ -31,17 +31,17 @@ def identity_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[
             yield TABLE("wrong-rank", f"{said}returned {tuple(named)}")
             return
         if not report.answer["group"] or report.answer["group rank"] != wanted:
-            has = report.answer.get("group rank", "no process group")
-            yield TABLE("no-group", f"{said}left {has}")
+            has = report.answer.get("group rank", "none")
+            yield TABLE("no-group", f"{said}left this process group (rank, size): {has}")
             return
     truth = reports[0].answer["before"]
     for report in reports:
         for what in ("after", "wrapped"):
             if largest_difference(report.answer[what], truth)[0] > 0:
                 found = (
-                    f"each rank had weights of its own; after wrap_model, rank {report.rank}'s "
+                    f"each rank had its own weights; after wrap_model, rank {report.rank}'s "
                 )
-                yield TABLE("wrapped-apart", f"{found}are not rank 0's")
+                yield TABLE("wrapped-apart", f"{found}aren't rank 0's")
                 return
 
 
@@ -65,32 +65,37 @@ def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
     for case in CASES:
         rows = [report.answer[case] for report in reports]
         count, shares = rows[0]["count"], [row["share"] for row in rows]
-        said = f"a step of {count} samples, {some(shares)} on the ranks"
+        said = f"a step of {count} samples ({some(shares)} by rank)"
         for rank, row in enumerate(rows):
             if row["largest"] > row["limit"]:
-                found = f"{said}: with micro_batch_size={row['limit']}, rank {rank} sent "
-                yield TABLE("micro-batch-too-large", f"{found}{row['largest']} at once")
+                found = f"in {said}, with micro_batch_size={row['limit']}, rank {rank} passed "
+                yield TABLE(
+                    "micro-batch-too-large",
+                    f"{found}{row['largest']} samples to the model at once",
+                )
                 return
         for rank, row in enumerate(rows):
             apart, name = largest_difference(rows[0]["after"], row["after"])
             if apart > 1e-6:
-                found = f"{said}: afterward, ranks 0 and {rank} differ by {apart:.2g} in {name}"
+                found = f"after {said}, the weights of ranks 0 and {rank} differ "
+                found += f"by {apart:.2g} in {name}"
                 yield TABLE("ranks-step-apart", found)
                 return
         apart, name = largest_difference(rows[0]["after"], rows[0]["expected"])
         if not apart <= 2e-5:
-            how = "longer than 1" if case == "large" else "shorter than 1"
-            found = (
-                f"{said}, with a gradient {how}: the weights differ from those after the same "
+            how = "above 1" if case == "large" else "below 1"
+            found = f"after {said}, with a gradient norm {how}, the weights differ "
+            yield TABLE(
+                "wrong-gradient",
+                f"{found}by {apart:.2g} in {name} from those after the same step on one rank",
             )
-            yield TABLE("wrong-gradient", f"{found}step on one rank by {apart:.2g} in {name}")
             return
         parts = sum(row["part"] for row in rows)
         if abs(parts - rows[0]["loss"]) > 1e-4 * max(1, abs(rows[0]["loss"])):
             found = (
-                f"{said}: the ranks returned {some([round(r['part'], 4) for r in rows])}; the "
+                f"in {said}, the ranks returned {some([round(r['part'], 4) for r in rows])}; "
             )
-            yield TABLE("wrong-loss", f"{found}mean loss is {rows[0]['loss']:.4f}")
+            yield TABLE("wrong-loss", f"{found}the mean loss is {rows[0]['loss']:.4f}")
             return
     size = reports[0].answer["parameters"]
     for case, events in collectives_by_case(reports[0]).items():
@@ -103,8 +108,8 @@ def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             return
     ends = [report.answer["nonfinite"] for report in reports]
     if not all(end["raised"] for end in ends) or any(end["changed"] for end in ends):
-        raised = [rank for rank, end in enumerate(ends) if end["raised"]]
-        changed = "changed" if any(end["changed"] for end in ends) else "unchanged"
-        found = f"one sample on rank 0 was infinite: ranks {some(raised) or 'none'} of "
-        found += f"{len(ends)} raised, and the weights are {changed}"
+        raised = sum(bool(end["raised"]) for end in ends)
+        changed = "changed" if any(end["changed"] for end in ends) else "didn't change"
+        found = f"one sample on rank 0 was infinite: {raised} of {len(ends)} ranks raised, and "
+        found += f"the weights {changed}"
         yield TABLE("nonfinite-step", found)

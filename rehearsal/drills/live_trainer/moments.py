@@ -1,7 +1,7 @@
 """What would a kill leave behind, at each change of a file? Runs in the ranks.
 
 A copy of the folder before each file operation is what a process killed there would leave: its
-buffers aren't in the copy either. It costs a tenth of a process that really dies.
+buffers aren't in the copy either. That costs a tenth of killing a real process.
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ def run(cfg):
             labels = torch.tensor([int(y) for _, y in rows], dtype=torch.long)
             timers.end("data")
             step += 1
-            torch.manual_seed(hash((cfg.seed, step, rank)))  # integers hash alike everywhere
+            torch.manual_seed(hash((cfg.seed, step, rank)))  # same in every process
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate_at(cfg, step)
             train_step(cfg, model, optimizer, inputs, labels, S, W, timers)

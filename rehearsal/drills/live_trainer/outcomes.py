@@ -74,7 +74,7 @@ def trained_findings(
             return
     counts = [len(trained(report)) for report in reports]
     if set(counts) != {len(plan) - at}:
-        found = f"{said}, the ranks took {some(counts)} optimizer steps of {len(plan) - at}"
+        found = f"{said}, the ranks took {some(counts)} optimizer steps, not {len(plan) - at}"
         yield TABLE("off-plan", found)
 
 
@@ -152,8 +152,10 @@ def alone_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
         zip(updates(report), answer["rates"], strict=False), 1
     ):
         if any(abs(used - rate) > 1e-6 * rate for used in update["rates"]):
-            found = f"step {number} used the learning rate {some(update['rates'])}; "
-            yield TABLE("rate-not-followed", f"{found}learning_rate_at says {rate:.6g}")
+            used = some([f"{value:.6g}" for value in update["rates"]])
+            found = f"step {number} used the learning rate {used}; "
+            found += f"learning_rate_at(cfg, {number}) gives {rate:.6g}"
+            yield TABLE("rate-not-followed", found)
             return
     yield from save_findings(report, plan)
     yield from time_findings(answer["lines"])
@@ -164,7 +166,7 @@ def alone_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
         )
         yield TABLE(
             "save-missing",
-            found + ("the" if digest == answer["true"] else "other") + " weights",
+            found + ("the same" if digest == answer["true"] else "different") + " weights",
         )
     kinds = [event["kind"] for event in report.events]
     extra = kinds[kinds.index("ends") :].count("update")
@@ -177,12 +179,12 @@ def alone_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
         if answer["again"].get(n) != answer["result"].get(n)
     ]
     if differs:
-        found = f"started again, the finished run returned another {some(differs)}"
+        found = f"started again, the finished run returned a different {some(differs)}"
         yield TABLE("touches-finished-run", found)
 
 
 def save_findings(report: RankReport, plan: SmallRun) -> Iterator[Finding]:
-    """Whether files in checkpoints/ change after each step with a save due, and only then."""
+    """Whether a file in checkpoints/ changes after each step with a save due."""
     step, changed = 0, set()
     for event in events_of(report):
         step += event["kind"] == "optimizer_step"
@@ -190,10 +192,10 @@ def save_findings(report: RankReport, plan: SmallRun) -> Iterator[Finding]:
             changed.add(step)
     missing = sorted({*plan.saves} - changed)
     if missing:
-        found = f"with checkpoint_every_steps={plan.every} and {plan.steps_per_epoch} steps an "
-        found += (
-            f"epoch, saves are due after steps {some(plan.saves, 9)}; nothing was saved after "
+        found = (
+            f"with checkpoint_every_steps={plan.every} and {plan.steps_per_epoch} steps per "
         )
+        found += f"epoch, saves are due after steps {some(plan.saves, 9)}; none came after "
         yield TABLE("save-missing", f"{found}{some(missing)}")
 
 
@@ -223,9 +225,11 @@ def together_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[
         apart = abs(ours["gradient"] - theirs["gradient"])
         if apart > 1e-3 * (1 + abs(theirs["gradient"])):
             found = (
-                f"without dropout, step {number} follows another gradient {said} than on one: "
+                f"without dropout, step {number} has a different gradient {said} than on one: "
             )
-            yield TABLE("different-training", f"{found}along one direction, {apart:.2g} apart")
+            yield TABLE(
+                "different-training", f"{found}along one direction, they are {apart:.2g} apart"
+            )
             return
 
 
@@ -272,7 +276,7 @@ def killed_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fi
                 yield TABLE("not-repeatable", f"{found}step {number}")
                 return
     if all(report.has_answer for report in reports):
-        found = "a kill waited for a file operation in a save, and none came"
+        found = "the check waited to kill a rank at a file operation in a save, and none came"
         yield TABLE("save-missing", found)
 
 
@@ -288,7 +292,7 @@ def kill_of(earlier: Earlier) -> tuple[int, int, str]:
         saved,
         done,
         (
-            f"rank {rank} was killed before {where['op']} of "
+            f"rank {rank} was killed before the {where['op']} of "
             f"{where['path'].rpartition('/')[2]} in the save of step {done}"
         ),
     )
@@ -347,4 +351,4 @@ def resumed_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[F
         found = (
             f"{kill_of(earlier)[2]}; resumed on {counted_ranks(reports)}, the run ended with "
         )
-        yield TABLE("different-outcome", f"{found}other weights than without the kill")
+        yield TABLE("different-outcome", f"{found}different weights than without the kill")

@@ -1,4 +1,4 @@
-"""One checkpoint and then another: with a kill at each file operation, and damaged."""
+"""One checkpoint, then another: killed at each file operation of the save, then damaged."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def attempt_save(learner: SimpleNamespace, folder: Path, step: int, state: Any) 
     try:
         learner.save_checkpoint(folder, step, *state)
     except Exception as error:
-        return {"raised": f"saving again, {type(error).__name__}: {error}"[:200]}
+        return {"raised": f"{type(error).__name__} when it saved again: {error}"[:200]}
     return restored(learner, folder)
 
 

@@ -61,7 +61,7 @@ class Watch:
         grads = [
             p.grad for g in optimizer.param_groups for p in g["params"] if p.grad is not None
         ]
-        # Along a fixed direction, since clipping gives two different gradients one length.
+        # Along a fixed direction: after clipping, two different gradients may have equal norms.
         probe = float(sum((g.flatten() * torch.arange(g.numel()).cos()).sum() for g in grads))
         rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
         self.context.record("update", gradient=probe, rates=rates)
