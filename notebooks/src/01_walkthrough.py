@@ -23,11 +23,11 @@
 # | 1 config | `global_batch_size`, `digest`, the checks across fields | {{typing config}} | the fields, each field's own bounds |
 # | 2 data | `StepSchedule` and the sampler | {{typing data}} | how the order is computed, the datasets |
 # | 3 model | `TinyNet`, the two parameter groups, `learning_rate_at` | {{typing model}} | the decoder, hashing the weights |
-# | 4 distributed | `maybe_init_dist`, `wrap_model`, `cleanup_dist` | {{typing distributed}} | raising on all ranks, the store where ranks meet |
+# | 4 distributed | `maybe_init_dist`, `wrap_model`, `cleanup_dist`, `unwrap` | {{typing distributed}} | raising on all ranks, the store where ranks meet |
 # | 5 train | `train_step`, `summed_loss`, `update_weights` | {{typing train}} | reading the records |
 # | 6 checkpoint | building, saving, choosing and restoring a checkpoint | {{typing checkpoint}} | publishing it, deleting old ones |
 # | 7 metrics | `StepTimers`, `phase`, `summarize_timers`, `log_rank_event` | {{typing metrics}} | the trace file |
-# | 8 launch | `train_run`, `train_loop` and what they call | {{typing launch}} | SIGTERM, the run folder |
+# | 8 launch | `run`, `train_run`, `train_loop`, `next_step`, `save` | {{typing launch}} | SIGTERM, the run folder |
 #
 # The character counts leave out comments, docstrings and whitespace.
 #
@@ -125,7 +125,7 @@ faulty = Path(tempfile.mkdtemp(prefix="faulty-"))
 
 
 def live_trainer():
-    """What live.py defines, apart from this notebook's definitions of the same names."""
+    """What live.py defines, kept separate from this notebook's definitions."""
     live = {"__name__": "live"}
     exec(compile(LIVE, "live.py", "exec", dont_inherit=True), live)
     return live
@@ -166,8 +166,9 @@ def live_lines(run_dir, rank=0):
 # %% [markdown]
 # ## 1. Config
 #
-# **The fault that forces it: somebody restarts the job with another seed.** The live trainer
-# trains an epoch, and then starts again with seed 18 and one more epoch.
+# **The fault that forces it: somebody restarts the job with a different seed.** The live
+# trainer trains an epoch, and then starts again with seed 18 and one more epoch. The first call
+# takes longer than later ones, because it also starts the server process that forks the ranks.
 
 # %%
 live_ranks(1, "new_seed", seed=17).wait(60)
@@ -180,9 +181,9 @@ print("seeds in the ledger:", [
 assert restarted[0].exitcode == 0  # nobody noticed
 
 # %% [markdown]
-# It says "done". Half of the run saw one order and one dataset, the other half another, and
-# only an audit would find out. So the hardened config says of every field what a restart may do
-# with it, and each checkpoint carries the answer.
+# It says "done". But the two halves of the run saw different data in a different order, and
+# only an audit would find out. So the hardened config says for every field whether a restart
+# may change it, and each checkpoint records the values to compare with.
 
 # %% [markdown]
 # **What it's for.** One place for everything that affects training, validated before
@@ -259,8 +260,8 @@ assert all(step["data_wait"] >= 0.005 for step in steps)
 
 # %% [markdown]
 # Loader workers read ahead, and reading ahead is exactly what breaks a position that counts
-# fetched samples. The live trainer also shuffles the epoch in memory: 8 bytes per sample on
-# every rank, at every start. The hardened version computes the order instead.
+# fetched samples. The live trainer also shuffles each epoch in memory, which takes 8 bytes per
+# sample on every rank. The hardened version computes the order instead.
 
 # %% [markdown]
 # **What it's for.** Which samples does a rank train on in a given step? One integer answers
@@ -384,13 +385,13 @@ assert not torch.equal(before, torch.get_rng_state())
 # ## 3. Model and optimizer
 #
 # **The fault that forces it: a GPU without bf16.** The live trainer's autocast is always bf16.
-# Older GPUs have only fp16, whose smallest number is 6e-8. Here is the live network's gradient
-# in both, compared with float32, at three global batch sizes S. Each sample's loss is divided
-# by S, so a large S makes small gradients.
+# Older GPUs have only fp16, whose smallest positive number is 6e-8. Here is the live network's
+# gradient in both dtypes, compared with float32, at three global batch sizes S. Each sample's
+# loss is divided by S, so a large S makes small gradients.
 
 # %%
 def gradient_error(dtype, S, scale=1):
-    """Relative error of the gradient of 32 samples of S, next to float32."""
+    """Relative error of the gradient of 32 out of S samples, compared with float32."""
     live = live_trainer()
     torch.manual_seed(17)
     net = live["TinyNet"](live["TrainConfig"](dropout=0, device="cpu"))
@@ -482,9 +483,9 @@ assert small.half() == 0 != small.bfloat16()
 # %% [markdown]
 # ## 4. Ranks and devices
 #
-# **The fault that forces it: a rank that sees another folder.** Two nodes, the same path, but
-# the disk isn't shared: under it, rank 1 finds a checkpoint of another run. Rank 0 decides and
-# broadcasts the path, and the path exists on both.
+# **The fault that forces it: a rank that sees a different folder.** Two nodes use the same path,
+# but the disk isn't shared. On rank 1's node, that path holds a checkpoint of a different run.
+# Rank 0 picks a checkpoint and broadcasts its path, and that path exists on both nodes.
 
 # %%
 def other_disk(trainer):
@@ -500,9 +501,10 @@ for rank, result in enumerate(live_ranks(2, "shared", other_disk, seed=1, max_ep
     assert result.exitcode == 0
 
 # %% [markdown]
-# Both ranks say they're done, and their weights differ. DDP gave rank 1 the right weights when
-# it wrapped the model, but the optimizer's moments came from the other run. So the hardened
-# ranks compare what they see before anyone loads anything.
+# Both ranks exit with 0, but their weights differ. DDP gave rank 1 the right weights when it
+# wrapped the model, but rank 1's optimizer moments came from the other run. So the hardened
+# ranks compare what they see before any of them loads anything.
+
 # %% [markdown]
 # **What it's for.** A rank learns who it is from its environment, selects its device and
 # joins the group, in that order. Wherever something can fail on just one rank, all ranks
@@ -547,8 +549,7 @@ for rank, result in enumerate(live_ranks(2, "shared", other_disk, seed=1, max_ep
 # %% include="distributed" typed="maybe_init_dist wrap_model cleanup_dist unwrap"
 
 # %% [markdown]
-# DDP averages gradients over ranks. The first call also starts the server process that forks
-# the ranks, so it takes longer than later calls.
+# DDP averages gradients over ranks.
 
 # %%
 def on_ranks(job, world_size):
@@ -616,8 +617,8 @@ assert draws("rank", 0, 0) != draws("rank", 1, 0)
 # ## 5. The training step
 #
 # **The fault that forces it: one sample is NaN.** `clip_grad_norm_` raises on all ranks before
-# the optimizer steps, so the weights are safe. Then torchrun restarts the job, and it meets the
-# same sample again.
+# the optimizer steps, so the weights are safe. Then torchrun restarts the job, and the job hits
+# the same sample again.
 
 # %%
 def one_nan(trainer):
@@ -637,8 +638,8 @@ for attempt in range(3):
 
 # %% [markdown]
 # It fails forever, and doesn't say in which step or on which samples: the failing step never
-# got its line in the ledger. The hardened step makes the decision on the device, names the step,
-# and can skip the update.
+# got its line in the ledger. The hardened step decides on the device whether to update, the
+# error names the step, and the run can also skip that update and continue.
 
 # %% [markdown]
 # **What it's for.** One optimizer step: accumulate over micro-batches, synchronize once,
@@ -678,7 +679,8 @@ def phase(timers, name):  # a stub; cell 7 replaces it
 
 # %% [markdown]
 # Take eight samples as one batch, then as uneven micro-batches, then split five and three over
-# two ranks: the gradient is the same. Averaging each rank's own mean gives a different one.
+# two ranks: up to rounding, the gradient is the same. Averaging each rank's own mean gives a
+# different one.
 
 # %%
 def gradient(cuts_of_ranks):
@@ -816,7 +818,8 @@ assert max(took) > 200
 
 # %% [markdown]
 # The step after each save pays for the save. And on the full disk, only rank 0 knows why the
-# job died; rank 1's log blames the network. On a big job you read rank 1's log first.
+# job died; rank 1's log blames the network. On a big job, the first log you open is probably
+# one like rank 1's.
 
 # %% [markdown]
 # **What it's for.** A restart finds one intact checkpoint, and all ranks load the same one.
@@ -921,10 +924,10 @@ print("reason:", damaged[newest])
 assert fallback.name == "step-99999999" and manifest["step"] == 99_999_999
 
 # %% [markdown]
-# Know two more torch behaviors. An optimizer's `load_state_dict` overwrites the configured
-# learning rate with the saved one, so `restore_if_present` keeps the configured groups. And a
-# state dict refers to the live tensors, which the next step changes, so an asynchronous save
-# copies them first.
+# There are two more torch behaviors to know. An optimizer's `load_state_dict` overwrites the
+# configured learning rate with the saved one, so `restore_if_present` keeps the configured
+# groups. And a state dict refers to the live tensors, which the next step changes, so an
+# asynchronous save copies them first.
 
 # %%
 net = TinyNet(8, 16, 8, 1, 0.0)
@@ -965,9 +968,9 @@ for rank in (0, 1):
     print(f"rank {rank}, median ms:", medians)
 
 # %% [markdown]
-# Rank 0 reports a slow backward pass. It isn't slow: it's waiting for rank 1. The live trainer
-# can't tell the two apart, so the hardened one measures where the local gradients end and the
-# exposed sync begins.
+# Rank 0 reports a slow backward pass, but rank 0 isn't slow: it's waiting for rank 1. The live
+# trainer can't tell the two apart. So the hardened one records when the last local gradient is
+# ready; whatever follows in the backward pass is exposed sync.
 
 # %% [markdown]
 # **What it's for.** It tells you which phase of the step is slow, and what each rank did last.
@@ -1052,7 +1055,7 @@ assert lines == {"log.jsonl": 5, "ordinary.txt": 0}
 # ## 8. Launch and resume
 #
 # **Two faults that force it: a preempted node, and a rank that's stuck.** First, the scheduler
-# sends SIGTERM and gives us some seconds of grace.
+# sends SIGTERM and gives us a few seconds of grace.
 
 # %%
 def stuck_rank(trainer):
@@ -1410,7 +1413,7 @@ def how_it_ended(result):
 hardened = Path("hardened")
 
 # %% [markdown]
-# **Another seed** is refused, with the way out.
+# **A different seed** is refused, and the message says what to do.
 
 # %%
 hardened_ranks(1, "new_seed", seed=17).wait(60)
@@ -1419,8 +1422,8 @@ print(how_it_ended(result))
 assert result.exitcode == 2 and "seed is 17 there, 18 here" in result.traceback
 
 # %% [markdown]
-# **Slow storage**: loader workers read ahead, and the step waits for less of it. Two of them
-# on two busy cores won't hide all of it.
+# **Slow storage**: loader workers read ahead, so the step waits less. Two workers on two busy
+# cores won't hide all of the delay.
 
 # %%
 def slow_batches(trainer):
@@ -1440,8 +1443,8 @@ for workers in (0, 2 if sys.platform == "linux" else 0):  # loader workers need 
     print(workers, "workers, median ms:", median_phases(name, 0, ["data_wait", "forward"]))
 
 # %% [markdown]
-# **fp16** keeps its gradients once the scaler multiplies the loss. This is the case that lost
-# all of them:
+# **fp16** keeps its gradients once the loss is multiplied by a scale. Here a fixed one stands in
+# for the scaler's, in the case that lost the gradient above:
 
 # %%
 error = gradient_error(torch.float16, 10**8, scale=2**16)
@@ -1449,7 +1452,8 @@ print(f"S = 100,000,000, fp16 with a scale of 65,536: relative error {error:.0e}
 assert error < 0.01
 
 # %% [markdown]
-# **Another folder on rank 1**: both ranks refuse before they load anything.
+# **A different folder on rank 1**: both ranks refuse before they load anything. (On rank 1's
+# node, the folder is empty this time.)
 
 # %%
 hardened_ranks(1, "shared", seed=1).wait(60)
@@ -1459,7 +1463,8 @@ for rank, result in enumerate(hardened_ranks(2, "shared", other_disk, seed=1).wa
     assert result.exitcode == 2
 
 # %% [markdown]
-# **A NaN sample**: if it stops, it names the step. It can also skip the update and go past it.
+# **A NaN sample**: with `on_nonfinite="stop"`, the run stops and names the step. With `"skip"`,
+# it skips that update and continues.
 
 # %%
 def one_nan_row(trainer):
@@ -1479,21 +1484,22 @@ for choice, code in (("stop", 2), ("skip", 0)):
     assert result.exitcode == code
 
 # %% [markdown]
-# **A slow disk** costs the step only a copy in memory. **A full one** stops all ranks, and all
-# of them say why.
+# **A slow disk** costs a step only a copy in memory, unless the previous save is still being
+# written: then the step waits for it. **A full one** stops all ranks, and all of them say why.
 
 # %%
 writing = {"checkpoint_every_steps": 3}
 hardened_ranks(1, "slow_disk", slow_disk, async_checkpoint=True, **writing).wait(60)
 path = faulty / hardened / "slow_disk/ledger/rank-0.jsonl"
-print("ms per step:", [round(1e3 * json.loads(line)["step_s"]) for line in path.open()])
+took = [round(1e3 * json.loads(line)["step_s"]) for line in path.open()]
+print("ms per step, without its save:", took)
 for rank, result in enumerate(hardened_ranks(2, "full_disk", full_disk, **writing).wait(60)):
     print(f"rank {rank},", how_it_ended(result))
     assert "No space left" in result.traceback
 
 # %% [markdown]
-# **A slow rank**: the other one reports its wait as `grad_sync`, and its own backward pass as
-# short as it is.
+# **A slow rank**: the other one now reports its wait as `grad_sync`, apart from its own short
+# backward pass.
 
 # %%
 hardened_ranks(2, "slow_rank", slow_rank, max_epochs=2).wait(60)
@@ -1502,8 +1508,8 @@ for rank in (0, 1):
     print(f"rank {rank}, median ms:", shown)
 
 # %% [markdown]
-# **A preempted node** saves and exits with 0. **A stuck rank** is named, and its stack is in
-# its log. The job ends, so whoever started it can start it again.
+# **A preempted node** saves and exits with 0. **A stuck rank** is named, in a report with every
+# rank's stack. The job ends, so whoever started it can start it again.
 
 # %%
 job = hardened_ranks(1, "preempted", dataset_size=20_000)
@@ -1561,8 +1567,8 @@ print(f"{report.status}: {report.verdict}")
 # ## Four pictures
 #
 # **Loss.** The uninterrupted run is the wide line; both attempts of the killed run lie on top
-# of it. The dotted line marks the checkpoint that attempt 1 resumed from. Its first logged loss
-# comes a few steps later, because only every tenth step is logged.
+# of it. The dotted line marks the checkpoint that attempt 1 resumed from. Attempt 1's first
+# logged loss comes up to ten steps later, because only every tenth step is logged.
 
 # %%
 loss_curves({"uninterrupted": uninterrupted.run_dir, "killed and resumed": killed.run_dir})
@@ -1701,7 +1707,7 @@ assert sink.records[-1]["event"] == "run_end"
 # | What must survive a restart? | 6: "A checkpoint needs ..." |
 # | A checkpoint is half written: what now? | 6: the truncated one |
 # | It's slow every twenty minutes: where do you look? | 7: the `checkpoint` phase's max, or the p50 of the steps that saved, against the save interval |
-# | One rank hangs: how do you find it? | 8, collapsed: the watchdog's report; Kill a rank: the flight recorder |
+# | One rank hangs: how do you find it? | The same faults again: the stuck rank; Kill a rank: the flight recorder |
 # | One rank fails alone: what do the others do? | 4: the shard that's missing on rank 1 |
 # | A peer dies under NCCL: what do the others see? | Kill a rank: the watchdog and its timeouts |
 # | Loss falls but throughput is poor? | Four pictures: phases per rank; start with the phase that dominates |

@@ -130,7 +130,7 @@ def live_starts(run_dir: Path | str) -> Iterator[dict[str, Any]]:
 
 
 def live_saved(run_dir: Path | str) -> int:
-    """The newest step of which live.py has an intact checkpoint; 0 if there is none."""
+    """The newest step for which live.py has an intact checkpoint; 0 if there is none."""
     paths = sorted(Path(run_dir, "checkpoints").glob("step-*/manifest.json"), reverse=True)
     for path in paths:
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -142,7 +142,7 @@ def live_saved(run_dir: Path | str) -> int:
 
 
 def read_live_logs(run_dir: Path | str) -> RunLogs:
-    """What live.py's ledger and checkpoints say of its starts and saves: it has no log."""
+    """What live.py's ledger and checkpoints say about starts and saves: it has no log."""
     logs = RunLogs({}, [], {})
     # Before the starts: a run in progress may save more while we read.
     saved, last = live_saved(run_dir), -1
@@ -155,7 +155,7 @@ def read_live_logs(run_dir: Path | str) -> RunLogs:
                     logs.newest[attempt, "checkpoint_restored"] = step
                 if rank == 0 and (time := as_seconds(start.get("time"))):
                     logs.alive.append((attempt, time))
-    # The newest intact checkpoint is what the last attempt restored, or its own.
+    # The last attempt either restored the newest intact checkpoint or saved it.
     if last >= 0:
         logs.newest[last, "checkpoint_saved"] = saved
     return logs
@@ -481,8 +481,8 @@ def audit_run(run_dir: Path | str) -> AuditReport:
 
     Only reads files, and never raises because of what is in them.
     """
-    # The logs first. What a run in progress saves while we read would else be missing from a
-    # ledger that was read before.
+    # The logs first. Otherwise, what a run in progress saves while we read would be missing
+    # from the ledger we had already read.
     logs, ledger = read_logs(run_dir), read_ledger(run_dir)
     try:
         plan = read_plan(run_dir)

@@ -81,7 +81,7 @@ def interval_picture(
     if costs.publish_s:
         subtitle += f" and is usable {format_seconds(costs.publish_s)} later"
     subtitle += f", a restart takes {format_seconds(costs.restart_s)}, "
-    subtitle += f"something fails every {format_seconds(costs.mtbf_s)}."
+    subtitle += f"and something fails every {format_seconds(costs.mtbf_s)}."
     if stragglers:
         subtitle += f"\n{stragglers.ranks:,} ranks whose step times vary by "
         subtitle += f"{100 * stragglers.spread:g}%: the slowest rank makes every step "

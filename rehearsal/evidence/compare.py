@@ -6,7 +6,8 @@ logged, and the checkpoints that both still have.
 
     exact    bit for bit: as long as both runs split each step the same way
     close    within CLOSE_RELATIVE or CLOSE_ABSOLUTE: from the first step that was split
-             differently, because the same numbers are added in a different order there
+             differently, because the same numbers are added in a different order there; from
+             step 1 if the runs' versions or devices differ
 """
 
 from __future__ import annotations
@@ -326,8 +327,8 @@ def compare_runs(first_dir: Path | str, second_dir: Path | str) -> Comparison:
             continue
         checkpoints.append(step)
     if exact_steps < steps:
-        text = f"from step {exact_steps + 1} on, steps are split differently, so numbers only"
-        text += f" need to agree within {CLOSE_RELATIVE:g} relative"
+        text = f"from step {exact_steps + 1} on, the split, the device or the versions differ,"
+        text += f" so numbers only need to agree within {CLOSE_RELATIVE:g} relative"
         notes.append(f"{text} or {CLOSE_ABSOLUTE:g} absolute")
     for name, compared in (("logged step", logged), ("checkpoint", checkpoints)):
         if not compared:

@@ -90,7 +90,7 @@ def goodput_picture(account: Account) -> Figure:
     subtitle = f"{account.wall_s:.1f} s from the first start to the last sign of life; "
     subtitle += f"goodput {goodput} (useful steps and their waits / attempts' run time)\n"
     subtitle += "One bar per attempt, with the downtime after it. The height of a color is its "
-    subtitle += f"share of each {account.wall_s / COLUMNS:.2g} s."
+    subtitle += f"share of each {account.wall_s / COLUMNS:.2g} s slice."
     attempts: dict[int, list[Span]] = {}
     for span in account.spans:
         attempts.setdefault(max(0, span.attempt), []).append(span)

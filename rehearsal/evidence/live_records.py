@@ -1,6 +1,6 @@
 """What live.py's ledger says, in the form that the pictures draw.
 
-A collapsed cell. The trainer you type in an interview keeps no log and no trace beside its
+A collapsed cell. The trainer you type in an interview keeps no log and no trace besides its
 ledger: each line has a rank's part of the loss and the seconds of each phase. The hardened
 trainer writes those to logs/ and traces/, and this module derives the same records.
 """
@@ -18,7 +18,7 @@ from rehearsal.evidence.audit import live_starts, read_jsonl
 
 # %%
 Records = list[dict[str, Any]]
-# What a step does after its line is written is in the next line, ahead of that one's phases.
+# What a step does after writing its line is in the next step's line, before its phases.
 AFTER_THE_LINE = ("log", "checkpoint")
 
 
@@ -71,7 +71,7 @@ def live_events(run_dir: Path | str) -> Records:
 def live_trace(run_dir: Path | str) -> Records:
     """The phases of every step as events of a Chrome trace, in microseconds.
 
-    A step's passes alternate when it accumulates; each phase is one event as long as the sum.
+    When a step accumulates, its passes alternate; each phase is one event, as long as the sum.
     """
     events: Records = []
     for lines in live_lines(run_dir):
