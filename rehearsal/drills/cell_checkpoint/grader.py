@@ -53,7 +53,7 @@ OLD, NEW = 99_999_999, 100_000_000  # the alphabetically last name is not the la
 
 
 def close_answers(context: RankContext) -> None:
-    """Neither of trainer_core's modules helps."""
+    """The answers in trainer_core can't be called from here on."""
     close_the_answer(context, "trainer_core.checkpoint", ANSWERS)
     close_the_answer(context, "trainer_core.checkpoint_format", ["publish"])
 
@@ -101,7 +101,7 @@ def choice(learner: SimpleNamespace, checkpoints: Path) -> dict[str, Any]:
 
 
 def said(result: Mapping[str, Any], *, is_none: bool = False) -> str:
-    """An outcome as a sentence has it.
+    """An outcome in words, for a sentence.
 
     Args:
         is_none: the value is whether the call returned None.
@@ -216,7 +216,7 @@ def publish_judge(
         yield Finding(
             "folder-not-synced",
             f"publish did not fsync the folder {folders[0]} {when} the rename",
-            "a folder's list of names reaches the disk by an fsync of the folder",
+            "a folder's list of names reaches the disk only when the folder is fsynced",
             "at the folders whose list of names has changed",
         )
     for taken, result, is_same in answer["taken"]:
@@ -275,7 +275,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "rng-rank-0.pt missing": lambda f: (f / "rng-rank-0.pt").unlink(),
     "manifest.json missing": lambda f: (f / "manifest.json").unlink(),
     "manifest.json empty": lambda f: os.truncate(f / "manifest.json", 0),
-    "another step in manifest.json": lambda f: edit(f / "manifest.json"),
+    "a different step in manifest.json": lambda f: edit(f / "manifest.json"),
 }
 
 
@@ -507,7 +507,7 @@ def restore_judge(
             "state-left-out",
             "at the end of a run's plan, these are missing or wrong in what build_checkpoint "
             f"returned: {some(differ)}",
-            "weights alone are not a checkpoint: the state of every part is in it",
+            "a checkpoint contains the state of every part, not just the weights",
             "at how you distinguish a part that is None from one that is falsy",
         )
     if answer["nothing"] != {"value": True} or answer["loaded"] != {"value": 12}:
@@ -609,7 +609,7 @@ def save_judge(
             yield Finding(
                 "wrong-writer",
                 f"rank {rank} of {len(answers)} called writer.save {len(answer['calls'])} "
-                "time(s) for one checkpoint",
+                f"time(s) for a save that works, then {answer['fails']} for one that fails",
                 "rank 0 writes for all ranks, once",
                 "at which ranks write",
             )

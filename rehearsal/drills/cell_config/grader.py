@@ -98,7 +98,7 @@ BATCHES: list[tuple[Changes, int]] = [
     ({"pinned_global_batch_size": 30}, 30),
     ({"pinned_global_batch_size": 500}, 500),
 ]
-# Changes that must not change the digest, with the end of the code if they do.
+# Changes that must not change the digest; if they do, the code is digest-of-the-WORD.
 SAME: list[tuple[str, Changes]] = [
     ("place", {"run_dir": Path("elsewhere")}),
     ("place", {"num_workers": 4}),

@@ -1,7 +1,7 @@
 """Each sample once per epoch at any world size, and a position that only commit moves.
 
-n = 23 samples and G = 7: four steps per epoch, and in the last one no rank of five has more
-than one sample. One process plays all ranks of a job, since a sampler needs no group.
+n = 23 samples and G = 7: four steps per epoch. The last one has only two samples, so three of
+five ranks get none. One process plays all ranks of a job, since a sampler needs no group.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ Keys = list[list[int]]  # pairs of epoch and sample
 
 
 def close_answers(context: RankContext) -> None:
-    """trainer_core's own schedule and sampler do not help."""
+    """trainer_core's own schedule and sampler can't be called."""
     names = ["StepSchedule", "ResumeAwareDistributedSampler"]
     close_the_answer(context, "trainer_core.data", names)
 
@@ -410,17 +410,17 @@ def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]
         steps = steps_of(done) + steps_of(resumed)
         yield from cover(steps, where, ("resume-repeats", "resume-skips"))
         if any(answer["after_the_end"]):
-            found = f"resumed at position {PLAN}, the end of a plan of {PLAN} steps, an "
+            found = f"after a resume at position {PLAN}, the end of a plan of {PLAN} steps, an "
             found += "iteration still yields samples"
             yield TABLE("resume-repeats", found)
         if answer["far"] is None:
-            found = f"resumed at position {FAR_EPOCH * STEPS:,}, the first micro-batch took "
-            found += "more than 0.5 s of CPU time"
+            found = f"after a resume at position {FAR_EPOCH * STEPS:,}, the first micro-batch "
+            found += "took more than 0.5 s of CPU time"
             yield TABLE("replays-the-past", found)
         elif {epoch for keys in answer["far"] for epoch, _ in keys} != {FAR_EPOCH}:
-            found = f"resumed at position {FAR_EPOCH * STEPS:,}, an iteration begins with "
-            found += f"{answer['far'][:2]}; with {STEPS} steps per epoch, that position is in "
-            yield TABLE("wrong-epoch", f"{found}epoch {FAR_EPOCH:,}")
+            found = f"after a resume at position {FAR_EPOCH * STEPS:,}, an iteration begins "
+            found += f"with {answer['far'][:2]}; with {STEPS} steps per epoch, that position "
+            yield TABLE("wrong-epoch", f"{found}is in epoch {FAR_EPOCH:,}")
 
 
 SCENARIOS = [

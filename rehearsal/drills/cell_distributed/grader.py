@@ -101,7 +101,7 @@ TABLE = FindingTable(
         "wrapper-outlives-group": (
             "the DDP wrapper is still alive when the group is destroyed",
             "a wrapper that outlives its group keeps gloo's threads, which abort the process",
-            "at what still refers to a wrapper that nobody uses any more",
+            "at what still refers to a wrapper that nobody uses anymore",
         ),
         "group-left-behind": (
             "the group still exists after cleanup_dist",
@@ -187,7 +187,7 @@ def identity_of(info: Any) -> list[Any]:
 
 
 def close_answers(context: RankContext) -> None:
-    """trainer_core's own functions do not help."""
+    """trainer_core's own functions can't be called."""
     names = ["maybe_init_dist", "cleanup_dist", "wrap_model", "unwrap"]
     close_the_answer(context, "trainer_core.distributed", names)
 
@@ -437,8 +437,8 @@ def judge_starts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
 def only_gpu_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
     """One visible GPU per process: its number is 0, whatever the local rank is.
 
-    By their number alone, a GPU of one's own can't be told from one that is shared, so an
-    answer may also refuse, on every rank.
+    That GPU may also be one that all ranks share; its number, 0, doesn't say which. So an
+    answer may refuse it, too, on every rank.
     """
     errors = [answer["only_gpu"]["error"] for answer in answers]
     if all(error and error[1] for error in errors):

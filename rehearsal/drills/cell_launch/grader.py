@@ -142,7 +142,7 @@ def summary_findings(
         if wrong:
             yield Finding(
                 "wrong-summary",
-                f"rank {report.rank} was {status} at step {step}, and run returned "
+                f"rank {report.rank} should end {status!r} at step {step}, and run returned "
                 + ", ".join(
                     f"{name}={value!r} instead of {wanted[name]!r}"
                     if name in wanted
@@ -376,12 +376,12 @@ def error_judge(
 ) -> Iterator[Finding]:
     """Both ranks raise."""
     out = {r.rank: r.of("came_out")[0]["raised"] for r in reports if r.of("came_out")}
-    about = "rank 1 could not read a sample in step 3, and "
+    about = "rank 1 could not read a sample in step 3"
     rule = "if one rank raises, every rank raises, before any of them waits for it"
     if out and not any(out.values()):
         yield Finding(
             "error-swallowed",
-            about + "run returned without an error on rank(s) " + some(list(out)),
+            about + ", and run returned without an error on rank(s) " + some(list(out)),
             rule,
             "at what you do with the exception",
         )
@@ -396,7 +396,7 @@ def error_judge(
             ends.append("one of them more than 1 s after the other")
         yield Finding(
             "raised-alone",
-            about + ", ".join(ends),
+            f"{about}: {', '.join(ends)}",
             rule,
             "at the moment when one rank knows and the other doesn't",
         )

@@ -197,7 +197,7 @@ EXPECTED_SHAPES = [[HIDDEN, INPUTS], [HIDDEN, HIDDEN], [HIDDEN, HIDDEN], [CLASSE
 
 
 def matrices_of(shapes: list[list[int]]) -> list[list[int]]:
-    """Those of two dimensions, either way round."""
+    """The two-dimensional shapes, as (in, out) or (out, in)."""
     return sorted(sorted(shape) for shape in shapes if len(shape) == 2)
 
 
@@ -216,7 +216,8 @@ def batch_fault(learner: SimpleNamespace) -> str | None:
     if not difference < 1e-4:
         return f"a sample's logits change by {difference:.2g} if its batch holds other samples"
     wrong = [n for n, p in model.named_parameters() if p.grad is None or p.grad.any()]
-    return f"an empty batch gives {some(wrong)} a gradient that is not zero" if wrong else None
+    found = "after backward on an empty batch, these have no gradient or a nonzero one: "
+    return found + some(wrong) if wrong else None
 
 
 @torch.no_grad()

@@ -36,7 +36,7 @@ def candidate_gradients(
 def wrong_means(
     sums: Sequence[Sequence[Vector]], sizes: Sequence[Sequence[int]], total: int
 ) -> Iterator[tuple[str, str, list[float]]]:
-    """Means in which the samples do not weigh the same, or with a wrong scale."""
+    """Means in which samples are not weighted equally, or whose scale is wrong."""
     world_size, num_micro, code = len(sums), len(sums[0]), "mean-of-means"
     length = len(sums[0][0])
 

@@ -52,7 +52,7 @@ CUTS = [
 ]
 POISONED, LRS, DECAY = 2, [0.3, 0.2, 0.4, 0.1], 0.1
 BOUNDS: list[float | None] = [None, 1.0, 1.0, 5.0]  # the last is not reached
-EMPTY_STEP, LAST = 1, 3  # in the first its last rank has no sample
+EMPTY_STEP, LAST = 1, 3  # in EMPTY_STEP, the last of three ranks has no samples
 
 
 def cuts_of(step: int, world_size: int) -> tuple[list[list[range]], int]:
@@ -321,7 +321,8 @@ def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Findin
             yield Finding(
                 "record",
                 f"{where}unread ends with {answer['unread']} and train_step returned "
-                f"{answer['returned']}; the step has {size} samples and skipped is {flag}",
+                f"{answer['returned']}; the step has {size} samples, and skipped should be "
+                f"{flag}",
                 "a step records its samples, loss, norm and flag; the host reads them later",
                 look,
             )

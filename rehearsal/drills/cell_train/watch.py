@@ -41,7 +41,7 @@ class HostReads(TorchDispatchMode):
 def sums_per_micro_batch(
     model: nn.Module, inputs: Tensor, targets: Tensor, cuts: Iterable[Sequence[int]]
 ) -> list[list[float]]:
-    """Per micro-batch: its summed loss, and the gradient of that by every trained parameter."""
+    """Per micro-batch: its summed loss, and that loss's gradient over the trained weights."""
     used = [p for p in model.parameters() if p.requires_grad]
     rows = []
     for ids in cuts:

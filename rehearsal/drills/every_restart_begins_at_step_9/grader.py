@@ -33,7 +33,7 @@ STREAM, KEEP, FOUND = SampleStream(steps=12), 2, (9, 10)
 
 
 def leave_checkpoints(context: RankContext) -> None:
-    """What the earlier job left, copied, so that the older file has the later time stamp."""
+    """What the earlier job left, copied, so that the older file has the later timestamp."""
     model = OddNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=STREAM.lr, momentum=0.9)
     ranks = [STREAM.shares(rank, context.world_size)(0) for rank in range(context.world_size)]

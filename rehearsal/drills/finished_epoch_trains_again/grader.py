@@ -19,7 +19,7 @@ from rehearsal.grading.verdict import Finding, Judge
 CODES = {
     **RESTART_CODES,
     "epoch-skipped": "a restart skips an epoch: every sample is trained too few times",
-    "epoch-trained-again": "a restart trains an epoch again: every sample comes too often",
+    "epoch-trained-again": "a restart repeats an epoch: every sample is trained too often",
     "no-save-at-epoch-end": "no checkpoint is saved at an epoch's end",
     "finished-run-trains": "a finished run trains, or loses its weights, when started again",
 }

@@ -65,7 +65,7 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
 def judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterable[Finding]:
-    """The findings of one job: the first, which explain the others."""
+    """The first findings of one job; they explain the later ones."""
     if any(not report.has_answer for report in reports):
         return mismatched_collectives(reports)
     look = "at which of a step's samples each rank takes"
@@ -88,7 +88,7 @@ def shape_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
         if most > MICRO_BATCH_SIZE:
             found = f"with micro_batch_size={MICRO_BATCH_SIZE}, rank {report.rank} of "
             found += f"{len(reports)} ran {most} samples in one forward pass"
-            rule = "a micro-batch is as much as fits into memory"
+            rule = "a micro-batch is what fits in memory"
             yield Finding("micro-batch-too-large", found, rule, "at what goes into the model")
             return
 
@@ -118,8 +118,8 @@ def step_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]
                 found += f"{norm(vector):.3g}, and max_norm={MAX_NORM:g}"
                 yield Finding(code, found, rule, look)
             return
-    found = f"{where}followed a gradient of norm {norm(followed):.3g} that is not the mean of "
-    found += "its samples, however clipped"
+    found = f"{where}followed a gradient of norm {norm(followed):.3g} that is not the mean "
+    found += "over its samples, clipped or not"
     yield Finding(
         "wrong-gradient", found, rule, "at every factor applied to the loss and to the gradient"
     )
