@@ -81,10 +81,9 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
         calls = [report.answer[number] for report in reports]
         for rank, call in enumerate(calls):
             if len(call["steps"]) != num_steps or call["saves"] != saves:
-                found = (
-                    f"rank {rank} took {len(call['steps'])} of {num_steps} steps and called "
-                )
-                found += f"save after steps {call['saves']} instead of {saves}"
+                found = f"rank {rank} took {len(call['steps'])} steps and called save after "
+                found += f"steps {call['saves']}; train_blind takes {num_steps} steps and "
+                found += f"calls it after {saves}"
                 rule = "measuring a loop doesn't change what it does"
                 yield Finding("wrong-steps", found, rule, "at the loop")
                 return
@@ -127,7 +126,7 @@ def written(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding
         found = f"after {steps} steps of call {number + 1}, rank-{rank}.jsonl has {len(lines)} "
         found += "lines"
         if reported:
-            found += f"; the first is of rank {reported[0][0]} and step {reported[0][1]}"
+            found += f"; the first is for rank {reported[0][0]}, step {reported[0][1]}"
         yield Finding("no-lines", found, rule, "at which ranks write, where, and when")
 
 

@@ -25,7 +25,7 @@ def go_through(
 
     Args:
         forgets: begins each call with a new optimizer.
-        file: writes a checkpoint of the end there, as the drill's broken trainer does.
+        file: writes the final checkpoint there, as the drill's broken trainer would.
     """
     model, (inputs, targets) = OddNet(seed=0), marked_samples(NUM_SAMPLES)
     groups = [

@@ -1,4 +1,4 @@
-"""Killed before one file operation after another: does each next job resume where it must?"""
+"""Killed at one file operation, then at the next: does each new job resume where it must?"""
 
 from __future__ import annotations
 

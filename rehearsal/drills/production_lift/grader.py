@@ -163,7 +163,8 @@ def names(plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
         if component in known[0] and component not in ANSWERS:
             found = f"the plan includes {component}, as number {order.index(component) + 1}"
             rule = (
-                "the lift changes where the trainer runs; more takes a bottleneck with a name"
+                "the lift changes where the trainer runs; anything more needs a bottleneck "
+                "that justifies it"
             )
             look = f"at which of the failures {component} would prevent"
             yield Finding("not-part-of-the-lift", found, rule, look)

@@ -26,7 +26,7 @@ CODES = {
 }
 PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 2
-LOOK = "at who decides from which step the job resumes, and how the others learn of it"
+LOOK = "at who decides which step the job resumes from, and how the others learn of it"
 WHOLE = judge_whole(PLAN)
 
 

@@ -101,7 +101,7 @@ def killed_in_save(folder: str, *, tears: bool) -> Body:
 
 
 def start_all_again(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Start what each kill during a save left behind, then a finished run."""
+    """Resume from what each kill during a save left behind; then start a finished run."""
     context.init_group()
     for folder in KILLS:
         start(context, learner, folder)
@@ -195,7 +195,7 @@ def judge_save(folder: str) -> Judge:
     def judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
         run = run_of(earlier)
         done = run.reached(earlier["resumed, killed after an epoch"], "killed")
-        kill = f"the run was killed after step {done}, its save and the end of its epoch"
+        kill = f"the run was killed after step {done} and its save, at the end of an epoch"
         saved = done // SAVE_EVERY * SAVE_EVERY
         yield from resume_findings(run, reports, folder, kill, saved, done)
 

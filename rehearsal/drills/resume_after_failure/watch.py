@@ -69,7 +69,7 @@ def strikes_in_save(context: RankContext, *, after_steps: int, tears: bool) -> I
 
     Args:
         tears: also end the process as soon as it writes more than ``TORN_BYTES`` to a file,
-            however it writes: the kernel does it, in the middle of the write.
+            however it writes: the operating system does it, in the middle of the write.
     """
     record, steps = context.record, 0
 

@@ -48,7 +48,7 @@ def forget_the_seed() -> None:
 def judge_noise(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """An uninterrupted run, and whether its noise is noise."""
+    """An uninterrupted run, in which no noise may repeat."""
     yield from judge_whole(PLAN)(reports, earlier)
     yield from same_noise(reports)
 

@@ -1,4 +1,4 @@
-"""Did each rank draw its own noise in every step, and a restart the noise of the run?"""
+"""Is each rank's noise new in every step, and does a restart draw the uninterrupted run's?"""
 
 from __future__ import annotations
 

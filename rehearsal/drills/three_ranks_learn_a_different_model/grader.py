@@ -1,4 +1,4 @@
-"""How much does each token weigh in its step? Only that token moves its weight."""
+"""How much does each token weigh in its step? Each one moves a parameter of its own."""
 
 from __future__ import annotations
 

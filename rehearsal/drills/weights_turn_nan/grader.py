@@ -33,7 +33,7 @@ CODES = {
 # steps 4 and 9: on rank 1 of two, on ranks 0 and 1 of three.
 NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, EVERY, LR = 23, 5, 2, 2, 0.01
 SKIPPED = [2, 4, 7, 9]
-RULE = "if the loss or gradient is not finite on any rank, every rank skips the step"
+RULE = "if the loss or gradient is NaN or infinite on any rank, every rank skips the step"
 
 
 def train_in(run: str) -> Body:
