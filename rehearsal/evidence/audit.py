@@ -481,8 +481,8 @@ def audit_run(run_dir: Path | str) -> AuditReport:
 
     Only reads files, and never raises because of what is in them.
     """
-    # The logs first. What a run in progress saves while we read would else be missing from a
-    # ledger that was read before.
+    # The logs first. If a run in progress saved between the two reads, logs that were read last
+    # would have a save whose steps the ledger lacks.
     logs, ledger = read_logs(run_dir), read_ledger(run_dir)
     try:
         plan = read_plan(run_dir)

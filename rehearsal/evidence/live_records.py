@@ -1,6 +1,6 @@
 """What live.py's ledger says, in the form that the pictures draw.
 
-A collapsed cell. The trainer you type in an interview keeps no log and no trace beside its
+A collapsed cell. The trainer you type in an interview keeps no log and no trace besides its
 ledger: each line has a rank's part of the loss and the seconds of each phase. The hardened
 trainer writes those to logs/ and traces/, and this module derives the same records.
 """
@@ -71,7 +71,7 @@ def live_events(run_dir: Path | str) -> Records:
 def live_trace(run_dir: Path | str) -> Records:
     """The phases of every step as events of a Chrome trace, in microseconds.
 
-    A step's passes alternate when it accumulates; each phase is one event as long as the sum.
+    With accumulation, forward and backward alternate; each is one event of its total time.
     """
     events: Records = []
     for lines in live_lines(run_dir):

@@ -40,7 +40,7 @@ Shift = tuple[float, float]
 BLACK, BLUE, ORANGE, GREEN = "#000000", "#0072B2", "#E69F00", "#009E73"
 PURPLE, SKY, VERMILLION, YELLOW = "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"
 RANK_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
-RANK_MARKERS = ("o", "s", "D", "^", "v", "P", "<")  # 7: with 6 colors, 42 looks
+RANK_MARKERS = ("o", "s", "D", "^", "v", "P", "<")  # 7 markers, 6 colors: 42 pairs
 PHASE_STYLES = {
     "data_wait": (ORANGE, "///"),
     "h2d": (BLACK, ""),  # short: any other color would be lost in its neighbors
@@ -270,7 +270,7 @@ def sample_map(run_dir: Path | str) -> Figure:
 def read_events(
     run_dir: Path | str, event: str, rank: int | None = None
 ) -> list[dict[str, Any]]:
-    """The records of one event, from one rank's log or from all; of live.py, its ledger's."""
+    """The records of one event, from one rank's log or all; for live.py, from its ledger."""
     files = sorted(Path(run_dir, "logs").glob("rank-*.jsonl"))
     records = [
         *live_events(run_dir),
@@ -356,7 +356,7 @@ def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
 def phase_bars(run_dir: Path | str) -> Figure:
     """How long each phase of a step takes on each rank, from the rank's newest train_progress.
 
-    Of live.py, which has no such records: over all steps of the newest attempt.
+    For live.py, which has no such records: over all steps of the newest attempt.
 
     Nothing is added up: the sum of the phases' p95s is no percentile of anything.
 
