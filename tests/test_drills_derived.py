@@ -330,7 +330,7 @@ class TestDerive:
             "trainer_core.cell" not in derive(package, "cell_cell", {"Thing"}, names).solution
         )
         with pytest.raises(
-            NotDerivable, match=r"uses Thing of trainer_core.cell.*Add cell.Thing"
+            NotDerivable, match=r"imports Thing from trainer_core.cell.*Add cell.Thing"
         ):
             derive(package, "cell_cell", {"user"}, {"definitions": ["user.user"]})
         assert (
@@ -357,7 +357,7 @@ class TestDerive:
             ("Things", {}, r"cell.py doesn't define 'Things'. Did you mean 'Thing'"),
             ("Thing", {"helpers": ["Thing.stam"]}, "'Thing.stam'. Did you mean 'Thing.stamp'"),
             ("Thing", {"left_out": ["Thing.x"]}, "no member 'Thing.x'|a member 'Thing.x'"),
-            ("asked_for", {}, "uses (Thing|helper) of trainer_core.cell"),
+            ("asked_for", {}, "imports (Thing|helper) from trainer_core.cell"),
         ],
     )
     def test_a_name_that_does_not_exist_is_refused(

@@ -93,7 +93,7 @@ class TestOutcomes:
         for rank in range(3):
             assert f"[rank {rank}]" in verdict.detail
         assert "line 7 in train" in verdict.detail
-        assert "the last barrier" in verdict.detail
+        assert "(the last: barrier, " in verdict.detail
 
     def test_a_file_runs_the_way_a_cell_does(self) -> None:
         """An annotation that only works with our __future__ import fails in a notebook."""

@@ -346,7 +346,7 @@ class TestTorchrun:
             ranks = job.ranks()
             job.agent.kill()
             wait_until(
-                lambda: not any(stat_of(pid).is_alive for pid in ranks), "ranks exit", 10
+                lambda: not any(stat_of(pid).is_alive for pid in ranks), "the ranks to exit", 10
             )
 
     def test_a_mistake_is_reported_once_and_ends_all_ranks(self, tmp_path: Path) -> None:

@@ -512,11 +512,11 @@ class TestDebrief:
         """An empty picture would look like a fault."""
         rehearsal.debrief()
         rehearsal.debrief(ID)
-        assert shown().count("Nothing to debrief yet. First start(") == 2
+        assert shown().count("Nothing to debrief yet. Run start(") == 2
         rehearsal.start(ID)
         shown()
         rehearsal.debrief()
-        assert f'{ID} has no graded attempt. First check("{ID}").' in shown()
+        assert f'{ID} has no graded attempt. Run check("{ID}").' in shown()
 
     def test_from_the_history_in_a_terminal(
         self, verdict_is: Callable[[str], None], shown: Shown

@@ -24,7 +24,7 @@ class Deadline:
         self._timer: threading.Timer | None = None
 
     def start(self) -> None:
-        """Count from now on, whatever was counted before."""
+        """Start the countdown, or restart it from the full time."""
         # A watchdog in C: it reports even if the learner's loop never releases the GIL.
         faulthandler.dump_traceback_later(self._deadline_s, file=self._stacks)
         self.stop()

@@ -59,8 +59,9 @@ def run_ranks(
 
         [report.answer for report in run_ranks(add_up, world_size=3)]  # [3, 3, 3]
 
-    Whatever the function does, this returns at most half a second after the deadline and
-    leaves no process behind. The deadline counts from the start, or from the moment all ranks
+    Whatever the function does, this leaves no process behind. It returns at most half a second
+    after the deadline, unless killing the ranks takes longer: a fork bomb's processes take ten
+    seconds. The deadline counts from the start, or from the moment all ranks
     have met in ``context.init_group``. If they got stuck while they met, or the server died,
     the job runs once more, unless the caller passed a folder: files from the first try would
     be evidence in the second.
@@ -81,8 +82,9 @@ def run_ranks(
     """
     if not 1 <= world_size <= MAX_WORLD_SIZE:
         raise ValueError(
-            f"world_size={world_size}: 1 to {MAX_WORLD_SIZE} ranks share this machine's cores; "
-            "more would only wait for each other. Choose a number in between."
+            f"world_size={world_size}: 1 to {MAX_WORLD_SIZE} ranks are allowed. They share "
+            "this machine's cores, so more would only wait for each other. Choose a number in "
+            "that range."
         )
     try:
         from cloudpickle import dumps
@@ -105,7 +107,7 @@ def run_ranks(
                         return reports
                     why = STUCK_MEETING
                 except ConnectionError:
-                    # Something killed the server, maybe the system because memory ran out.
+                    # Something killed the server, maybe the out-of-memory killer.
                     shut_down()
                     if is_last_try:
                         raise

@@ -95,7 +95,9 @@ class ForkServer:
         while time.monotonic() < deadline:
             if any(key in message for message in self.messages(0.5)):
                 return
-        raise ConnectionError(f"The server of the ranks did not answer within {timeout_s:g} s.")
+        raise ConnectionError(
+            f"The process that starts the ranks did not answer in {timeout_s:g} s."
+        )
 
     def wait_until_ready(self) -> None:
         """Wait for its imports, which take about four seconds the first time."""
@@ -148,7 +150,7 @@ class Launcher:
         ]
 
     def has_too_many_threads(self) -> bool:
-        """Whether the ranks have: taken to be so, since nobody can count them here."""
+        """Always True: here the ranks' own threads cannot be counted."""
         return True
 
     def sweep(self) -> None:
@@ -219,9 +221,9 @@ def ready() -> ForkServer | Launcher:
             shut_down()
             why = error
     raise RuntimeError(
-        f"The process that starts ranks cannot be started: {why} Until it can, no check can "
-        "run. See whether the machine has memory and processes left, and whether this "
-        "environment is the one in which torch is installed."
+        f"The process that starts the ranks cannot be started: {why} Until it can, no check "
+        "can run. Make sure that the machine has memory left and allows more processes, and "
+        "that torch is installed in this environment."
     )
 
 

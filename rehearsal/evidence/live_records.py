@@ -71,7 +71,7 @@ def live_events(run_dir: Path | str) -> Records:
 def live_trace(run_dir: Path | str) -> Records:
     """The phases of every step as events of a Chrome trace, in microseconds.
 
-    When a step accumulates, its passes alternate; each phase is one event, as long as the sum.
+    With accumulation, forward and backward alternate; each is one event of its total time.
     """
     events: Records = []
     for lines in live_lines(run_dir):

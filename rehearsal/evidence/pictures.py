@@ -40,7 +40,7 @@ Shift = tuple[float, float]
 BLACK, BLUE, ORANGE, GREEN = "#000000", "#0072B2", "#E69F00", "#009E73"
 PURPLE, SKY, VERMILLION, YELLOW = "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"
 RANK_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
-RANK_MARKERS = ("o", "s", "D", "^", "v", "P", "<")  # 7: with 6 colors, 42 looks
+RANK_MARKERS = ("o", "s", "D", "^", "v", "P", "<")  # 7 markers, 6 colors: 42 pairs
 PHASE_STYLES = {
     "data_wait": (ORANGE, "///"),
     "h2d": (BLACK, ""),  # short: any other color would be lost in its neighbors

@@ -252,7 +252,7 @@ def pause(rank: int, step: int, until: Path) -> None:
 
 
 def wait_for(path: Path, timeout_s: float = 60.0) -> None:
-    """Wait until a file appears, or the time is over."""
+    """Wait until a file appears, or time runs out."""
     deadline = time.monotonic() + timeout_s
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -356,7 +356,7 @@ def poison_sample(sample: int) -> None:
 
 
 def change_samples(rank: int, from_step: int) -> None:
-    """Add a little to one sample of each of one rank's steps, from a step on."""
+    """From a step on, change one sample in each of a rank's steps by a little."""
 
     def changing(number: int, batches: list[Any]) -> None:
         if is_rank(rank) and number >= from_step:

@@ -303,7 +303,7 @@ def leave_other_names(checkpoints: Path, rng: Random) -> None:
     """Files and folders that people put there."""
     (checkpoints / "step-best").mkdir()
     (checkpoints / "step-00000009.bak").touch()
-    (checkpoints / "notes.txt").write_text("keep the run of Tuesday\n")
+    (checkpoints / "notes.txt").write_text("keep Tuesday's run\n")
 
 
 def publish_a_file(checkpoints: Path, rng: Random) -> None:
@@ -432,7 +432,7 @@ def drop_a_record(checkpoints: Path, rng: Random) -> None:
 
 
 def foreign_content(rng: Random, quick: bool) -> Iterator[Corruption]:
-    """Files whose hashes match, which no accident leaves: never run, never a traceback."""
+    """Wrong content with matching hashes, which no accident leaves: refused, and never run."""
     fault = "a pickle that would run code"
     for name, as_zip in product(("state.pt", "rng-rank-0.pt"), (True, False)):
         what = f"{name}, {'as torch saves' if as_zip else 'a bare pickle'}"

@@ -379,12 +379,12 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = DEAD
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise Hang(f"not within {timeout_s:.0f} s: {what}")
+            raise Hang(f"timed out after {timeout_s:.0f} s, waiting for {what}")
         time.sleep(0.01)
 
 
 def last_record(path: Path, having: str = "attempt") -> dict[str, Any]:
-    """The last complete line that has an entry, of a growing file; {} if there is none yet."""
+    """A growing file's last complete line with the entry ``having``; {} if none is there."""
     if not path.exists():
         return {}
     with path.open("rb") as file:

@@ -1,8 +1,8 @@
-"""The fault matrix of live.py: everything it promises, by the other groups' own means.
+"""The fault matrix of live.py: everything it promises, tested as the other groups test theirs.
 
 Its ranks are killed at each system call of a save, at random under torchrun, and in chains of
-world sizes; its checkpoints are damaged. Not tried is what it leaves to the hardened trainer:
-a full disk, file modes, hangs, changed settings, and ranks that outlive a killed torchrun.
+world sizes; its checkpoints are damaged. What it leaves to the hardened trainer is not tried: a
+full disk, file modes, hangs, changed settings, and ranks that outlive a killed torchrun.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from trainer_core.checkpoint_format import DamagedCheckpoint, describe
 def verify(folder: Path) -> None:
     """Raise DamagedCheckpoint unless a checkpoint is what its manifest says.
 
-    By the format and not by live.py's code, which is what is being judged.
+    It goes by the format and not by live.py's code, which is what is being judged.
     """
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
@@ -55,7 +55,7 @@ LIVE = Trainer(small_live, SIX_STEPS_LIVE, verify)
 ALONE, TOGETHER = "live: kill in a save, 1 rank", "live: kill in a save, 2 ranks"
 PLANS = [
     Plan(ALONE, 1, {}, has_evidence=True, trainer=LIVE),
-    # Rank 0 saves the last checkpoint while the others leave.
+    # Rank 0 saves the last checkpoint while the others exit.
     Plan(TOGETHER, 2, {"checkpoint_every_steps": 3}, trainer=LIVE, ends_together=False),
 ]
 
@@ -79,7 +79,7 @@ def wrong_answer(corrupt: Corruption, run_dir: Path, reports: list[RankReport]) 
         return f"restored step {restored}; it should restore {allowed}"
     for step in (step for step in corrupt.bad_steps if step > restored):
         if not re.search(rf"step-0*{step} is damaged", reports[0].output):
-            return f"step {step} was passed over in silence"
+            return f"step {step} was skipped silently"
     return ""
 
 
@@ -138,7 +138,7 @@ def draw_plan(rng: random.Random) -> dict[str, Any]:
         "global_batch_size": batch,
         "micro_batch_size": rng.randrange(-(-batch // 6), -(-batch // 2) + 1),
         "max_epochs": rng.choice((1, 1, 2)),
-        # A rank draws its own dropout, so at another world size it is another network.
+        # Each rank draws its own dropout, so a different world size gives different weights.
         "dropout": 0.0,
         "checkpoint_every_steps": rng.randrange(2, 5),
     }

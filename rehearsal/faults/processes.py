@@ -205,7 +205,7 @@ def no_memory(rank: int, step: int) -> Iterator[Case]:
 
 def wait_until_stopped(job: Job, rank: int) -> None:
     """Wait until a rank has stopped itself. Raises Hang if it never does."""
-    wait_until(lambda: stat_of(job.pids[rank]).state == "T", f"rank {rank} stopped", 30)
+    wait_until(lambda: stat_of(job.pids[rank]).state == "T", f"rank {rank} to stop", 30)
 
 
 def wake_up(job: Job, rank: int) -> None:
@@ -219,7 +219,7 @@ def wait_for_the_others(job: Job, rank: int, patience_s: float) -> None:
     """Wait until all ranks but the stopped one have exited; then kill it, as torchrun does."""
     wait_until_stopped(job, rank)
     others = [other for number, other in enumerate(job.ranks) if number != rank]
-    what = f"the others exit although rank {rank} is stopped"
+    what = f"the others to exit although rank {rank} is stopped"
     wait_until(lambda: None not in [other.poll() for other in others], what, patience_s)
     job.ranks[rank].kill()
 

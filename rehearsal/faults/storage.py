@@ -183,7 +183,7 @@ def failures(bench: Bench) -> Iterator[Failure]:
     kinds: list[tuple[dict[str, Any], int]]
     kinds = [(KEEP, 1), (is_async, 1), (KEEP, 2), (is_async, 2)]
     fault = "no space while saving"
-    # The largest file of a checkpoint here, a random state, has 14 KB.
+    # The largest file of a checkpoint here, a random state, is 14 KB.
     for limit in [500, *sorted(rng.sample(range(13_000), 0 if bench.quick else 12))]:
         for settings, world_size in kinds[1:3] if bench.quick else kinds:
             what = f"files of at most {limit} bytes from the second save on"

@@ -6,8 +6,8 @@ Everything else is a ``Job``.
         os.kill(job.ranks()[1], signal.SIGKILL)
         code = job.wait()
 
-By default, each process is a fresh interpreter, as it is for people who use torchrun, and
-imports torch for seconds. With ``forks=True`` torchrun is forked from the warm server and its
+By default, each process is a fresh interpreter, as it is for people who use torchrun, and takes
+seconds to import torch. With ``forks=True`` torchrun is forked from the warm server and its
 ranks from torchrun. That leaves out how an interpreter starts and how it shuts down; all of
 torchrun's own code runs as it is, except the one call that starts a process.
 """
@@ -125,7 +125,7 @@ class Torchrun:
         try:
             return self.agent.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise self.hang(f"torchrun was to exit within {timeout_s:.0f} s") from None
+            raise self.hang(f"torchrun did not exit within {timeout_s:.0f} s") from None
 
     def hang(self, what: str) -> Hang:
         """An account of what the job's processes are doing."""
@@ -153,7 +153,7 @@ class Torchrun:
         return [found[rank] for rank in sorted(found)]
 
     def until(self, condition: Callable[[], bool], what: str) -> bool:
-        """Wait until the condition is true; False if torchrun has exited before.
+        """Wait until the condition is true; False if torchrun exits first.
 
         Raises:
             Hang: if neither happens within the deadline.
@@ -163,7 +163,7 @@ class Torchrun:
             if self.agent.poll() is not None:
                 return condition()
             if time.monotonic() > deadline:
-                raise self.hang(f"not within {DEADLINE_S:.0f} s: {what}")
+                raise self.hang(f"timed out after {DEADLINE_S:.0f} s, waiting for {what}")
             time.sleep(0.01)
         return True
 

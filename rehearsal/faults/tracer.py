@@ -108,7 +108,7 @@ def numbers() -> dict[int, str]:
 
 
 def fork() -> int:
-    """A child that runs on from here; 0 in it, its process id in the parent."""
+    """Fork: both processes continue here. Returns 0 in the child, its id in the parent."""
     with warnings.catch_warnings():
         # Other threads are not copied, and the child needs none of their locks.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -275,7 +275,7 @@ def why_not(folder: Path) -> str:
         folder: an empty one, for a trial.
     """
     if sys.platform != "linux" or platform.machine() not in MACHINES:
-        return f"the tracer knows Linux on {' and '.join(MACHINES)} only"
+        return f"the tracer works only on Linux, on {' and '.join(MACHINES)}"
     child = fork()
     if child == 0:
         code = 1

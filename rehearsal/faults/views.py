@@ -213,7 +213,7 @@ def late_decision(bench: Bench) -> Try:
     here, go, cfg = folder / "here", folder / "go", small(folder / "run", **ONE_EPOCH)
     killed(cfg, 1, 5)
     with Job(cfg, 1, partial(wait_before_the_lock, here, go), output=folder) as late:
-        wait_until(here.exists, "a start reached its lock")
+        wait_until(here.exists, "a start to reach its lock")
         killed(cfg, 1, 14)
         go.touch()
         problem = refused(late, "or was a moment ago")

@@ -185,7 +185,7 @@ def grade_attempt(
     status, findings, detail = ran.outcome
     after = drill.deeper if status == "passed" else _after(drill, status)
     if ran.stages and status == "not_attempted":
-        findings, after = (), f'type the next cell, then check("{drill.id}") again'
+        findings, after = (), f'type the next cell, then run check("{drill.id}") again'
     return Verdict(
         drill=drill.id,
         status=status,
@@ -221,7 +221,7 @@ def run_scenarios(
 ) -> Ran:
     """Run the scenarios in order, up to the first that does not pass.
 
-    Of a drill judged by stages, those whose names are still blank are skipped.
+    In a drill judged by stages, those whose names are still blank are skipped.
     """
     warm_up()
     reports_of = dict[str, Sequence[RankReport]]()
@@ -335,5 +335,5 @@ def was_struck(report: RankReport, fault: Fault | None) -> bool:
 
 def _after(drill: Drill, status: str = "wrong") -> str:
     if status == "not_attempted":
-        return f'write it, then check("{drill.id}")'
+        return f'write it, then run check("{drill.id}")'
     return f'hint("{drill.id}")'

@@ -94,8 +94,8 @@ def refuse_the_answer(imported: Mapping[str, Origin], cell: str) -> None:
     for name, (module, _) in imported.items():
         if module == f"trainer_core.{cell}":
             raise NotDerivable(
-                f"the solution uses {name} of trainer_core.{cell}, the cell that it types. Add "
-                f"{cell}.{name} to definitions."
+                f"the solution imports {name} from trainer_core.{cell}, the cell that the "
+                f"drill asks for. Add {cell}.{name} to definitions."
             )
 
 

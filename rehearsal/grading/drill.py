@@ -65,7 +65,7 @@ class Scenario:
         fault: a signal during the job. A rank killed by it did not crash.
         judges_failures: the judge also sees jobs that crashed or hung. If it finds nothing, the
             check still ends with that outcome.
-        stage: of a drill judged by stages, the one that this job belongs to. If one of the
+        stage: in a drill judged by stages, the one that this job belongs to. If one of the
             stage's names is still blank, the job is skipped.
     """
 
@@ -196,8 +196,8 @@ def load(drill_id: str) -> Drill:
     if not drill_id.isidentifier() or not path.is_file():
         near = difflib.get_close_matches(drill_id, drill_ids(), 1, 0.0)
         raise UnknownDrill(
-            f"{drill_id!r}: no such drill. The nearest is {near[0]!r}; "
-            "rehearsal.drills() lists all."
+            f"{drill_id!r}: no such drill. The nearest is {near[0]!r}. To list all of them: "
+            "rehearsal.drills(), or python -m rehearsal list at a terminal."
         )
     table = tomllib.loads(path.read_text())
     if "derived" in table:  # a cell: its minutes are what its bodies take to type

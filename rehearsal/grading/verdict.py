@@ -98,12 +98,13 @@ ENGINE_FINDINGS = FindingTable(
         "server-killed": (
             "the process that starts the ranks was killed while the code ran, twice",
             "a rank's code must not kill other processes",
-            "at what it kills, and at its memory: the system kills what uses too much",
+            "at what it kills, and at its memory: the operating system kills a process that "
+            "uses too much",
         ),
         "grader-failed": (
             "the grader itself raised an exception: a defect of this project",
             "a grader judges every attempt; this is our defect, not yours",
-            "at the project's issues: please report it with the attempt, which status() keeps",
+            "at the project's issues: please report it there, with the code that was checked",
         ),
         "read-the-solution": (
             "the code opened the drill's files while it was checked",
@@ -181,7 +182,7 @@ class Verdict:
     detail: str = ""  # a traceback, or where every rank was stuck
     after: str = ""  # what to do next; after a pass, one deeper question
     seed: int = 0  # from which the scenarios drew their numbers: grade(..., seed=) repeats them
-    stages: Sequence[str] = ()  # of a drill judged by stages: those that passed
+    stages: Sequence[str] = ()  # in a drill judged by stages: those that passed
     next_stage: str = ""  # the first stage that hasn't passed
 
     @property
@@ -328,7 +329,7 @@ def named_ranks(ranks: Sequence[int]) -> str:
 def state_when_hung(report: RankReport) -> str:
     """One rank of a job that hung: its collectives so far, and its stack if it still ran."""
     issued = report.collectives
-    last = f", the last {issued[-1]['name']} of {issued[-1]['bytes']} bytes" if issued else ""
+    last = f" (the last: {issued[-1]['name']}, {issued[-1]['bytes']} bytes)" if issued else ""
     after = f"after {counted(len(issued), 'collective')}{last}"
     if report.exitcode is not None:
         return f"[rank {report.rank}] {'returned' if report.has_answer else 'failed'} {after}"

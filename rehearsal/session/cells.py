@@ -65,8 +65,8 @@ def with_cell_numbers(text: str) -> str:
 def broken_cell(drill: Drill, namespace: Mapping[str, object]) -> Finding | None:
     """A finding if the newest cell that defines a needed name has a syntax error.
 
-    IPython then keeps the name's older value. To grade that would be to answer for code that is
-    no longer on the screen.
+    IPython then keeps the name's older value. A verdict on that would be about code that is no
+    longer on the screen.
     """
     cells: list[str] = [cell for cell in namespace.get("In", []) if isinstance(cell, str)]  # type: ignore[attr-defined]
     for name in drill.needs:

@@ -39,7 +39,7 @@ class CheckInterrupted(KeyboardInterrupt):
         )
 
     def _render_traceback_(self) -> list[str]:
-        return [str(self)]  # what IPython shows: where the engine waited helps nobody
+        return [str(self)]  # what IPython shows: a traceback into the engine helps nobody
 
 
 def _drills() -> list[Drill]:
@@ -150,7 +150,7 @@ def solution(drill: str, *, give_up: bool = False) -> None:
         show(
             f'You haven\'t passed {drill} yet. For the next hint: hint("{drill}"). To give up '
             f'and see the solution: solution("{drill}", give_up=True). The drill will then be '
-            "due for review again."
+            "due for review tomorrow."
         )
         return
     progress().add(the_drill.id, "solution", "earned" if has_passed else "gave_up")
@@ -211,12 +211,10 @@ def debrief(drill: str | None = None) -> None:
         begun = [one for one in progress().rounds(drill) if one.is_timed]
         if begun:
             name = begun[-1].drill
-            show(
-                f'Nothing to debrief yet: {name} has no graded attempt. First check("{name}").'
-            )
+            show(f'Nothing to debrief yet: {name} has no graded attempt. Run check("{name}").')
             return
         name = drill or _drills()[0].id
-        show(f'Nothing to debrief yet. First start("{name}"), then check("{name}").')
+        show(f'Nothing to debrief yet. Run start("{name}"), then check("{name}").')
         return
     show(debriefing.as_text(rows))
     _show_picture(rows)

@@ -23,7 +23,7 @@ def picture(rows: Sequence[Row]) -> Figure:
     figure, axes = new_figure(
         2.0 + 0.55 * len(rows),
         f"Pace: {pace(used, budget / 60)} (minutes:seconds)",
-        "each bar runs from start to pass, or to the last attempt",
+        "each bar runs from start to pass, or else to the last check, hint or solution",
     )
     for place, row in enumerate(rows):
         within = min(row.used_s, row.budget_s) / 60

@@ -1,8 +1,7 @@
 """What a history consists of: entries, which make up rounds. Plain data.
 
 entry   a start, an attempt, a hint or a solution that was shown
-round   the entries of one drill from one start to the next; without a start, up to a pause
-        of half a day
+round   the entries of one drill, up to its next start or a pause of half a day
 """
 
 from __future__ import annotations

@@ -148,9 +148,9 @@ class Progress:
 
     def _continue_in_memory(self, error: Exception) -> None:
         self.say(
-            f"Your history in {self.path} cannot be written ({error}), so this session's stays "
-            "in memory only. To keep the next one, set REHEARSAL_HOME to a folder you can "
-            "write to."
+            f"Your history in {self.path} cannot be written ({error}), so what you do now "
+            "stays in memory only. To keep the next session's history, set REHEARSAL_HOME to a "
+            "folder you can write to."
         )
         self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         # At least show whatever can still be read.

@@ -20,7 +20,7 @@ def status_of(standings: Sequence[Standing], now: float) -> str:
     table = ["| " + " | ".join(row) + " |" for row in [HEAD, ("---",) * len(HEAD), *rows]]
     passed = sum(standing.is_passed for standing in standings)
     after = next_of(standings, now)
-    advice = f'Next: start("{after.drill.id}")' if after else "Nothing is due today."
+    advice = f'Next: start("{after.drill.id}")' if after else "Nothing is due now."
     return "\n".join([*table, "", f"{passed} of {len(rows)} passed. {advice}"])
 
 

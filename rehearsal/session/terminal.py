@@ -44,7 +44,7 @@ def _command(call: re.Match[str]) -> str:
 def plain(markdown: str) -> str:
     """Markdown as a terminal shows it: code indented, tables aligned, no stars or hashes.
 
-    Lines stay as they are broken; only tables and code change their width.
+    Line breaks stay where they are; only tables and code change their width.
     """
     shown: list[str] = []
     table: list[str] = []

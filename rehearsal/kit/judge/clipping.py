@@ -58,8 +58,8 @@ def ways_to_clip(
     Args:
         sums: for each rank and micro-batch, the gradient of the summed loss.
         total: the number of samples in the step, over all ranks.
-        most: the bound of the norm.
-        places: parts that somebody may clip by their own norm: "tensor", and where each one is.
+        most: the bound on the norm.
+        places: what somebody may clip piece by piece, such as "tensor": where each piece lies.
     """
     world_size, length = len(sums), len(next(v for rank in sums for v in rank))
     mean = scaled(added(list(chain(*sums)), length), 1 / total)
@@ -95,7 +95,7 @@ def ways_to_clip(
             ("the largest of the ranks'", max(norms)),
             ("the mean of the ranks'", sum(norms) / world_size),
             ("the sum of the ranks'", sum(norms)),
-            ("the root of the ranks' summed squares", norm(norms)),
+            ("the root of the sum of the ranks' squared norms", norm(norms)),
         ):
             words = f"the mean gradient, clipped by a different norm: {words}, {wrong:.3g}"
             yield "norm-of-norms", words, scaled(mean, min(1.0, most / (wrong or 1.0)))

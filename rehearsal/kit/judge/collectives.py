@@ -13,7 +13,7 @@ def mismatched_collectives(
 ) -> Iterator[Finding]:
     """A finding if ranks hung or failed because not all of them issued the same collectives.
 
-    None for the learner's own exception, or for a rank that exited: the engine reports those.
+    No finding for the learner's own exception or a rank that exited: the engine reports those.
     """
     if any(report.failure and not is_echo(report) for report in reports):
         return
@@ -32,7 +32,8 @@ def mismatched_collectives(
     for group in sorted({entry[0] for own in issued for entry in own}):
         counts = [sum(entry[0] == group for entry in own) for own in issued]
         if len(set(counts)) > 1:
-            numbers = ", ".join(map(str, counts))
+            *first, final = map(str, counts)
+            numbers = f"{', '.join(first)} and {final}"
             differing.append(f"{numbers} collectives in group {group!r}")
     last = [
         f"rank {report.rank} is waiting in {entry['name']} of "
@@ -48,7 +49,7 @@ def mismatched_collectives(
     yield Finding(
         code,
         f"the run hangs: {named_ranks([report.rank for report in reports])} issued "
-        + ("; and ".join(differing) or "equally many collectives, but not the same ones")
+        + ("; and ".join(differing) or "the same number of collectives, but not the same ones")
         + f". {'; '.join(last)}",
         "a collective completes only when every rank of its group has issued it",
         "at the last line of your code in each rank's stack: which ranks get there, and which "

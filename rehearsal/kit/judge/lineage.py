@@ -1,6 +1,6 @@
 """Does a run that was killed and resumed equal the uninterrupted one, step by step?
 
-It compares what ``recorded_run`` has of every step, and names the first that differs and why.
+It compares every step, as ``recorded_run`` reads it, and names the first that differs and why.
 ``restart`` asks less: was each sample trained once, and are the final weights right?
 """
 
@@ -180,7 +180,7 @@ def _order_findings(
 def _step_findings(
     run: UninterruptedRun, taken: Sequence[Sequence[Step]], at: int, kill: str
 ) -> Iterator[Finding]:
-    """The first step that ends with other weights than in the uninterrupted run, and why."""
+    """The first step that ends with different weights than the uninterrupted run's, and why."""
     for number, steps in enumerate(zip(*taken, strict=False), at):
         if number >= run.total:
             return
@@ -196,7 +196,7 @@ def _step_findings(
 
 
 def _cause(pairs: Sequence[tuple[Step, Step]], step: str) -> Finding | None:
-    """Why a step of the ranks, compared with the uninterrupted one, ended elsewhere.
+    """Why a step ended with different weights than the same step of the uninterrupted run.
 
     Args:
         step: the subject of the sentence.
@@ -224,8 +224,8 @@ def _cause(pairs: Sequence[tuple[Step, Step]], step: str) -> Finding | None:
         if ours.rng and ours.rng in others:
             return Finding(
                 "one-noise-for-all",
-                f"{step} drew on rank {rank} the random numbers that another rank draws in the "
-                "uninterrupted run",
+                f"{step} drew, on rank {rank}, the random numbers that another rank draws in "
+                "the uninterrupted run",
                 "each rank continues its own stream of random numbers",
                 "at whose random state is saved, and at who loads it",
             )
