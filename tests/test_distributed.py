@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed import TCPStore
 from trainer_core import distributed
 from trainer_core.config import TrainConfig
 from trainer_core.distributed import RankInfo, choose_device, maybe_init_dist
 from trainer_core.distributed import refuse_shared_device
+from trainer_core.rendezvous import attempt_store
 from trainer_core.settings import UserError
 
 
@@ -72,6 +75,18 @@ class TestChooseDevice:
             monkeypatch.setenv(name, str(value))
         info = maybe_init_dist(TrainConfig())
         assert taken == [info.device] == [torch.device("cuda", 1)]
+
+
+class TestRestart:
+    def test_a_restart_does_not_answer_the_dead(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """NCCL's call for dumps passes any prefix, and who hears it hangs when it exits."""
+        torchruns = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        torchruns.set("exception_dump", b"\0\0\0\0")
+        monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(torchruns.port))
+        attempt_store(0, 1, timedelta(seconds=10))
+        assert not torchruns.check(["exception_dump"])
 
 
 class TestSharedDevice:

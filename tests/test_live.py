@@ -307,6 +307,17 @@ class TestDistributed:
         assert not alive.check(["address"])
         assert dead.check(["address"])
 
+    def test_a_restart_does_not_answer_the_dead(
+        self, meeting: list[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """NCCL's call for dumps passes any prefix, and who hears it hangs when it exits."""
+        live.maybe_init_dist(live.TrainConfig(device="cpu"))
+        (dead,) = meeting
+        dead.underlying_store.set("exception_dump", "0")
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+        live.maybe_init_dist(live.TrainConfig(device="cpu"))
+        assert not meeting[1].underlying_store.check(["exception_dump"])
+
 
 def gradients(cfg: live.TrainConfig, samples: torch.Tensor, scale: float) -> list[torch.Tensor]:
     """The clipped gradient of the mean loss over ``samples``, the way a textbook has it."""
@@ -574,7 +585,7 @@ class TestCheckpoint:
         save(tmp_path, trained, 3, 6)
         for step in (3, 6):
             DAMAGE[harm](tmp_path / f"step-{step:012}")
-        with pytest.raises(live.UserError, match=f"no intact checkpoint in {tmp_path}"):
+        with pytest.raises(live.UserError, match=f"{tmp_path}: no intact checkpoint"):
             live.latest_checkpoint_path(tmp_path)
 
     def test_a_damaged_one_is_kept_beside_its_successor(

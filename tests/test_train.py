@@ -441,6 +441,8 @@ class TestSync:
             train_step(trainer, parts, 64, 1e-3)
 
     @pytest.mark.cuda
+    # torch says at every call that the mode is a prototype.
+    @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
     @pytest.mark.skipif(
         not HAS_CUDA, reason="not checked: whether a step syncs with the device"
     )

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -168,17 +169,20 @@ class TestFlightRecorders:
 
 
 class TestOverdue:
-    def test_a_step_during_the_gathering_does_not_reset_the_time(
+    def test_no_step_ends_while_the_reports_are_gathered(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """SIGCONT wakes the rank that was stopped, and "no step for 0 s" explains nothing."""
+        """SIGCONT wakes the rank that was stopped. The run could end, and close its log."""
         watchdog = watchdog_of(tmp_path)
         watchdog.beat(5)
         watchdog.beat_at -= 7 * TIMEOUT_S  # so long ago
         watchdog.ended.wait = lambda _: watchdog.late.is_set()  # type: ignore[method-assign]
         watchdog.watch()  # one look, which raises the alarm
         assert watchdog.late.is_set()
-        watchdog.beat(6)
+        loop = threading.Thread(target=watchdog.beat, args=(6,), daemon=True)
+        loop.start()
+        loop.join(0.2)
+        assert loop.is_alive()
         reports = [report(True, 4) | STEP, report(False, 4) | STEP]
         assert watchdog.publish_reports(reports) == [1]
         message = capsys.readouterr().err

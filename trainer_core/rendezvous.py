@@ -12,6 +12,9 @@ from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
+# kStoreDumpKey in torch's ProcessGroupNCCL.hpp
+DUMP_REQUEST = "exception_dump"
+
 
 # %%
 def attempt_store(rank: int, world_size: int, timeout: timedelta) -> Store:
@@ -23,6 +26,10 @@ def attempt_store(rank: int, world_size: int, timeout: timedelta) -> Store:
     store never handed out before, and each peer asks for it under a name it has just made up.
     No old key can pass for an answer.
 
+    One old key does reach past any prefix: a rank whose collective failed under NCCL asks all
+    ranks for their flight recorders, in the store itself. Ranks of the next attempt would take
+    that for a failure of their own, and hang when they exit.
+
     Collective: every rank of the job.
 
     Raises:
@@ -32,6 +39,7 @@ def attempt_store(rank: int, world_size: int, timeout: timedelta) -> Store:
     is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     store = TCPStore(*address, is_master=is_host, timeout=timeout, wait_for_workers=False)
+    store.delete_key(DUMP_REQUEST)  # before this rank has a process group that looks for it
     if rank > 0:
         name = uuid.uuid4().hex
         store.set(f"hello/{rank}", name)

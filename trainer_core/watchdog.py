@@ -87,7 +87,13 @@ class Watchdog:
             threading.Thread(target=self.listen, args=(store,), daemon=True).start()
 
     def beat(self, step: int) -> None:
-        """Call this when a step, or its save, is complete."""
+        """Call this when a step, or its save, is complete.
+
+        It never returns once this rank has raised the alarm. Gathering the reports wakes a
+        stopped rank, and training on could close the log before the reports are in it.
+        """
+        if self.late.is_set():
+            threading.Event().wait()  # until the reporting thread ends this process
         self.step = step
         self.beat_at = time.monotonic()
         self.is_first_step = False

@@ -69,7 +69,7 @@ class TinyNet(nn.Sequential):
 
 
 def learning_rate_at(cfg, step):
-    """Linear warm-up, then 1/sqrt(step). A function has no state to save."""
+    """Linear warmup, then 1/sqrt(step). A function has no state to save."""
     raise NotImplementedError
 
 
@@ -88,9 +88,9 @@ def train_step(cfg, model, optimizer, inputs, labels, S, W, timers):
 
 
 def fsync(path):
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
 
 
 def sha256(path):

@@ -46,7 +46,7 @@ class TrainConfig:
 
 
 def seed_for(*key):
-    """A hash, so that (seed 1, epoch 21) isn't (seed 12, epoch 1)."""
+    """A hash, so that (seed 1, epoch 21) can't collide with (seed 12, epoch 1)."""
     return int.from_bytes(hashlib.sha256(repr(key).encode()).digest()[:8])
 
 
@@ -76,7 +76,7 @@ class ResumeAwareDistributedSampler:
     def __iter__(self):
         for epoch in range(self.position // self.cfg.steps_per_epoch, self.cfg.max_epochs):
             order = epoch_order(self.cfg.dataset_size, self.cfg.seed, epoch)
-            # Cut into global batches first, then dealt to the ranks.
+            # Cut into global batches first; then each batch is dealt to the ranks.
             batches = torch.from_numpy(order).split(self.cfg.global_batch_size)
             for batch in batches[max(0, self.position - epoch * self.cfg.steps_per_epoch) :]:
                 yield epoch, batch[self.rank :: self.world_size], len(batch)
@@ -88,7 +88,7 @@ class TinyNet(nn.Sequential):
 
 
 def learning_rate_at(cfg, step):
-    """Linear warm-up, then 1/sqrt(step). A function has no state to save."""
+    """Linear warmup, then 1/sqrt(step). A function has no state to save."""
     return cfg.learning_rate * min(step / cfg.warmup_steps, (cfg.warmup_steps / step) ** 0.5)
 
 
@@ -101,8 +101,10 @@ def maybe_init_dist(cfg):
             raise UserError(f"device={cfg.device}: no GPU for rank {local_rank}")
         torch.cuda.set_device(local_rank)  # before anything is allocated
     if W > 1:
-        # torchrun's store outlives a restart; the prefix hides the dead attempt's addresses.
+        # torchrun's store outlives a restart. The prefix hides the dead attempt's addresses, but
+        # not its cry for help, which would make the NCCL ranks of this attempt hang at exit.
         store, *_ = next(dist.rendezvous("env://"))
+        store.delete_key("exception_dump")
         store = dist.PrefixStore(env.get("TORCHELASTIC_RESTART_COUNT", ""), store)
         dist.init_process_group(store=store, rank=rank, world_size=W)
     return rank, W
@@ -140,9 +142,9 @@ def train_step(cfg, model, optimizer, inputs, labels, S, W, timers):
 
 
 def fsync(path):
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
 
 
 def sha256(path):
@@ -175,7 +177,7 @@ def latest_checkpoint_path(folder):
                 return path
         print(f"{path} is damaged")
     if paths:
-        raise UserError(f"no intact checkpoint in {folder}: use a new run_dir")
+        raise UserError(f"{folder}: no intact checkpoint; use a new run_dir")
 
 
 def restore_checkpoint(path, model, optimizer):
@@ -229,8 +231,8 @@ def run(cfg):
     for epoch, samples, S in ResumeAwareDistributedSampler(cfg, rank, W, step):
         inputs, labels = (part.to(cfg.device) for part in dataset[samples])
         timers.end("data_wait")
-        # A function of the step has nothing to restore. torch.manual_seed would take 0.2 ms: it
-        # keeps a stack trace for the GPU that isn't there.
+        # A function of the step has nothing to restore. torch.manual_seed would take 0.2 ms:
+        # without a GPU, it keeps a stack trace for the day one is initialized.
         for rng in (torch.default_generator, *torch.cuda.default_generators):
             rng.manual_seed(seed_for("dropout", cfg.seed, step, rank))
         optimizer.param_groups[0]["lr"] = learning_rate_at(cfg, step + 1)
@@ -251,9 +253,8 @@ def run(cfg):
     gc.collect()  # a DDP wrapper that outlives its group can abort the process at exit
     if W > 1:
         dist.destroy_process_group()
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        digest.update(name.encode() + tensor.cpu().numpy().tobytes())
+    state = model.state_dict().items()
+    digest = hashlib.sha256(b"".join(k.encode() + v.cpu().numpy().tobytes() for k, v in state))
     result = {"status": "done", "step": step, "weights_sha256": digest.hexdigest()}
     if rank == 0:
         print(json.dumps(result))
