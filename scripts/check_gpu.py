@@ -411,7 +411,8 @@ def run_checks(node: Node, checks: Sequence[Check]) -> list[Result]:
         began, outcome = time.monotonic(), "passed"
         print(f"{check.name:46}", end="", flush=True)
         if node.device == "cuda" and node.num_gpus < check.needs_gpus and not node.shares_gpu:
-            outcome, detail = "skipped", f"needs {check.needs_gpus} GPUs, found {node.num_gpus}"
+            outcome = "skipped"
+            detail = f"needs {check.needs_gpus} GPUs, or --share-gpu; found {node.num_gpus}"
         else:
             try:
                 detail = check.run(node)
@@ -438,7 +439,7 @@ def share_the_gpu() -> None:
 
 
 def as_rank(words: Sequence[str], names: Sequence[str], shares_gpu: bool) -> None:
-    """Run as one rank: apply the named breaks on the first attempt, then run launch.py."""
+    """Run launch.py as one rank, with the named breaks on the first attempt."""
     if shares_gpu:
         share_the_gpu()
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
@@ -512,8 +513,8 @@ def main(arguments: Sequence[str]) -> int:
 if __name__ == "__main__":
     if "--as-rank" in sys.argv:
         at = sys.argv.index("--as-rank")
-        own = [word.removeprefix("--break=") for word in sys.argv[1:at]]
-        shares_gpu = "--share-gpu" in own
-        as_rank(sys.argv[at + 1 :], [word for word in own if word != "--share-gpu"], shares_gpu)
+        own = sys.argv[1:at]
+        names = [word.removeprefix("--break=") for word in own if word != "--share-gpu"]
+        as_rank(sys.argv[at + 1 :], names, shares_gpu="--share-gpu" in own)
     else:
         sys.exit(main(sys.argv[1:]))

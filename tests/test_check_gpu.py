@@ -31,11 +31,16 @@ class TestWithoutAGpu:
         assert check_gpu.main(["--device", "cpu", "--only", "fp61"]) == 2
         assert "--only fp61: no such group" in capsys.readouterr().err
 
-    def test_a_check_for_two_gpus_is_skipped_on_one(self, tmp_path: Path) -> None:
-        """Two NCCL ranks on one GPU fail whatever the trainer does."""
-        (check,) = [c for c in check_gpu.all_checks() if c.group == "tail"]
-        (result,) = check_gpu.run_checks(check_gpu.Node("cuda", tmp_path, 1), [check])
-        assert (result.outcome, result.detail) == ("skipped", "needs 2 GPUs, found 1")
+    @pytest.mark.parametrize(("shares_gpu", "outcome"), [(False, "skipped"), (True, "passed")])
+    def test_a_check_for_two_gpus_needs_two_or_one_that_is_shared(
+        self, tmp_path: Path, shares_gpu: bool, outcome: str
+    ) -> None:
+        """NCCL refuses two ranks of one host on one GPU, whatever the trainer does."""
+        check = check_gpu.Check("tail", "a check", lambda node: "ran", needs_gpus=2)
+        node = check_gpu.Node("cuda", tmp_path, 1, shares_gpu)
+        (result,) = check_gpu.run_checks(node, [check])
+        assert result.outcome == outcome
+        assert ("--share-gpu" in result.detail) == (not shares_gpu)
 
 
 @pytest.mark.ranks
@@ -43,9 +48,8 @@ class TestRehearsalOnTheCpu:
     def test_overflow_and_backends_pass_and_are_reported(self, tmp_path: Path) -> None:
         """A script that nobody has ever run checks nothing."""
         report = tmp_path / "report.json"
-        done = run_script(
-            "--device", "cpu", "--only", "empty,fp16,backends", "--report", str(report)
-        )
+        words = "--device cpu --share-gpu --only empty,fp16,backends --report".split()
+        done = run_script(*words, str(report))
         assert done.returncode == 0, done.stdout + done.stderr
         rows = json.loads(report.read_text())
         assert [row["outcome"] for row in rows] == ["passed"] * 8

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.distributed import TCPStore
+from torch.distributed.elastic.multiprocessing import PContext
 from trainer_core import distributed
 from trainer_core.config import TrainConfig
 from trainer_core.distributed import RankInfo, choose_device, maybe_init_dist
@@ -87,6 +92,25 @@ class TestRestart:
         monkeypatch.setenv("MASTER_PORT", str(torchruns.port))
         attempt_store(0, 1, timedelta(seconds=10))
         assert not torchruns.check(["exception_dump"])
+
+
+class TestTorchrun:
+    """What the documents claim about it."""
+
+    @pytest.mark.ranks
+    def test_it_sets_how_nccl_handles_errors(self, tmp_path: Path) -> None:
+        """torch's own default, 3, applies only without torchrun."""
+        script = tmp_path / "show.py"
+        script.write_text("import os; print(os.environ['TORCH_NCCL_ASYNC_ERROR_HANDLING'])")
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+        done = subprocess.run(
+            [sys.executable, *words, str(script)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == ["1"]
+
+    def test_it_waits_30_s_before_it_kills(self) -> None:
+        """A rank that is blocked on the GPU delays the restart by that much."""
+        assert inspect.signature(PContext.close).parameters["timeout"].default == 30
 
 
 class TestSharedDevice:

@@ -1335,6 +1335,8 @@ assert resumed[0]["weights_sha256"] == reference[0]["weights_sha256"]
 #   other ranks and starts a new rendezvous, in which the agents agree on who takes part. The
 #   other nodes' agents notice and restart their ranks. A rank that hangs without dying triggers
 #   none of this.
+#   A rank that is blocked on the GPU can't react to SIGTERM, and the agent waits 30 s before it
+#   sends SIGKILL.
 # - **The process group's watchdog.** This is a thread in every rank. It ends the process when a
 #   collective exceeds the group's timeout: 10 minutes by default, `dist_timeout_s` here.
 # - **This trainer's own watchdog.** It fires when no step completes within `hang_timeout_s`,
@@ -1344,13 +1346,19 @@ assert resumed[0]["weights_sha256"] == reference[0]["weights_sha256"]
 #
 # | variable | what it controls |
 # |---|---|
-# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | what the watchdog does on a timeout or an error. 3 (default): end the process. 1: abort the communicators, then end the process. 2: only abort them. 0: nothing |
+# | `TORCH_NCCL_ASYNC_ERROR_HANDLING` | what the watchdog does on a timeout or an error. 3 (default): end the process. 1 (set by torchrun): abort the communicators, then end the process. 2: only abort them. 0: nothing |
 # | `TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC` | how long the watchdog itself may be stuck before a monitor thread ends the process |
 # | `TORCH_FR_BUFFER_SIZE` | how many events the flight recorder keeps. It records each rank's latest collectives; 0 turns it off. Older name: `TORCH_NCCL_TRACE_BUFFER_SIZE` |
 # | `TORCH_NCCL_DUMP_ON_TIMEOUT` | whether each rank writes its flight recorder to a file on a timeout. Compare the files: the rank that never entered the collective is your suspect |
 #
 # What to say: "On gloo, a dead peer is an error. On NCCL, it's a hang until something times
 # out. So detection time goes into my recovery budget, and I keep the flight recorder on."
+#
+# One more trap. A rank whose collective failed writes `exception_dump` into the launcher's
+# store, so that all ranks dump their flight recorders. torchrun keeps the store across restarts,
+# and NCCL looks for that key outside any prefix. On an H100 with torch 2.11, the restarted ranks
+# found it, trained to the end, and hung when they exited. That's why `attempt_store` deletes it.
+#
 # Without a GPU we can't show the hang, but the names and timeouts below come from your torch
 # installation:
 
@@ -1363,6 +1371,7 @@ for name in (
     "TORCH_FR_BUFFER_SIZE",
     "TORCH_NCCL_TRACE_BUFFER_SIZE",
     "TORCH_NCCL_DUMP_ON_TIMEOUT",
+    "exception_dump",
 ):
     print(f"{name:34}", "found" if f'"{name}"' in text else "not found in this torch")
 shrinks = hasattr(dist, "shrink_group")
