@@ -89,7 +89,7 @@ def metrics_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[F
     except ValueError:
         read = None
     if read is None or len(lines) != len(answer["facts"]):
-        found = f"two events and a SIGKILL later, the file has {len(lines)} lines"
+        found = f"a SIGKILL right after two events would leave {len(lines)} lines"
         if lines and read is None:
             found += f", one of them {lines[0][:60]!r}"
         yield TABLE("line-lost", found)
