@@ -22,8 +22,8 @@ from .moments import copies_before_each_file_operation
 
 def parts(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     """A model and its optimizer."""
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed keeps a stack trace, 0.3 ms
+    model = nn.Linear(5, 3)
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
