@@ -58,11 +58,12 @@ def run_scenario(
     former_modules.install()
     module = module_at(grader)
     scenario = next(s for s in module.SCENARIOS if s.name == name)
-    # Formatting a stack (torch.manual_seed does it) reads the lines of the grader and of the
-    # modules beside it: read now, they do not count as a peek.
+    # Formatting a stack (torch.manual_seed does it) would read the lines of the grader and of
+    # the modules beside it, and count as a peek. What is cached without a time is not read.
     for loaded, beside in list(sys.modules.items()):
         if loaded.partition(".")[0] == module.__name__:
-            linecache.getlines(str(beside.__file__))
+            file = str(beside.__file__)
+            linecache.cache[file] = (0, None, [], file)
     context.arm()
     context.record("begin")
     names = names_of(attempt)
