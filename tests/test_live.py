@@ -585,7 +585,7 @@ class TestCheckpoint:
         save(tmp_path, trained, 3, 6)
         for step in (3, 6):
             DAMAGE[harm](tmp_path / f"step-{step:012}")
-        with pytest.raises(live.UserError, match=f"{tmp_path}: no intact checkpoint"):
+        with pytest.raises(live.UserError, match=f"no intact checkpoint in {tmp_path}"):
             live.latest_checkpoint_path(tmp_path)
 
     def test_a_damaged_one_is_kept_beside_its_successor(

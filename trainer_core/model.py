@@ -63,7 +63,7 @@ def build_optimizer(cfg: TrainConfig, model: nn.Module) -> torch.optim.AdamW:
 
 
 def build_scaler(cfg: TrainConfig, device: torch.device) -> torch.amp.GradScaler | None:
-    """A loss scaler for fp16, whose smallest number is 6e-8; bf16 has fp32's range."""
+    """A loss scaler for fp16, whose smallest positive number is 6e-8; bf16 has fp32's range."""
     return torch.amp.GradScaler(device.type) if cfg.amp == "fp16" else None
 
 

@@ -18,7 +18,7 @@ def candidate_gradients(
     Args:
         sums: of each rank and micro-batch, the gradient of the summed loss.
         sizes: their samples.
-        most: the bound of the norm.
+        most: the bound on the norm.
         places: as ``ways_to_clip`` takes them.
     """
     total = sum(map(sum, sizes))

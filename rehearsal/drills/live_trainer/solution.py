@@ -101,8 +101,8 @@ def maybe_init_dist(cfg):
             raise UserError(f"device={cfg.device}: no GPU for rank {local_rank}")
         torch.cuda.set_device(local_rank)  # before anything is allocated
     if W > 1:
-        # torchrun's store outlives a restart. The prefix hides the dead attempt's addresses, but
-        # not its cry for help, which would make the NCCL ranks of this attempt hang at exit.
+        # torchrun's store outlives a restart. The prefix hides the dead attempt's addresses,
+        # but not its call for NCCL dumps. Ranks that answer it hang when they exit.
         store, *_ = next(dist.rendezvous("env://"))
         store.delete_key("exception_dump")
         store = dist.PrefixStore(env.get("TORCHELASTIC_RESTART_COUNT", ""), store)
@@ -177,7 +177,7 @@ def latest_checkpoint_path(folder):
                 return path
         print(f"{path} is damaged")
     if paths:
-        raise UserError(f"{folder}: no intact checkpoint; use a new run_dir")
+        raise UserError(f"no intact checkpoint in {folder}: use a new run_dir")
 
 
 def restore_checkpoint(path, model, optimizer):
