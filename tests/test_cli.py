@@ -71,7 +71,8 @@ class TestCheck:
         assert main(["check", ID, str(file)]) == 1
         said = capfd.readouterr().out
         assert "SyntaxError" in said
-        assert "line 1" in said
+        assert "look  at line 1" in said
+        assert "in_rank" not in said
 
     @pytest.mark.parametrize("broken", ["missing", "folder", "bytes"])
     def test_a_file_that_cannot_be_read_is_one_line_and_2(

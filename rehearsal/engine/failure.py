@@ -26,6 +26,9 @@ def failure_of(error: BaseException, files: Mapping[str, str]) -> dict[str, Any]
         return {"blank": [frame[1]]}
     # The learner's lines only; how the check got there is of no use to them.
     own = [frame for frame in frames if frame.filename in files]
+    where = frame[0] if frame else ""
+    if isinstance(error, SyntaxError) and error.filename in files and not own:
+        frames, where = [], f"line {error.lineno}"  # none of the learner's code has run
     text = "".join(traceback.format_list(own or frames))
     text += "".join(traceback.format_exception_only(error))
     return {
@@ -33,7 +36,7 @@ def failure_of(error: BaseException, files: Mapping[str, str]) -> dict[str, Any]
             "kind": type(error).__name__,
             "message": str(error) or repr(error),
             "traceback": text,
-            "where": frame[0] if frame else "",
+            "where": where,
         }
     }
 

@@ -68,7 +68,7 @@ ENGINE_FINDINGS = FindingTable(
         "wrong-signature": (
             "a needed name is missing, or cannot be called the way the brief says",
             "the check calls these names with exactly these arguments",
-            "at the line that begins with def or class",
+            "at the line that begins with def or class, if there is one",
         ),
         "cannot-travel": (
             "something that a needed name uses cannot be sent to another process",
