@@ -4,7 +4,7 @@
     python scripts/faults.py --only points --seed 3   every try of one group
 
 Prints the table, what was skipped and why, and every try that the run did not survive. Exits
-with 0 only if the runs survived every try, and each group made one or says why it could not.
+with 0 only if the runs survived every try, and every group made a try or says why it couldn't.
 """
 
 from __future__ import annotations

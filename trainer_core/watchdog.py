@@ -90,7 +90,8 @@ class Watchdog:
         """Call this when a step, or its save, is complete.
 
         It never returns once this rank has raised the alarm. Gathering the reports wakes a
-        stopped rank, and training on could close the log before the reports are in it.
+        stopped rank. If the loop then kept training, the run could end and close its log before
+        the reports are in it.
         """
         if self.late.is_set():
             threading.Event().wait()  # until the reporting thread ends this process
@@ -126,8 +127,7 @@ class Watchdog:
                 self.beat_at = now  # this process itself was stopped, maybe the whole job
             looked_at = now
             if self.is_late():
-                # Noted now: gathering the reports may wake a stopped rank, and then the loop
-                # completes a step after all.
+                # Noted now: the time it takes to gather the reports isn't part of the hang.
                 self.overdue = (self.step, now - self.beat_at)
                 self.late.set()
                 # Reporting takes two rounds of three intervals, then ends this process.
