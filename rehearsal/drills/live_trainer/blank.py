@@ -108,7 +108,7 @@ def latest_checkpoint_path(folder):
 
 
 def restore_checkpoint(path, model, optimizer):
-    """Returns how many steps the checkpoint completed."""
+    """Returns the number of completed steps."""
     raise NotImplementedError
 
 

@@ -181,7 +181,7 @@ def latest_checkpoint_path(folder):
 
 
 def restore_checkpoint(path, model, optimizer):
-    """Returns how many steps the checkpoint completed."""
+    """Returns the number of completed steps."""
     state = torch.load(path / "state.pt", map_location="cpu")
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
