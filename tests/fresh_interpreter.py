@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def modules_loaded_by(code: str, *, after: str = "") -> set[str]:
-    """The modules that ``code`` loads, without those that ``after``, run first, has loaded."""
+    """The modules that ``code`` loads, minus those that ``after`` (run first) has loaded."""
     program = f"import json, sys\n{after}\nbefore = set(sys.modules)\n{code}\n"
     program += "print(json.dumps(sorted(set(sys.modules) - before)))"
     run = subprocess.run(

@@ -1,4 +1,4 @@
-"""Runs notebooks' cells in one process, which costs no kernel: python run_notebooks.py SPEC.
+"""Runs notebooks' cells in one process, without kernels: python run_notebooks.py SPEC.
 
 SPEC is JSON, a list of [path, text of the blank's cell or null]. Prints one line of JSON per
 notebook: its path, the verdicts that ``check`` returned, and what a cell raised.

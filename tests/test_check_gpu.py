@@ -22,7 +22,7 @@ def run_script(*words: str) -> subprocess.CompletedProcess[str]:
 class TestWithoutAGpu:
     @pytest.mark.skipif(torch.cuda.is_available(), reason="not checked: a GPU is visible")
     def test_it_says_so_and_exits_with_2(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """A report without a GPU would read as a GPU that works."""
+        """Without a GPU, a report would read as if a GPU had passed."""
         assert check_gpu.main([]) == 2
         assert "no GPU is visible" in capsys.readouterr().err
 

@@ -84,7 +84,7 @@ class TestChooseDevice:
 
 class TestRestart:
     def test_a_restart_does_not_answer_the_dead(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """NCCL's call for dumps passes any prefix, and who hears it hangs when it exits."""
+        """NCCL's request for dumps ignores any prefix; a rank that reads it hangs at exit."""
         torchruns = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         torchruns.set("exception_dump", b"\0\0\0\0")
         monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")

@@ -45,7 +45,7 @@ def can_trace(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def points_with(prepare: Callable[[], None], run_dir: Path, kill: Kill | None = None) -> Any:
-    """The points of a run in whose rank something was prepared, and when it was killed."""
+    """The points of a run of one rank after ``prepare`` in it, and when it was killed."""
     run_dir.mkdir()
     log = run_dir.with_suffix(".trace")
     traced = partial(both, prepare, partial(trace_this_rank, run_dir, log, kill))

@@ -70,7 +70,7 @@ def test_a_kill_in_a_save_costs_no_sample(
 
 @pytest.mark.usefixtures("can_trace")
 def test_every_part_of_a_save_is_a_point(tmp_path: Path) -> None:
-    """A call that the tracer misses is never killed."""
+    """No kill ever strikes at a call that the tracer misses."""
     found = points.points_of(live.PLANS[0], tmp_path / "run")
     calls = {(point.call, point.path) for point in found}
     for name in ("tmp-*/state.pt", "tmp-*/manifest.json"):
@@ -124,7 +124,7 @@ def test_a_machine_that_dies_is_started_again_by_hand(bench: Bench) -> None:
 
 
 def test_the_judge_of_checkpoints_is_not_the_trainer(tmp_path: Path) -> None:
-    """Whatever a trainer publishes it also believes."""
+    """A trainer trusts whatever it publishes itself."""
     finish(small_live(tmp_path, **SIX_STEPS_LIVE), 1)
     paths = sorted((tmp_path / "checkpoints").iterdir())
     for path in paths:

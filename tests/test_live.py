@@ -310,7 +310,7 @@ class TestDistributed:
     def test_a_restart_does_not_answer_the_dead(
         self, meeting: list[Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """NCCL's call for dumps passes any prefix, and who hears it hangs when it exits."""
+        """NCCL's request for dumps ignores any prefix; a rank that reads it hangs at exit."""
         live.maybe_init_dist(live.TrainConfig(device="cpu"))
         (dead,) = meeting
         dead.underlying_store.set("exception_dump", "0")
@@ -569,7 +569,7 @@ class TestCheckpoint:
     def test_a_damaged_one_is_named_and_the_one_before_it_taken(
         self, tmp_path: Path, trained: Any, harm: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """Taken blindly, it ends every restart, or trains on with wrong numbers."""
+        """Loaded blindly, it crashes every restart, or the run trains on wrong weights."""
         save(tmp_path, trained, 3, 6)
         assert live.latest_checkpoint_path(tmp_path).name == "step-000000000006"
         assert capsys.readouterr().out == ""

@@ -129,7 +129,7 @@ class TestTheVariants:
                 assert not re.search(r"^\s*(from|import) (rehearsal|trainer_core)", text, re.M)
 
     def test_only_the_hidden_variant_has_answers(self) -> None:
-        """An answer in the blank makes it no blank; one that runs gets graded as yours."""
+        """A blank with an answer isn't blank; an answer that runs gets graded as yours."""
         answers = {n: [t for o, t in cells(n) if o.endswith(":text")] for n in (BLANK, HIDDEN)}
         assert answers[BLANK] == []
         bodies = [text for _, text in live_cells(FULL)]

@@ -49,7 +49,7 @@ def events(folder: Path, event: str) -> list[dict[str, Any]]:
 
 
 def test_the_loss_of_a_step_is_the_sum_of_the_ranks_parts(folder: Path) -> None:
-    """Each rank's line has its part of the mean; one part alone is no loss of anything."""
+    """Each rank's line has its part of the mean; one part alone isn't the loss of anything."""
     progress = events(folder, "train_progress")
     assert {(x["attempt"], x["step"]) for x in progress} == {(0, 1), (1, 2), (1, 3)}
     assert {record["loss"] for record in progress} == {1.5}

@@ -578,7 +578,7 @@ class TestInterrupted:
 
 
 def test_a_stack_names_the_cell_as_ipython_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """/tmp/ipykernel_7/195.py is no file that anybody can open."""
+    """/tmp/ipykernel_7/195.py isn't a file that anybody can open."""
     from IPython.core.compilerop import CachingCompiler
 
     compiler = CachingCompiler()

@@ -232,7 +232,7 @@ def line_changes(old: str, new: str) -> list[str]:
 
 
 def execute(notebook: Any) -> dict[str, Any]:
-    """Run the cells as a kernel does: apart, with future imports remembered."""
+    """Run the cells as a kernel does: one by one, with future imports remembered."""
     compiler, names = codeop.Compile(), dict[str, Any](__name__="__main__")
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -145,7 +145,7 @@ if __name__ == "__main__":
     with contextlib.suppress(ImportError):  # the learner's objects travel by it
         import cloudpickle  # noqa: F401
     import torch
-    import torch._dynamo  # the first optimizer imports it, for two seconds
+    import torch._dynamo  # the first optimizer imports it, which takes two seconds
     from torch.nn.parallel import DistributedDataParallel  # noqa: F401
 
     # What torch.save imports late. Not trainer_core, unless the caller asks for it: this server

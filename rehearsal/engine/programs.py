@@ -35,7 +35,8 @@ from rehearsal.engine.forkserver import end_with_server
 
 Prepare = Callable[[], None]
 
-# What the server imports once. The first optimizer would import torch._dynamo, for two seconds.
+# What the server imports once. Otherwise the first optimizer in each program would import
+# torch._dynamo, which takes two seconds.
 PRELOAD = [
     "__main__",
     "cloudpickle",

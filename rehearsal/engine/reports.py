@@ -23,7 +23,7 @@ class Fault:
     """A signal that a rank sends itself when it records its ``count``-th event of a kind.
 
         Fault(rank=1, at="optimizer_step", count=3)           # dies after its third step
-        Fault(rank=None, at="file", count=2, signal="TERM")   # every rank, at its second
+        Fault(rank=None, at="file", count=2, signal="TERM")   # each rank, at its 2nd file event
 
     Args:
         rank: None for every rank.

@@ -358,7 +358,7 @@ def phase_bars(run_dir: Path | str) -> Figure:
 
     For live.py, which has no such records, it covers all steps of the newest attempt.
 
-    Nothing is added up: the sum of the phases' p95s is no percentile of anything.
+    Nothing is added up: the sum of the phases' p95s isn't a percentile of anything.
 
     Raises:
         ValueError: if no rank has logged phases.

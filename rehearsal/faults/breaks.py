@@ -308,7 +308,7 @@ def fail_in(place: Place, act: Act, rank: int, call: int) -> None:
     calls = count(1)
 
     def failing(original: Any, owner: Any, argument: Any) -> Any:
-        is_counted = place != "logging" or "event" in argument  # the ledger is no log
+        is_counted = place != "logging" or "event" in argument  # the ledger isn't a log
         if is_counted and next(calls) == call and is_rank(rank):
             act()
         return original(owner, argument)

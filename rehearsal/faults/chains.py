@@ -25,7 +25,7 @@ def draw_plan(rng: random.Random) -> dict[str, Any]:
     batch = rng.randrange(7, 24)
     return {
         **ONE_EPOCH,
-        # 14 to 20 steps an epoch, the last of them smaller.
+        # 15 to 20 steps an epoch, the last of them smaller.
         "dataset_size": batch * rng.randrange(14, 20) + rng.randrange(1, batch),
         "pinned_global_batch_size": batch,
         # One rank accumulates over two to six micro-batches, four ranks over one or two.

@@ -183,7 +183,7 @@ def undo_limits() -> None:
 
 
 class Hang(Exception):
-    """Ranks still ran at the deadline, or left a process behind. All of them were killed."""
+    """Ranks were still running at the deadline, or left a process behind. All were killed."""
 
 
 class Job:

@@ -1,8 +1,9 @@
 """A SIGKILL before and after every system call that touches a file of the run folder.
 
 ``tracer.py`` finds the calls by tracing an uninterrupted run, so a call that somebody adds to
-the trainer becomes a new point here, if it is one of its CALLS. The kill is of rank 0, which
-writes. Ranks are forked: a restart on a real machine also takes the seconds of importing torch.
+the trainer becomes a new point here, if it is in the tracer's CALLS. Rank 0 is killed, because
+it writes the checkpoints. Ranks are forked: a restart on a real machine also takes the seconds
+of importing torch.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Plan(NamedTuple):
     is_resumed: bool = False  # the points are those of a restart, up to its first save
     has_evidence: bool = False  # includes the points of the ledger, the logs and the trace
     trainer: Trainer = HARDENED
-    # Whether the last save keeps every rank: if not, one may have ended when rank 0 is killed.
+    # Whether every rank waits for the last save: if not, one may have exited before the kill.
     ends_together: bool = True
 
     def config(self, run_dir: Path) -> Settings:

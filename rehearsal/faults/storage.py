@@ -214,7 +214,7 @@ def failures(bench: Bench) -> Iterator[Failure]:
         yield Failure("no space for the trace", what, fill_at_trace, KEEP, world_size, kept=())
     fault = "a disk that fails"
     for at in (8,) if bench.quick else (1, 2, *range(7, 13)):
-        # The first two are config.json's, then six a save with one rank.
+        # The first two are config.json's, then five a save with one rank.
         kept = (3,) if at > 8 else ()
         yield Failure(fault, f"fsync {at} gives EIO", partial(fail_fsync, at), KEEP, 1, kept)
     yield Failure(fault, "fsync 12 gives EIO", partial(fail_fsync, 12), is_async, 2, ())

@@ -217,7 +217,7 @@ def become_rank(command: Sequence[str], environment: Mapping[str, str]) -> None:
     os.setsid()
     Path("/proc/self/comm").write_text(f"RANK={environment['RANK']}")
     for path in Path("/proc/self/fd").iterdir():
-        # Those of the store, which torchrun may host: left open, its death would go unnoticed.
+        # Torchrun may host the store. While a rank holds its sockets open, nobody sees it die.
         with contextlib.suppress(OSError):
             if os.readlink(path).startswith("socket:"):
                 os.close(int(path.name))

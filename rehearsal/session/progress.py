@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS entries (
 );
 CREATE INDEX IF NOT EXISTS entries_by_drill ON entries (drill, id);
 """
-# The file itself is damaged. Anything else (locked, disk full) may pass.
+# The file itself is damaged. Anything else (locked, disk full) may be temporary.
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN}
 

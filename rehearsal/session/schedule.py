@@ -87,7 +87,7 @@ class Standing:
         return min(timed, default=None)
 
     def words(self, now: float) -> str:
-        """Its status in two or three words."""
+        """Its status in a few words."""
         if self.due is not None:
             if self.due <= now:
                 return "due now"
@@ -112,7 +112,7 @@ def standings(drills: Iterable[Drill], rounds: Iterable[Round]) -> list[Standing
 
 
 def next_of(standings: Sequence[Standing], now: float) -> Standing | None:
-    """What to do next: the drill that is longest due, else one already started, else a new one.
+    """What to do next: the most overdue drill, else one already started, else a new one.
 
     None if nothing is due and none is new or unfinished.
     """
