@@ -215,7 +215,7 @@ def failures(bench: Bench) -> Iterator[Failure]:
     fault = "a disk that fails"
     for at in (8,) if bench.quick else (1, 2, *range(7, 13)):
         # The first two are config.json's, then five a save with one rank.
-        kept = (3,) if at > 8 else ()
+        kept = (3,) if at >= 8 else ()
         yield Failure(fault, f"fsync {at} gives EIO", partial(fail_fsync, at), KEEP, 1, kept)
     yield Failure(fault, "fsync 12 gives EIO", partial(fail_fsync, 12), is_async, 2, ())
     struck = bench.root / "storage" / "slowed"
