@@ -1006,7 +1006,7 @@ for rank in (0, 1):
 
 # %% include="chrome_trace" collapsed=true
 
-# %% include="metrics" typed="StepTimers phase summarize_timers log_rank_event"
+# %% include="metrics" typed="StepTimers.__init__ StepTimers.end_step StepTimers.read phase summarize_timers log_rank_event"
 
 # %% [markdown]
 # Here are twenty steps, one of them with a slow save of 50 ms. The phases add up to the wall
