@@ -181,9 +181,9 @@ print("seeds in the ledger:", [
 assert restarted[0].exitcode == 0  # nobody noticed
 
 # %% [markdown]
-# It says "done". But the two halves of the run saw different data in a different order, and
-# only an audit would find out. So the hardened config says for every field whether a restart
-# may change it, and each checkpoint records the values to compare with.
+# The second start exits with 0. But the two halves of the run saw different data in a different
+# order, and only an audit would find out. So the hardened config says for every field whether a
+# restart may change it, and each checkpoint records the values to compare with.
 
 # %% [markdown]
 # **What it's for.** One place for everything that affects training, validated before
@@ -291,8 +291,8 @@ assert all(step["data_wait"] >= 0.005 for step in steps)
 # with repeated samples, or drops it. And it keeps one counter per rank, which means nothing
 # once the world size changes.
 #
-# *Collapsed: the epoch's order, computed as a one-to-one map from position to sample; the
-# datasets; and signal handling in loader workers.*
+# *Collapsed: the epoch's order, computed as a one-to-one map from place in the order to sample;
+# the datasets; and signal handling in loader workers.*
 
 # %% include="order" collapsed=true
 
@@ -365,7 +365,7 @@ print(f"samples received: {len(first.samples)} | counted as fetched: {sampler.fe
 assert sampler.fetched > 0 == sampler.position
 
 # %% [markdown]
-# This cell avoids two torch defaults. `DistributedSampler` repeats samples so that every rank
+# Cell 2 avoids two torch defaults. `DistributedSampler` repeats samples so that every rank
 # gets the same number. And a `DataLoader` draws from the global random stream each time you
 # iterate over it, unless you give it a generator.
 
@@ -522,8 +522,8 @@ for rank, result in enumerate(live_ranks(2, "shared", other_disk, seed=1, max_ep
 # - Why: "An error on one rank becomes an error on all. If one rank bails out alone, the
 #   others hang in their next collective."
 # - Cost: "A small gather wherever a single rank can fail: at startup and at saves. And two
-#   bytes per step, overlapped with the backward pass. Both go over gloo, so control traffic
-#   stays off the data plane."
+#   bytes per step, sent while the step computes. Both go over gloo, so control traffic stays
+#   off the data plane."
 # - How I'd notice it's wrong: "Ranks are alive but no steps complete. Or recovery is slow. I'd
 #   measure from the kill to the first new step; if that's long, restarted ranks may be trying
 #   to reach dead peers."
@@ -651,7 +651,7 @@ for attempt in range(3):
 # - Why not a mean of means: "It's wrong as soon as the ranks' shares differ."
 # - Why: "Every micro-batch but the last runs under `no_sync`, so gradients sync once a step. I
 #   clip after the sync, on the true gradient, which is identical on all ranks."
-# - Why: "I also decide whether to skip an update after the sync, on the device. All ranks
+# - Why: "I also decide after the sync, on the device, whether to skip the update. All ranks
 #   decide the same way, with no extra collective, and the host doesn't wait."
 # - Cost: "On a GPU I read the loss only when I log or save, so a bad step is reported late. But
 #   the bad update is never applied."
@@ -1006,7 +1006,7 @@ for rank in (0, 1):
 
 # %% include="chrome_trace" collapsed=true
 
-# %% include="metrics" typed="StepTimers phase summarize_timers log_rank_event"
+# %% include="metrics" typed="StepTimers.__init__ StepTimers.end_step StepTimers.read phase summarize_timers log_rank_event"
 
 # %% [markdown]
 # Here are twenty steps, one of them with a slow save of 50 ms. The phases add up to the wall
@@ -1105,8 +1105,8 @@ except TimeoutError as error:
 #
 # **What to say**
 # - Why: "There's no resume flag. On start, the trainer resumes from the newest checkpoint in
-#   the run folder that passes verification, or starts fresh. It makes no difference whether a
-#   scheduler, torchrun or a person restarts it."
+#   the run folder that passes verification. If the folder has none at all, it starts fresh. It
+#   makes no difference whether a scheduler, torchrun or a person restarts it."
 # - Why: "Rank 0 reads and decides. The others check that they see the same folder, and follow."
 # - Why: "Build order is a choice with constraints. The optimizer must own the parameters it
 #   updates; under FSDP2 those exist only after `fully_shard`. I restore random streams last,
@@ -1356,8 +1356,9 @@ assert resumed[0]["weights_sha256"] == reference[0]["weights_sha256"]
 #
 # One more trap. A rank whose collective failed writes `exception_dump` into the launcher's
 # store, so that all ranks dump their flight recorders. torchrun keeps the store across restarts,
-# and NCCL looks for that key outside any prefix. On an H100 with torch 2.11, the restarted ranks
-# found it, trained to the end, and hung when they exited. That's why `attempt_store` deletes it.
+# and torch's NCCL backend looks for that key outside any prefix. On an H100 with torch 2.11, the
+# restarted ranks found it, trained to the end, and hung when they exited. That's why
+# `attempt_store` deletes it.
 #
 # Without a GPU we can't show the hang, but the names and timeouts below come from your torch
 # installation:
@@ -1467,7 +1468,7 @@ assert error < 0.01
 
 # %% [markdown]
 # **A different folder on rank 1**: both ranks refuse before they load anything. (On rank 1's
-# node, the folder is empty this time.)
+# node, the run folder doesn't exist this time.)
 
 # %%
 hardened_ranks(1, "shared", seed=1).wait(60)
@@ -1742,6 +1743,6 @@ assert sink.records[-1]["event"] == "run_end"
 #   runs your code on real ranks and tells you what's wrong.
 # - Then break one thing in this notebook, and before you run it, predict which cell fails
 #   first. Divide the loss by the micro-batch's own size. Let `__iter__` move the position.
-#   Leave out `no_sync`. Sort checkpoints by name. Leave the hashes out of `verify`. Give the
+#   Leave out `no_sync`. Sort checkpoints by name. Don't check the files in `verify`. Give the
 #   loader no generator. Don't restore the random streams. Don't restore the optimizer state.
 # - Say each "How I'd notice it's wrong" from memory: which metric would tell you?
