@@ -609,8 +609,8 @@ assert lines == {"ledger.jsonl": 5, "ordinary.txt": 0}
 # - Why: "There's no resume flag. On start, the trainer resumes from the newest intact
 #   checkpoint, or starts fresh. It makes no difference whether a scheduler, torchrun or a
 #   person restarts it."
-# - Why: "Rank 0 reads the folder and decides. It broadcasts the decision, so the ranks can't
-#   load different checkpoints."
+# - Why: "Rank 0 decides which checkpoint to load and broadcasts its choice, so the ranks can't
+#   load different ones."
 # - Why: "The position moves only after the optimizer has stepped. Then the ranks log their
 #   samples, and then rank 0 may save. So the ledger can back up whatever a checkpoint claims."
 # - Why: "Weights use the same seed on every rank. Dropout uses a seed per step and rank, so
@@ -624,9 +624,9 @@ assert lines == {"ledger.jsonl": 5, "ordinary.txt": 0}
 # this notebook. It turns each field into a flag, and a `UserError` into one line and exit
 # code 2.
 #
-# **A weak answer** lets every rank look for the latest checkpoint by itself. It saves at the
-# end of an epoch under that epoch's number, so a restart trains the epoch again. It advances
-# the position when it fetches a batch. And it prints rank 0's own loss as if it were the mean.
+# **A weak answer** lets every rank choose a checkpoint by itself. It saves at the end of an
+# epoch under that epoch's number, so a restart trains the epoch again. It advances the position
+# when it fetches a batch. And it prints rank 0's own loss as if it were the mean.
 
 # %% include="live" cell="run" typed="run"
 
@@ -735,7 +735,8 @@ assert report.attempts == 2 and report.replayed_steps > 0
 
 # %% [markdown]
 # A checkpoint doesn't depend on the number of ranks: the copy we made after the kill resumes on
-# three. Only the shares change, and again every sample is trained exactly once.
+# three. Each step has the same samples in different shares, so again every sample is trained
+# exactly once. The final weights differ, because the dropout masks do.
 
 # %%
 on_three = on_ranks(partial(run, replace(killed, run_dir=str(copy))), 3)
@@ -780,7 +781,7 @@ rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)
 # %% [markdown]
 # ## Under torchrun
 #
-# In a clone of the repository, the same file runs from a terminal, alone or under torchrun. On a
+# In a clone of the repository, the same trainer runs from a terminal, alone or under torchrun. On a
 # machine with GPUs it uses CUDA, NCCL and bf16 unless you say `--device cpu`.
 #
 # ```

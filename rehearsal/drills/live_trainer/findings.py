@@ -20,7 +20,7 @@ TABLE = FindingTable(
         ),
         "refuses-a-good-value": (
             "a config refuses a value that is fine",
-            "a 0 is fine for seed and dropout, and so is any positive number elsewhere",
+            "a 0 is fine for seed and dropout, and so is any finite positive number elsewhere",
             "at the bound of that field",
         ),
         "refusal-says-nothing": (
@@ -191,7 +191,7 @@ TABLE = FindingTable(
         ),
         "wrong-phase": (
             "time is billed to the wrong phase, or only the last call of a phase counts",
-            "a phase has all the time that passed before its calls of end",
+            "each call to end adds the time since the call before it to the phase it names",
             "at what you add to which name",
         ),
         "line-lost": (

@@ -69,7 +69,7 @@ def closed(body: Body) -> Body:
 
 
 def stage(of: str, body: Body, judge: Judge, world_size: int = 1, **rest: Any) -> Scenario:
-    """A scenario of a stage; the first is named like it."""
+    """A scenario of a stage; the first is named after it."""
     rest = {"name": of, "stage": of, "deadline_s": 10.0, **rest}
     return Scenario(body=closed(body), judge=only_first(judge), world_size=world_size, **rest)
 

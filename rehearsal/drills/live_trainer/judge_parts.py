@@ -42,9 +42,8 @@ def rate_findings(answer: Any) -> Iterator[Finding]:
     """Linearly up, then down."""
     rates, peak, warmup = answer["rates"], answer["peak"], answer["warmup"]
     if rates != answer["rates again"]:
-        found = (
-            "called again, in a different order of steps, learning_rate_at gives other values"
-        )
+        found = "called for the same steps in a different order, learning_rate_at gives "
+        found += "different values"
         yield TABLE("wrong-rate", found, "at what it remembers")
         return
     for step, rate in enumerate(rates, 1):
@@ -53,7 +52,7 @@ def rate_findings(answer: Any) -> Iterator[Finding]:
         said += f"{rate:.4g} at step {step}"
         wanted = peak * step / warmup
         if step <= warmup and abs(rate - wanted) > 1e-6 * peak:
-            yield TABLE("wrong-rate", f"{said}; a line from 0 has {wanted:.4g}")
+            yield TABLE("wrong-rate", f"{said}; a linear rise from 0 gives {wanted:.4g}")
             return
         if step > warmup and not 0 < rate < before:
             yield TABLE(

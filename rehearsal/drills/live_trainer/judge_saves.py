@@ -100,5 +100,5 @@ def sync_findings(report: RankReport) -> Iterator[Finding]:
             "not-durable", f"the name is published before the contents of {names} are on disk"
         )
     elif not all(folders.values()):
-        found = "after the rename, the folder with the new name isn't fsynced"
+        found = "after the rename, the folder that contains the new name isn't fsynced"
         yield TABLE("not-durable", found)

@@ -31,8 +31,10 @@ def identity_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[
             yield TABLE("wrong-rank", f"{said}returned {tuple(named)}")
             return
         if not report.answer["group"] or report.answer["group rank"] != wanted:
-            has = report.answer.get("group rank", "none")
-            yield TABLE("no-group", f"{said}left this process group (rank, size): {has}")
+            has = report.answer.get("group rank")
+            group = f"group with (rank, size) {tuple(has)}" if has else "group"
+            found = f"{said}initialized {'a' if has else 'no'} process {group}"
+            yield TABLE("no-group", found)
             return
     truth = reports[0].answer["before"]
     for report in reports:

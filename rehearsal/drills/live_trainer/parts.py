@@ -16,7 +16,7 @@ from .draws import plan_of
 
 
 def batch_of(dataset: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first samples, one below the other: inputs (B, D) and labels (B,)."""
+    """The first samples, stacked: inputs (B, D) and labels (B,)."""
     inputs, labels = zip(*(dataset[i] for i in range(count)), strict=True)
     return torch.stack(inputs), torch.stack([torch.as_tensor(label) for label in labels])
 
@@ -64,7 +64,7 @@ def model_body(context: RankContext, learner: SimpleNamespace) -> Any:
 
 
 def spread(model: nn.Module, inputs: torch.Tensor) -> float:
-    """How far two passes of one batch are apart."""
+    """How far apart two passes over one batch are."""
     with torch.no_grad():
         return float((model(inputs) - model(inputs)).abs().max())
 

@@ -69,7 +69,7 @@ LR = 0.1
 
 
 def step_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Steps with uneven shares, against the same step on one rank."""
+    """Three steps, one with an empty share, each against the same step on one rank."""
     plan = plan_of(context.seed)
     cfg = learner.TrainConfig(**plan.settings(context.folder / "step", dropout=0))
     rank, size = learner.maybe_init_dist(cfg)
@@ -88,9 +88,9 @@ def step_body(context: RankContext, learner: SimpleNamespace) -> Any:
     model.register_forward_pre_hook(seen)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for case, scale in CASES.items():
-        # At least 9: uneven shares, but as many micro-batches on each rank. Otherwise an answer
+        # At least 10: uneven shares, but as many micro-batches on each rank. Otherwise an answer
         # that syncs in all of them would hang, and its real mistake would go unnamed.
-        count = max(9, plan.global_batch_size + 2) if case != "last of an epoch" else 2
+        count = max(10, plan.global_batch_size + 2) if case != "last of an epoch" else 2
         inputs, wanted = every[:count] * scale, labels[:count]
         mine = slice(rank, None, size)
         reference = copy.deepcopy(model)

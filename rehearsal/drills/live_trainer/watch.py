@@ -86,9 +86,8 @@ def start(
     context.record("begins")
     result = learner.run(cfg)
     context.record("ends")
-    all_arrive(
-        context, f"ended-{folder}-{context.world_size}", 3.0
-    )  # and has written its lines
+    # Once all have arrived, every rank has written its ledger lines.
+    all_arrive(context, f"ended-{folder}-{context.world_size}", 3.0)
     return {
         "result": plain(result),
         "true": digest_of(watch.model) if watch.model is not None else "",

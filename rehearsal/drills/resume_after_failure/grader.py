@@ -89,7 +89,7 @@ def run_in(folder: str) -> Body:
 
 
 def killed_in_save(folder: str, *, tears: bool) -> Body:
-    """A body that resumes after epoch 0 and is killed during its second step's save."""
+    """A body that resumes after epoch 1 and is killed during its second step's save."""
 
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
         context.init_group()
