@@ -189,8 +189,8 @@ def publish_judge(
     if answer["first"].get("value", [None])[0] != "step-00000005":
         yield Finding(
             "not-published",
-            "publish returned, and step-00000005 is not the newest intact checkpoint: "
-            f"latest_checkpoint_path {said(answer['first'])}",
+            "publish returned, but latest_checkpoint_path did not return step-00000005: it "
+            f"{said(answer['first'])}",
             "a checkpoint that was just published verifies",
             "at what you write to the manifest, and at what verifies it",
         )
@@ -543,8 +543,8 @@ def restore_judge(
     if not difference < 1e-6:
         yield Finding(
             "not-restored",
-            f"the first step after the restore differs by {difference:.2g} in {name} from the "
-            "one the uninterrupted run would have taken",
+            f"one step after the restore, the weights differ by {difference:.2g} in {name} "
+            "from those of a step with the saved moments and the configured settings",
             "a resume continues from the saved state, including the optimizer's",
             "at the optimizer's moments, and at which parameters they belong to",
         )

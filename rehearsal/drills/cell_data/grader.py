@@ -414,8 +414,8 @@ def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]
             found += "iteration still yields samples"
             yield TABLE("resume-repeats", found)
         if answer["far"] is None:
-            found = f"after a resume at position {FAR_EPOCH * STEPS:,}, the first micro-batch "
-            found += "took more than 0.5 s of CPU time"
+            found = f"a resume at position {FAR_EPOCH * STEPS:,} and the micro-batches of its "
+            found += "first step took more than 0.5 s of CPU time, or ran out of memory"
             yield TABLE("replays-the-past", found)
         elif {epoch for keys in answer["far"] for epoch, _ in keys} != {FAR_EPOCH}:
             found = f"after a resume at position {FAR_EPOCH * STEPS:,}, an iteration begins "

@@ -423,9 +423,9 @@ def judge_starts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
         kinds = [note[0] for note in notes]
         at = kinds.index("collective") if "collective" in kinds else len(notes)
         if ["device", local_rank] not in notes[:at] and bound != expected:
-            when = "before its first collective" if at < len(notes) else "before it returned"
+            when = "its first collective" if at < len(notes) else "maybe_init_dist returned"
             found = f"with two GPUs, rank {rank} with local rank {local_rank} joined the group "
-            found += f"and did not select GPU {local_rank} {when}"
+            found += f"and did not select GPU {local_rank} before {when}"
             yield TABLE("group-before-device", found)
         if timeout != 77.0:
             found = f"cfg.dist_timeout_s is 77 s, and the group's timeout is {timeout} s"
@@ -452,7 +452,8 @@ def only_gpu_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]
                 yield TABLE("raises-alone", f"{found}; another rank does not raise ValueError")
             yield TABLE("wrong-identity", found)
         elif not {*only["devices"]} <= {"cuda", "cuda:0"} or any(only["selected"]):
-            found += f"its device is {only['devices'][0]}, and it selects {only['selected']}"
+            found += f"its device is {only['devices'][0]}, and it calls set_device for "
+            found += f"{only['selected'] or 'none'}"
             yield TABLE("wrong-identity", found)
 
 
@@ -464,22 +465,24 @@ def judge_attempts(reports: Sequence[RankReport], _: object) -> Iterable[Finding
     yield from wrap_findings(left)
     for rank, (first, report) in enumerate(zip(left, reports, strict=True)):
         if first["waits"]:
-            found = f"rank {rank} stayed in the group for {PATIENCE_S:g} s, and rank 0's "
-            found += "cleanup_dist did not return until it left"
+            found = (
+                f"rank {rank} stayed in the group for {PATIENCE_S:g} s, and in that time rank "
+            )
+            found += "0's cleanup_dist did not return"
             yield TABLE("cleanup-waits", found)
         for event in report.of("destroyed"):
             if event["live_wrappers"]:
                 found = (
-                    f"rank {rank}: {event['live_wrappers']} wrapper(s) alive when the group "
+                    f"rank {rank} had {event['live_wrappers']} DDP wrapper(s) alive when it "
                 )
-                yield TABLE("wrapper-outlives-group", f"{found}was destroyed")
+                yield TABLE("wrapper-outlives-group", f"{found}destroyed the group")
         if first["is_initialized"]:
             found = f"rank {rank} is still in its group after cleanup_dist"
             yield TABLE("group-left-behind", found)
     for rank, (first, report) in enumerate(zip(left, reports, strict=True)):
         again = f"rank {rank}, joining a second time in the same process, "
         if not report.has_answer:
-            why = "is still waiting"
+            why = "did not finish"
             if report.failure:
                 why = f"raised {report.failure.kind}: {report.failure.message[:120]}"
             yield TABLE("joins-the-last-attempt", again + why)

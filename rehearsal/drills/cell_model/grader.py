@@ -309,7 +309,8 @@ def net_findings(answer: dict[str, Any], other: dict[str, Any]) -> Iterable[Find
         found = f"after torch.manual_seed(11), the weights differ {where}"
         yield TABLE("weights-not-from-the-seed", found)
     if first == others or not answer["seed_kept"]:
-        found = "the model has the same weights after torch.manual_seed(11) and after (12)"
+        found = "the model has the same weights after torch.manual_seed(11) as after "
+        found += "torch.manual_seed(12)"
         if first != others:
             found = "building the model after torch.manual_seed(12) changed torch's seed"
         yield TABLE("weights-not-from-the-seed", found)
@@ -402,7 +403,8 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
         if backwards != rates:
             step = next(i for i in range(LAST_STEP) if backwards[i] != rates[i]) + 1
             found = f"{said}, step {step} has the rate {backwards[step - 1]:.4g} if steps are "
-            found += f"asked for in falling order, and {rates[step - 1]:.4g} in rising order"
+            found += f"asked for in descending order, and {rates[step - 1]:.4g} in ascending "
+            found += "order"
             yield TABLE("depends-on-calls", found)
     short, long = answer["curves"][-2][1], answer["curves"][-1][1]
     if short != long:

@@ -267,7 +267,7 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
     sizes = CUTS[step][:world_size]
     close = 0.05 if reports[0].answer["amp"] == "bf16" else 1e-3
     right = None
-    where = f"step {step + 1} of {sum(map(sum, sizes))} samples on {world_size} rank(s)"
+    where = f"on {world_size} rank(s), step {step + 1} ({sum(map(sum, sizes))} samples)"
     places = {"tensor": [[part] for part in parts], "group": list(groups.values())}
     for code, words, vector in candidate_gradients(sums, sizes, BOUNDS[step] or 1e9, places):
         gap, place = away(followed, vector)

@@ -62,7 +62,7 @@ def judge_epochs(whole: str, attempts: Mapping[str, int]) -> Judge:
 def judge_after_epoch(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """Killed in step 6: the checkpoint of step 5, the epoch's last, is the newest."""
+    """Killed after step 6: the checkpoint of step 5, the epoch's last, is the newest."""
     from_4 = chain(*surviving_steps({"killed": 4}, reports, earlier))
     taken = most_steps(reports)
     if taken == PLAN.steps - 4 and not any(miscounted(from_4, PLAN.num_samples, PLAN.epochs)):

@@ -174,7 +174,8 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
     total = Counter(sample for step in steps for sample in step.samples)
     twice, never = miscounted(total.elements(), NUM_SAMPLES, EPOCHS)
     if -1 in total or not total:
-        found = f"{total[-1] or 'all'} of the model's inputs are not in make_dataset(config)"
+        found = f"{total[-1]} of the model's inputs are not in make_dataset(config)"
+        found = found if total else "no optimizer step of the run trained on any input"
         rule = "the model is given the dataset's own inputs, as a batch"
         yield Finding("unknown-samples", found, rule, "at what happens to a batch on the way")
     elif twice or never:

@@ -124,7 +124,7 @@ def written(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding
         return
     if reported != [(rank, step) for step in range(1, steps + 1)]:
         found = f"after {steps} steps of call {number + 1}, rank-{rank}.jsonl has {len(lines)} "
-        found += "lines"
+        found += "lines of JSON"
         if reported:
             found += f"; the first is for rank {reported[0][0]}, step {reported[0][1]}"
         yield Finding("no-lines", found, rule, "at which ranks write, where, and when")
@@ -190,8 +190,12 @@ def added_up(call: Mapping[str, Any], rank: int) -> Iterator[Finding]:
     for line in call["lines"]:
         total, wall = sum(line["phases_s"][name] for name in PHASES), line["wall_s"]
         if abs(total - wall) > 0.01 * wall + 0.0002 or min(line["phases_s"].values()) < -0.0002:
+            least = min(line["phases_s"].values())
             found = f"step {line['step']} on rank {rank}: the phases add up to "
-            found += f"{total * 1000:.2f} ms, but wall_s is {wall * 1000:.2f} ms"
+            found += (
+                f"{total * 1000:.2f} ms, the smallest is {least * 1000:.2f} ms, and wall_s "
+            )
+            found += f"is {wall * 1000:.2f} ms"
             rule = (
                 "the phases split a step's wall time: each millisecond is counted exactly once"
             )
@@ -247,10 +251,8 @@ def summarized(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Find
             yield Finding("no-max", found, rule, "at what train returns")
             return
         if not abs(most - row[-1]) <= 1e-4:
-            found = (
-                f"{where}the max of {name} is reported as {most * 1000:.2f} ms; the slowest "
-            )
-            found += f"of the call's {len(row)} steps took {row[-1] * 1000:.2f} ms"
+            found = f"{where}the max of {name} is reported as {most * 1000:.2f} ms; over the "
+            found += f"call's {len(row)} lines it is {row[-1] * 1000:.2f} ms"
             rule = "max_s is the time of the slowest step of this call"
             yield Finding("not-the-max", found, rule, look)
             return

@@ -59,6 +59,6 @@ def train(model, batches, *, lr, save, save_every, folder):
     summary = {}
     for name, values in seen.items():
         cuts = statistics.quantiles(values, n=20, method="inclusive")
-        # A stall rarer than one step in twenty shows in neither cut, only in the max.
+        # A stall rarer than one step in twenty shows in neither percentile, only in the max.
         summary[name] = {"p50_s": cuts[9], "p95_s": cuts[18], "max_s": max(values)}
     return summary

@@ -61,8 +61,9 @@ def judge_start(
     done = max((step for of_job in before for step in of_job), default=0)
     files = [file for job in chain[-1:] for file in job[0].of("file") if file["path"]]
     last = "; ".join(f"{file['op']} {Path(file['path']).name}" for file in files[-3:])
-    where = f"a job was killed with {counted(done, 'step')} completed, right before the last "
-    where += f"of these file operations: {last}. The next job "
+    # "At" the last: right before it, or (at="torn") with half of its file written.
+    where = f"a job was killed with {counted(done, 'step')} completed, at the last of these "
+    where += f"file operations: {last}. The next job "
     where = where if chain else "in an empty folder, the first job "
     for report in reports:
         if chain and report.failure and not is_echo(report) and not steps[report.rank]:

@@ -46,7 +46,7 @@ def restarted(*before: tuple[str, int]) -> Judge:
         if sizes and max(sizes) != GLOBAL_BATCH_SIZE:
             yield Finding(
                 "batch-follows-world-size",
-                f"restarted on {counted(len(reports), 'rank')}, the largest step trained "
+                f"after the restart on {counted(len(reports), 'rank')}, the largest step had "
                 f"{counted(max(sizes), 'sample')}; global_batch_size={GLOBAL_BATCH_SIZE}",
                 "the global batch has the same size on any number of ranks",
                 "at how a rank's share of a step depends on the number of ranks",

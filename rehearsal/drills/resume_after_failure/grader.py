@@ -195,7 +195,7 @@ def judge_save(folder: str) -> Judge:
     def judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
         run = run_of(earlier)
         done = run.reached(earlier["resumed, killed after an epoch"], "killed")
-        kill = f"the run was killed after step {done} and its save, at the end of an epoch"
+        kill = f"the run was killed after step {done}, right before its next optimizer step"
         saved = done // SAVE_EVERY * SAVE_EVERY
         yield from resume_findings(run, reports, folder, kill, saved, done)
 

@@ -52,7 +52,7 @@ def other_noise(
             known = f", the noise of step {theirs.index(values) + 1}" if again else ""
             yield Finding(
                 "noise-repeats" if again else "noise-differs",
-                f"restarted after the save of step {start}, rank {report.rank} drew "
+                f"restarted after the save due at step {start}, rank {report.rank} drew "
                 f"{values[0]:.4f} in step {step + 1}{known}; in the uninterrupted run it drew "
                 f"{theirs[step][0]:.4f}",
                 "a restarted run draws in each step what the uninterrupted run draws",

@@ -71,7 +71,8 @@ def judge_run(reports: Sequence[RankReport], corpus: Corpus) -> Iterable[Finding
         yield Finding("wrong-number-of-steps", text, rule, "at when the optimizer steps")
     first = reports[0].answer
     if any(math.isnan(share) for share in first["shares"]):
-        text = "weights turned NaN in a run in which some micro-batches are all padding"
+        text = "weights turned NaN"
+        text += " in a run in which some micro-batches are all padding" * (corpus.least == 0)
         rule = "a micro-batch that is all padding adds nothing to the step"
         yield Finding("not-a-number", text, rule, "at every division")
         return

@@ -79,7 +79,8 @@ def judge(reports: Sequence[RankReport], start: int = 0) -> Iterator[Finding]:
     for report in reports:
         passes, returned = len(report.of("forward")), report.answer["returned"]
         if start and passes != left:
-            found = f"{where}, rank {report.rank} trained {passes} steps; {left} were left"
+            found = f"{where}, rank {report.rank} ran {passes} forward passes; {left} steps "
+            found += "were left"
             rule = "a skipped step still counts, and a checkpoint that is due at it is saved"
             look = "at the steps after which a checkpoint is saved"
             yield Finding("repeats-saved-steps", found, rule, look)

@@ -36,7 +36,9 @@ def mismatched_collectives(
             numbers = f"{', '.join(first)} and {final}"
             differing.append(f"{numbers} collectives in group {group!r}")
     last = [
-        f"rank {report.rank} is waiting in {entry['name']} of "
+        f"rank {report.rank} "
+        + ("is waiting" if report.exitcode is None else "lost the connection to a peer")
+        + f" in {entry['name']} of "
         + counted(entry["elements"], "element")
         for report in reports
         if not report.has_answer
@@ -46,14 +48,17 @@ def mismatched_collectives(
     if returned:
         has = "has" if len(returned) == 1 else "have"
         last.append(f"{named_ranks(returned)} {has} returned")
+    failures = [report.failure for report in reports if report.failure]
+    outcome, look = "hangs", "at the last line of your code in each rank's stack"
+    if all(report.exitcode is not None for report in reports):  # no stacks are shown then
+        outcome, look = "failed", f"at {failures[0].where or 'each collective in your code'}"
     yield Finding(
         code,
-        f"the run hangs: {named_ranks([report.rank for report in reports])} issued "
+        f"the run {outcome}: {named_ranks([report.rank for report in reports])} issued "
         + ("; and ".join(differing) or "the same number of collectives, but not the same ones")
         + f". {'; '.join(last)}",
         "a collective completes only when every rank of its group has issued it",
-        "at the last line of your code in each rank's stack: which ranks get there, and which "
-        "do not?",
+        f"{look}: which ranks get there, and which do not?",
     )
 
 

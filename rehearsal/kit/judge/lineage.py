@@ -99,7 +99,8 @@ def _position_findings(
         ]
         yield Finding(
             "ranks-resume-apart",
-            f"{kill}; the ranks then loaded weights from different steps: {'; '.join(said)}",
+            f"{kill}; the ranks then began with weights from different steps: "
+            f"{'; '.join(said)}",
             "all ranks resume from the same step",
             "at which ranks restore, and at what happens to the weights before the first step",
         )
@@ -124,8 +125,8 @@ def _position_findings(
     elif at[0] < saved:
         yield Finding(
             "lost-work" if at[0] else "started-over",
-            f"{kill}. Step {done} was done and the save of step {saved} complete; the next "
-            f"start resumed after step {at[0]}",
+            f"{kill}. Step {done} was done by then, and the save due at step {saved} should "
+            f"have been complete; the next start resumed after step {at[0]}",
             "a kill costs the steps since the last complete save, and no more",
             "at when the run saves, and at what the folder holds at each moment of a save",
         )
