@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from trainer_core.config import TrainConfig
-from trainer_core.settings import UserError, flag_name
+from trainer_core.settings import UserError, flag_name, with_flags
 
 
 class FlagParser(argparse.ArgumentParser):
@@ -150,7 +150,8 @@ def main(arguments: Sequence[str]) -> int:
     except UserError as error:
         # One rank per node reports it: a flag or a device may be wrong on just one node.
         if is_first_here:
-            print(f"launch.py: {error}", file=sys.stderr)
+            names = (spec.name for spec in fields(TrainConfig))
+            print(f"launch.py: {with_flags(str(error), names)}", file=sys.stderr)
         return 2
     except OSError as error:
         if isinstance(error, ConnectionError | TimeoutError):  # a peer, not a file

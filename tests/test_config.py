@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from trainer_core.config import TrainConfig
-from trainer_core.settings import UserError, flag_name
+from trainer_core.settings import UserError, with_flags
 
 ROOT = Path(__file__).resolve().parents[1]
 NAN, INF = float("nan"), float("inf")
@@ -140,14 +140,33 @@ OPERATION: dict[str, Any] = {
 }
 
 
+class TestSpelling:
+    @pytest.mark.parametrize(
+        ("message", "at_a_command_line"),
+        [
+            ("max_epochs=3: too few", "--max-epochs 3: too few"),
+            ("data=toy has no data", "--data toy has no data"),
+            ("use start_over=True.", "use --start-over."),
+            ("Leave input_noise at 0", "Leave --input-noise at 0"),
+            ("/x/run_dir/max_epochs=3/y: no", "/x/run_dir/max_epochs=3/y: no"),
+            ("my_seed=3, seedless=1", "my_seed=3, seedless=1"),
+        ],
+    )
+    def test_a_setting_is_named_in_the_terms_of_where_it_is_read(
+        self, message: str, at_a_command_line: str
+    ) -> None:
+        """A notebook has no flags, a shell has no arguments, and a path has neither."""
+        names = [spec.name for spec in fields(TrainConfig)]
+        assert with_flags(message, names) == at_a_command_line
+
+
 class TestBounds:
     @pytest.mark.parametrize(("name", "value", "rule"), REFUSED)
     def test_a_value_outside_its_bounds_is_refused(
         self, name: str, value: Any, rule: str
     ) -> None:
         """A wrong setting that is found after an hour costs an hour."""
-        flag = flag_name(name)
-        with pytest.raises(UserError, match=f"^{flag} .*: must be {rule}.* Change {flag} and"):
+        with pytest.raises(UserError, match=f"^{name}=.*: must be {rule}.* Change {name} and"):
             TrainConfig(**{name: value})
 
     @pytest.mark.parametrize(("name", "value"), ACCEPTED)
@@ -167,7 +186,7 @@ class TestBounds:
     )
     def test_an_unknown_dataset_is_refused(self, data: str) -> None:
         """A typo that falls back to toy data trains the wrong thing with a good loss."""
-        with pytest.raises(UserError, match=f"^--data {data}: .*Choose toy, digits, or tokens"):
+        with pytest.raises(UserError, match=f"^data={data}: .*Choose toy, digits, or tokens"):
             TrainConfig(data=data)
 
     @pytest.mark.parametrize(
@@ -175,9 +194,9 @@ class TestBounds:
         [
             (
                 {"hidden_dim": 30, "num_heads": 4},
-                "^--hidden-dim 30 isn't a multiple of --num-heads 4.*Change one",
+                "^hidden_dim=30 isn't a multiple of num_heads=4.*Change one",
             ),
-            ({"input_noise": 0.5}, "^--input-noise 0.5: .*Leave --input-noise at 0"),
+            ({"input_noise": 0.5}, "^input_noise=0.5: .*Leave input_noise at 0"),
         ],
     )
     def test_settings_that_contradict_each_other_are_refused(
@@ -192,7 +211,7 @@ class TestBounds:
     def test_a_warm_up_without_a_decay_after_it_is_refused(self, warmup_steps: int) -> None:
         """The cosine would divide by zero, or run backwards."""
         message = (
-            rf"^--warmup-steps {warmup_steps} uses up all .*--decay-steps 10.*Lower the first"
+            rf"^warmup_steps={warmup_steps} uses up all .*decay_steps=10.*Lower the first"
         )
         with pytest.raises(UserError, match=message):
             TrainConfig(warmup_steps=warmup_steps, decay_steps=10)
@@ -214,7 +233,7 @@ class TestBounds:
             cfg.seed = 3  # type: ignore[misc]
         with pytest.raises(TypeError, match="learning_rat"):
             TrainConfig(learning_rat=1.0)  # type: ignore[call-arg]
-        with pytest.raises(UserError, match="--seed -1"):
+        with pytest.raises(UserError, match="seed=-1"):
             replace(cfg, seed=-1)
 
 

@@ -360,7 +360,7 @@ class TestToy:
 
     def test_what_does_not_fit_in_memory_is_refused(self) -> None:
         """The operating system would kill a rank without a message."""
-        with pytest.raises(UserError, match=r"--dataset-size 100000000 .*8 GiB.*tokens:PATH"):
+        with pytest.raises(UserError, match=r"dataset_size=100000000, .*8 GiB.*tokens:PATH"):
             build_dataset(TrainConfig(dataset_size=100_000_000))
 
 
@@ -380,7 +380,7 @@ class TestDigits:
     ) -> None:
         """The trainer needs torch and numpy only; the scans are an extra."""
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        with pytest.raises(UserError, match=r"--data digits: .*pip install scikit-learn"):
+        with pytest.raises(UserError, match=r"data=digits: .*pip install scikit-learn"):
             build_dataset(TrainConfig(data="digits"))
 
 
@@ -519,7 +519,7 @@ class TestTokens:
     def test_a_missing_file_is_refused(self, tmp_path: Path) -> None:
         """A traceback from numpy does not name the flag."""
         for path in (tmp_path / "none.bin", tmp_path):
-            with pytest.raises(UserError, match=f"--data tokens:{path}: no such file.*Check"):
+            with pytest.raises(UserError, match=f"data=tokens:{path}: no such file.*Check"):
                 build_dataset(tokens_of(path))
 
     def test_a_token_outside_the_vocabulary_is_refused_by_its_number(
@@ -531,7 +531,7 @@ class TestTokens:
         tokens.tofile(tmp_path / "x.bin")
         source = build_dataset(tokens_of(tmp_path / "x.bin"))
         source.batch([0])
-        with pytest.raises(UserError, match=r"token 256 found, .*--vocab-size 256.*Raise"):
+        with pytest.raises(UserError, match=r"token 256 found, .*vocab_size=256.*Raise"):
             source.batch([0, 6])
         build_dataset(tokens_of(tmp_path / "x.bin", vocab_size=257)).batch([6])
 
@@ -565,7 +565,7 @@ class TestIdentity:
     def test_more_samples_than_there_are_is_refused(self) -> None:
         """Samples trained twice in an epoch, or an index error in a worker."""
         cfg = TrainConfig(data="digits", dataset_size=1798)
-        with pytest.raises(UserError, match=r"--dataset-size 1798: digits has 1797 samples"):
+        with pytest.raises(UserError, match=r"dataset_size=1798: digits has 1797 samples"):
             plan_steps(cfg, build_dataset(cfg))
 
     def test_fewer_samples_than_there_are_take_the_first_ones(self) -> None:

@@ -60,7 +60,7 @@ class TestChooseDevice:
     ) -> None:
         """A silent fallback is noticed when the bill arrives."""
         visible(0)
-        with pytest.raises(UserError, match=r"--device cuda: .* sees 0 GPU\(s\)"):
+        with pytest.raises(UserError, match=r"device=cuda: .* sees 0 GPU\(s\)"):
             choose_device("cuda", local_rank=0, ranks_here=1)
         assert choose_device("auto", local_rank=0, ranks_here=1).type == "cpu"
 

@@ -99,25 +99,24 @@ class TrainConfig:
         kind, _, path = self.data.partition(":")
         if self.data not in ("toy", "digits") and not (kind == "tokens" and path):
             raise UserError(
-                f"--data {self.data}: no such dataset, so there is nothing to train on. Choose "
+                f"data={self.data}: no such dataset, so there is nothing to train on. Choose "
                 "toy, digits, or tokens:PATH, where PATH is a file of uint16 tokens."
             )
         if kind == "tokens" and self.hidden_dim % self.num_heads:
             raise UserError(
-                f"--hidden-dim {self.hidden_dim} isn't a multiple of --num-heads "
-                f"{self.num_heads}, but each head gets an equal slice of the width. Change one "
-                "of them."
+                f"hidden_dim={self.hidden_dim} isn't a multiple of num_heads={self.num_heads}, "
+                "but each head gets an equal slice of the width. Change one of them."
             )
         if kind == "tokens" and self.input_noise:
             raise UserError(
-                f"--input-noise {self.input_noise}: a token id plus noise is a different id. "
-                "Leave --input-noise at 0 for token data."
+                f"input_noise={self.input_noise}: a token id plus noise is a different id. "
+                "Leave input_noise at 0 for token data."
             )
         if self.warmup_steps >= (self.decay_steps or float("inf")):
             raise UserError(
-                f"--warmup-steps {self.warmup_steps} uses up all of --decay-steps "
-                f"{self.decay_steps}, so no step is left to decay in. Lower the first or raise "
-                "the second."
+                f"warmup_steps={self.warmup_steps} uses up all of "
+                f"decay_steps={self.decay_steps}, so no step is left to decay in. Lower the "
+                "first or raise the second."
             )
 
     @property

@@ -177,8 +177,8 @@ def plan_steps(cfg: TrainConfig, source: SampleSource) -> StepSchedule:
     num_samples = cfg.dataset_size or len(source)
     if num_samples > len(source):
         raise UserError(
-            f"--dataset-size {num_samples}: {cfg.data} has {len(source)} samples, and an epoch "
-            f"visits each one only once. Set --dataset-size to {len(source)} or less."
+            f"dataset_size={num_samples}: {cfg.data} has {len(source)} samples, and an epoch "
+            f"visits each one only once. Set dataset_size to {len(source)} or less."
         )
     return StepSchedule(num_samples, cfg.global_batch_size, cfg.max_epochs)
 

@@ -80,7 +80,7 @@ class ToyClassificationDataset(InMemoryDataset):
     def __init__(self, num_samples: int, input_dim: int, num_classes: int = 8) -> None:
         if num_samples * input_dim > 2**31:
             raise UserError(
-                f"--dataset-size {num_samples} --input-dim {input_dim}: toy data is held in "
+                f"dataset_size={num_samples}, input_dim={input_dim}: toy data is held in "
                 "memory, at most 2**31 numbers (8 GiB). Lower one, or use tokens:PATH."
             )
         generator = torch.Generator().manual_seed(1234)
@@ -102,9 +102,9 @@ def load_digits_dataset() -> InMemoryDataset:
     path = folder / "datasets/data/digits.csv.gz"
     if not path.is_file():
         raise UserError(
-            f"--data digits: no {path}. The scans are a file that ships with scikit-learn, and "
+            f"data=digits: no {path}. The scans are a file that ships with scikit-learn, and "
             "without it there is nothing to train on. Run: pip install scikit-learn, or use "
-            "--data toy."
+            "data=toy."
         )
     table = np.loadtxt(path, delimiter=",", dtype=np.float32)  # (1797, 64 pixels + 1 label)
     inputs = torch.from_numpy(table[:, :-1] / np.float32(16))
@@ -124,7 +124,7 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         size = path.stat().st_size if path.is_file() else None
         if size is None or size % 2 or size < 2 * (seq_len + 1):
             raise UserError(
-                f"--data tokens:{path}: {'no such file' if size is None else f'{size} bytes'}. "
+                f"data=tokens:{path}: {'no such file' if size is None else f'{size} bytes'}. "
                 f"Tokens are uint16, two bytes each, and a sample needs {seq_len} + 1 of them. "
                 "Check the path, or rewrite the file with numpy's astype('uint16').tofile."
             )
@@ -146,8 +146,8 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         windows = self.tokens[starts + np.arange(self.seq_len + 1)]  # (B, T + 1) uint16
         if windows.size and windows.max() >= self.num_classes:
             raise UserError(
-                f"--data tokens:{self.path}: token {windows.max()} found, but the model has "
-                f"rows only for ids below --vocab-size {self.num_classes}. Raise --vocab-size."
+                f"data=tokens:{self.path}: token {windows.max()} found, but the model has "
+                f"rows only for ids below vocab_size={self.num_classes}. Raise vocab_size."
             )
         # Each contiguous, by the copy that widens it anyway. Two views of one (B, T + 1) tensor
         # would not be: .to(device) first packs a strided tensor into a new one that isn't

@@ -58,9 +58,9 @@ def choose_device(choice: str, local_rank: int, ranks_here: int) -> torch.device
     if num_gpus >= ranks_here:
         return torch.device("cuda", local_rank)
     raise UserError(
-        f"--device {choice}: {ranks_here} rank(s) on this node, but this process sees "
+        f"device={choice}: {ranks_here} rank(s) on this node, but this process sees "
         f"{num_gpus} GPU(s). It has to see exactly one, or at least one for each rank. Start "
-        "fewer ranks, or use --device cpu."
+        "fewer ranks, or use device=cpu."
     )
 
 
@@ -116,7 +116,7 @@ def refuse_shared_device(info: RankInfo) -> None:
     if shared:
         raise UserError(
             f"ranks {shared} share a GPU, and NCCL needs one for each rank. Start fewer ranks, "
-            "give each rank a GPU of its own, or use --device cpu."
+            "give each rank a GPU of its own, or use device=cpu."
         )
 
 

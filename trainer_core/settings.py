@@ -5,7 +5,8 @@ Supports cell 1 (config).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,30 @@ TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,), "
 
 
 class UserError(ValueError):
-    """A mistake the user can fix: launch.py prints it without a traceback and exits with 2."""
+    """A mistake the user can fix: launch.py prints it without a traceback and exits with 2.
+
+    The message spells settings as Python does, ``max_epochs=3``, and launch.py as flags.
+    """
 
 
 def flag_name(field_name: str) -> str:
     """A field's spelling on the command line: dashes for underscores."""
     return "--" + field_name.replace("_", "-")
+
+
+def with_flags(message: str, field_names: Iterable[str]) -> str:
+    """The message for a command line: ``max_epochs=3`` becomes ``--max-epochs 3``.
+
+    A name without a value is a setting only if it has an underscore: "data" is also a word. A
+    part of a path is left alone.
+    """
+    for name in field_names:
+        flag, setting_name = flag_name(name), rf"(?<![\w/.-]){name}"
+        message = re.sub(rf"{setting_name}=True\b", flag, message)
+        message = re.sub(rf"{setting_name}=", f"{flag} ", message)
+        if "_" in name:
+            message = re.sub(rf"{setting_name}\b(?!/)", flag, message)
+    return message
 
 
 def setting(kind: str, default: object, help: str, **rules: Any) -> Any:
@@ -62,6 +81,6 @@ def check_setting(name: str, value: Any, annotation: str, rules: Mapping[str, An
     else:
         return
     raise UserError(
-        f"{flag_name(name)} {value!r}: must be {rule} ({rules['help']}). Nothing has started. "
-        f"Change {flag_name(name)} and start again."
+        f"{name}={value!r}: must be {rule} ({rules['help']}). Nothing has started. Change "
+        f"{name} and start again."
     )

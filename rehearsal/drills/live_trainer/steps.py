@@ -88,8 +88,8 @@ def step_body(context: RankContext, learner: SimpleNamespace) -> Any:
     model.register_forward_pre_hook(seen)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for case, scale in CASES.items():
-        # At least 10: uneven shares, but as many micro-batches on each rank. Otherwise an answer
-        # that syncs in all of them would hang, and its real mistake would go unnamed.
+        # At least 10: uneven shares, but as many micro-batches on each rank. With fewer on one,
+        # an answer that syncs in all of them would hang, and its real mistake go unnamed.
         count = max(10, plan.global_batch_size + 2) if case != "last of an epoch" else 2
         inputs, wanted = every[:count] * scale, labels[:count]
         mine = slice(rank, None, size)
