@@ -1545,7 +1545,8 @@ results = hardened_ranks(2, "stuck", stuck_rank, hang_timeout_s=1.0).wait(60)
 (hang,) = events("stuck", "hang", 0) + events("stuck", "hang", 1)
 print("exit codes", [result.exitcode for result in results])
 print(f"rank {hang['ranks'][0]} {hang['reason']}")
-assert {result.exitcode for result in results} == {1}
+# SIGKILL for the rank that was named, if it didn't end by itself first
+assert {result.exitcode for result in results} <= {1, -signal.SIGKILL}
 
 # %% [markdown]
 # ## The proof
