@@ -54,7 +54,7 @@ pytest: setup
 	  notebooks/*.ipynb tests/test_watchdog.py tests/test_*.py \
 	  -n 3 --dist loadscope --no-loadscope-reorder --durations 15
 
-# Grades every text of every drill, which takes minutes. make test grades two per drill.
+# Grades every text of every drill, which takes minutes. make test grades three per drill.
 selftest: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m rehearsal selftest $(ARGS)
 

@@ -292,7 +292,7 @@ def fp16_overflows(node: Node) -> str:
     skipped = [line["step"] for line in lines if line.get("skipped")]
     expect(bool(skipped), "no step was skipped at a loss scale of 2**19")
     expect(len(skipped) < len(lines), "every step was skipped: the scale does not come down")
-    return f"steps {skipped} skipped of {len(lines)}"
+    return f"skipped steps {skipped} of {len(lines)}"
 
 
 # ---------------------------------------------------------------- two GPUs

@@ -3,8 +3,7 @@
     python scripts/launch.py --run-dir runs/first --data digits
     torchrun --nproc-per-node 2 scripts/launch.py --run-dir runs/second --device cpu
 
-Two ranks on one machine need --device cpu unless it has two GPUs. Run the same command again
-to resume.
+On a machine with one GPU, two ranks need --device cpu. Run the same command again to resume.
 
 Exit codes: 0 done, already done, or preempted after SIGTERM; 2 a mistake you can fix; 1
 anything else, including SIGTERM to one of several ranks before it trains.

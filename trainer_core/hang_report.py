@@ -95,7 +95,7 @@ def process_identity(pid: int) -> list[Any]:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return [boot, os.readlink("/proc/self/ns/pid"), pid, str(start_ticks(pid))]
-    except OSError:  # no Linux, or no such process
+    except OSError:  # not Linux, or no such process
         return [platform.node(), pid]
 
 
