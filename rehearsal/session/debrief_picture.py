@@ -22,7 +22,7 @@ def picture(rows: Sequence[Row]) -> Figure:
     used, budget = sum(row.used_s for row in rows), sum(row.budget_s for row in rows)
     figure, axes = new_figure(
         2.0 + 0.55 * len(rows),
-        f"Pace: {pace(used, budget / 60)} (minutes:seconds)",
+        f"Time used: {pace(used, budget / 60)}",
         "each bar runs from start to pass, or else to the last check, hint or solution",
     )
     for place, row in enumerate(rows):
