@@ -48,7 +48,7 @@ def run(cfg: TrainConfig, *, sinks: Sequence[Sink] = ()) -> dict[str, Any]:
     Raises:
         UserError: on every rank, if the user can fix it.
     """
-    # Before the loop handles SIGTERM: a rank whose peer died may be waiting in here.
+    # Outside stop_on_sigterm: SIGTERM must still end a rank that waits in here for a dead peer.
     info = maybe_init_dist(cfg)
     with stop_on_sigterm() as stop:
         try:

@@ -1248,7 +1248,8 @@ for first in (True, False):
 # ## Run it
 #
 # The first run is on a single rank, in this process, from start to finish. The toy data has
-# learnable labels. Dropout and input noise are on, so every random stream matters.
+# learnable labels. Dropout and input noise are on, so a resume has to get the randomness right
+# too.
 
 # %%
 base = TrainConfig(
@@ -1499,9 +1500,9 @@ for choice, code in (("stop", 2), ("skip", 0)):
     assert result.exitcode == code
 
 # %% [markdown]
-# **A slow disk** costs the training a copy in memory per save. It waits for the disk only if the
-# previous save is still being written, and once at the end, for the last save. **A full disk**
-# stops all ranks, and each of them says why.
+# **A slow disk** costs the training a copy in memory per save. Training waits for the disk only
+# if the previous save is still being written, and once at the end, for the last save. **A full
+# disk** stops all ranks, and each of them says why.
 
 # %%
 writing = {"dataset_size": 20_000, "checkpoint_every_steps": 300, "log_every": 100}
@@ -1597,8 +1598,8 @@ loss_curves({"uninterrupted": uninterrupted.run_dir, "killed and resumed": kille
 
 # %% [markdown]
 # **The sample map.** Each column is a step, and each cell is a sample in the color of its rank.
-# The last batch of each epoch is smaller, so its column is shorter. The dashed frame shows the
-# work lost to the kill and redone by attempt 1.
+# The last batch of each epoch is smaller, so each rank's part of that column is shorter. The
+# dashed frame shows the work lost to the kill and redone by attempt 1.
 
 # %%
 sample_map(killed.run_dir)

@@ -160,7 +160,7 @@ def update_weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
         max_norm = float("inf")
     optimizer.grad_scale = (grad_norm / max_norm).clamp(min=1)  # type: ignore[attr-defined]
     optimizer.found_inf = skipped  # type: ignore[attr-defined]
-    # Not scaler.step: it looks at each gradient, and here only their norm may have overflowed.
+    # Not scaler.step: it checks each gradient, and all may be finite while their norm isn't.
     optimizer.step()
     if scaler:
         scaler.update()  # halves the scale if unscale_ found a non-finite gradient
