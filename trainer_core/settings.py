@@ -20,7 +20,8 @@ TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,), "
 class UserError(ValueError):
     """A mistake the user can fix: launch.py prints it without a traceback and exits with 2.
 
-    The message spells settings as Python does, ``max_epochs=3``, and launch.py as flags.
+    A message about a setting's value spells it as Python does, ``max_epochs=3``; launch.py
+    prints that as a flag.
     """
 
 

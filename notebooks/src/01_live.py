@@ -748,8 +748,8 @@ print(f"{report.status}: {report.verdict}")
 # ## Four pictures
 #
 # **The sample map.** Each column is a step, and each cell is a sample in the color of its rank.
-# The last batch of each epoch is smaller, so its column is shorter. The dashed frame shows the
-# work lost to the kill and redone by attempt 1.
+# The last batch of each epoch is smaller, so each rank's part of that column is shorter. The
+# dashed frame shows the work lost to the kill and redone by attempt 1.
 
 # %%
 sample_map(killed.run_dir)
