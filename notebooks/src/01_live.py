@@ -59,7 +59,8 @@
 # *collective* is an operation that every rank must join; if one doesn't, the others wait. The
 # *run folder* has a run's checkpoints and its ledger. The *ledger* is the record of which
 # samples each rank trained on in each step. An *attempt* is one start of the job in that
-# folder; a restart is the next attempt.
+# folder; a restart is the next attempt. In the code, `W` is the world size, and `S` is the
+# number of samples in a step, over all ranks.
 #
 # The source is at [{{repository}}]({{repository}}). The trainer doesn't import it: every
 # definition is in a cell. Collapsed cells contain supporting code that nobody types in an
@@ -98,6 +99,10 @@ FAST = os.environ.get("FAST") == "1"  # shorter runs, to check the notebook quic
 # %% [markdown] only="blank hidden"
 # `check` runs what you've typed so far on real ranks, tells you what's wrong, and names the
 # stage you've reached. What you haven't typed yet doesn't count against you.
+#
+# `check` also accepts a design of your own. The cells after it don't: they expect the sizes (8
+# inputs, 4 classes), the file names, the ledger's fields and the shuffle of `01_live.ipynb`. If
+# yours differ, those cells can fail even though the check passes.
 
 # %% only="blank hidden"
 try:
@@ -279,7 +284,7 @@ assert TinyNet(tiny)(torch.randn(5, 8)).shape == (5, 4)  # (B, C)
 # - Why: "DDP is my baseline: every rank has the full model, and gradients are averaged once a
 #   step. I'd shard only when the replicated state doesn't fit."
 # - Why: "After a restart, the launcher's store may still have the dead attempt's addresses. A
-#   prefix per restart keeps the two apart."
+#   prefix per restart keeps the attempts apart."
 # - Cost: "Every rank has a full copy of the weights and of the optimizer's state. And one empty
 #   pass per start, so that all starts sum gradients in the same order."
 # - How I'd notice it's wrong: "Recovery is slow. I measure from the kill to the first new step.

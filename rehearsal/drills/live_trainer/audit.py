@@ -87,8 +87,7 @@ def audit_findings(
     for number, wanted in enumerate(steps, 1):
         samples_of = [s for line in lineage if line["step"] == number for s in line["samples"]]
         if sorted(samples_of) != list(wanted):
-            found = (
-                f"{said}: by the ledger, step {number} trained {some(sorted(samples_of))}; the "
-            )
-            yield TABLE("audit-refutes", f"{found}sampler deals {some(wanted)} to it")
+            found = f"{said}: according to the ledger, step {number} trained "
+            found += f"{some(sorted(samples_of))}; the sampler deals {some(wanted)} to it"
+            yield TABLE("audit-refutes", found)
             return

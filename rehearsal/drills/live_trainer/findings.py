@@ -46,8 +46,8 @@ TABLE = FindingTable(
         ),
         "order-follows-the-ranks": (
             "which samples a step has depends on the number of ranks",
-            "the global batch exists before the ranks do",
-            "at which of the two you cut first",
+            "a step's samples are chosen first, and only then dealt to the ranks",
+            "at what you cut an epoch into first: steps, or the ranks' shares",
         ),
         "unfair-shares": (
             "a rank gets more samples of a step than its share",

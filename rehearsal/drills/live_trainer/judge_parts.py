@@ -29,11 +29,13 @@ def model_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
             found = f"{what}, two passes over the same batch differ by {apart:.2g}"
             yield TABLE("wrong-dropout", found)
     if answer["unused"]:
-        found = f"after a backward pass, {some(answer['unused'])} have no gradient"
-        yield TABLE("does-not-learn", found, "at what takes no part in the logits")
+        found = "parameters without a gradient after a backward pass: "
+        look = "at what takes no part in the logits"
+        yield TABLE("does-not-learn", found + some(answer["unused"]), look)
     first, last = answer["losses"]
     if not last < 0.8 * first:
         found = f"60 steps of AdamW on one batch took the loss from {first:.3f} to {last:.3f}"
+        found += f"; it should fall below {0.8 * first:.3f}"
         yield TABLE("does-not-learn", found)
     yield from rate_findings(answer)
 
