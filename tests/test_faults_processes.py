@@ -198,6 +198,10 @@ def test_a_refuted_run_without_a_kill_is_a_try(tmp_path: Path) -> None:
 def test_a_kill_under_torchrun_costs_no_sample(bench: Bench) -> None:
     """What is true of single starts must be true under the launcher that restarts them."""
     plan, kill = {**PLAN, "max_epochs": 1}, ("while_training", "a loader worker")
-    (each,) = killed_run(bench, random.Random(1), plan, [kill], forks=True)
+    rng = random.Random(5)  # draws 19 steps, and a checkpoint every 10 precedes the kill
+    (each,) = killed_run(bench, rng, plan, [kill], forks=True)
     survived(each)
     assert each.restart_s is not None
+    killed_after = int(each.what.rpartition("step ")[2])
+    assert 10 < killed_after, each.what
+    assert each.replayed_steps < killed_after - 5, "it began at step 0, so it restored nothing"
