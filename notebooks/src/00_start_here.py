@@ -99,7 +99,7 @@ if "google.colab" in sys.modules:
 # | [01_live_blank](01_live_blank.ipynb) | you type the function bodies against the clock; a check after each cell, no answers |
 # | [01_walkthrough](01_walkthrough.ipynb) | the hardened trainer: all eight cells explained, run, killed, resumed and audited |
 # | [02_rehearse](02_rehearse.ipynb) | the eight hardened cells, timed and graded on real ranks |
-# | [drills](drills) | one notebook per drill |
+# | the folder `drills` | one notebook per drill |
 
 # %% [markdown]
 # ## Where to go

@@ -64,7 +64,7 @@
 #
 # The source is at [{{repository}}]({{repository}}). The trainer doesn't import it: every
 # definition is in a cell. Collapsed cells contain supporting code that nobody types in an
-# interview.
+# interview. Run them too.
 
 # %% [markdown]
 # ## Setup
@@ -98,7 +98,9 @@ FAST = os.environ.get("FAST") == "1"  # shorter runs, to check the notebook quic
 
 # %% [markdown] only="blank hidden"
 # `check` runs what you've typed so far on real ranks, tells you what's wrong, and names the
-# stage you've reached. What you haven't typed yet doesn't count against you.
+# stage you've reached. What you haven't typed yet doesn't count against you, but a stage that
+# needs it isn't judged yet. What your ranks print comes above the verdict, with the rank in
+# brackets. From cell 6 on, it may say `is damaged`: the check damages checkpoints on purpose.
 #
 # `check` also accepts a design of your own. The cells after it don't: they expect the sizes (8
 # inputs, 4 classes), the file names, the ledger's fields and the shuffle of `01_live.ipynb`. If
@@ -106,7 +108,7 @@ FAST = os.environ.get("FAST") == "1"  # shorter runs, to check the notebook quic
 
 # %% only="blank hidden"
 try:
-    from rehearsal import check, start
+    from rehearsal import check, debrief, hint, narration, solution, start, status
 except ImportError:
 
     def start(drill):
@@ -118,6 +120,10 @@ except ImportError:
     def check(drill):
         print("No checks in this kernel. Run the next cell: it shows whether your code works.")
 
+
+# %% [markdown] only="hidden"
+# To see what each stage demands, run `start("live_trainer")`; it also starts the clock. When
+# you're stuck, `hint("live_trainer")` gives you a pointer.
 
 # %% [markdown] only="blank"
 # `start` shows the task and starts the clock.
@@ -778,7 +784,8 @@ phase_bars(uninterrupted.run_dir)
 
 # %% [markdown]
 # **A timeline.** Four steps of both ranks on one clock; step 25 ends with a save. Rank 1
-# doesn't save, but it can't get far: it waits for rank 0 in the backward pass of step 26.
+# doesn't save: its short `checkpoint` bar is the collective before the save. But it can't get
+# far: it waits for rank 0 in the backward pass of step 26.
 
 # %%
 rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)

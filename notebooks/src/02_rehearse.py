@@ -10,7 +10,7 @@
 # [walkthrough](01_walkthrough.ipynb), one at a time. `start` shows the brief and starts the
 # clock. Type your code in the blank cell below it. `check` runs that code on real ranks and
 # tells you what's wrong: which rank, which sample, where to look. Work in a copy of this
-# notebook, or open a [notebook with a single drill](drills).
+# notebook, or open a notebook with a single drill, from the folder `drills`.
 #
 # Talk while you type: in an interview, that's half the score.
 

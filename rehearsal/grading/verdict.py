@@ -83,7 +83,8 @@ ENGINE_FINDINGS = FindingTable(
         "left": (
             "a rank ended its process instead of returning",
             "a rank returns from the function that was called; it does not exit",
-            "at calls of exit, os._exit or abort",
+            "at calls of exit, os._exit or abort; gloo also aborts if ranks call different "
+            "collectives",
         ),
         "peer-returned": (
             "a rank waits in a collective that another rank never issues",
@@ -310,7 +311,8 @@ def failure_verdict(
         report, failure = causes[0], causes[0].failure
         assert failure is not None
         found = f"rank {report.rank}: {failure.kind}: {failure.message.strip()[:300]}"
-        look = f"at {failure.where}" if failure.where else ""
+        nowhere = "at what your code returns or defines: no line of it is in the traceback"
+        look = f"at {failure.where}" if failure.where else nowhere
         return "crashed", [ENGINE_FINDINGS("crashed", found, look)], failure.traceback
     return None
 

@@ -42,7 +42,8 @@ TABLE = FindingTable(
         "wrong-step-size": (
             "a step doesn't have the samples it should have",
             "a step takes global_batch_size samples; the epoch's last step takes the rest",
-            "at what decides how many samples a step has, and what you yield as S",
+            "at where an epoch starts and ends, how many samples a step has, and what you "
+            "yield as S",
         ),
         "order-follows-the-ranks": (
             "which samples a step has depends on the number of ranks",

@@ -89,7 +89,7 @@ def result_findings(reports: Sequence[RankReport], step: int, said: str) -> Iter
             found = (
                 f"{said}, rank {report.rank} returned {name}={str(result.get(name))[:20]!r}; "
             )
-            yield TABLE("wrong-result", f"{found}observed: {str(wanted[name])[:20]!r}")
+            yield TABLE("wrong-result", f"{found}it should be {str(wanted[name])[:20]!r}")
             return
     if len({report.answer["true"] for report in reports}) > 1:
         yield TABLE("ranks-differ", f"{said}, the ranks ended with different weights")
