@@ -121,6 +121,14 @@ class TestTheVariants:
             assert texts[texts.index(typed) + 1] == CHECK
         assert texts.count(CHECK) == 8
 
+    @pytest.mark.parametrize("name", [BLANK, HIDDEN])
+    def test_what_a_verdict_suggests_can_be_called(self, name: str) -> None:
+        """``next hint("live_trainer")`` was a NameError."""
+        (setup,) = [text for _, text in cells(name) if "from rehearsal import" in text]
+        (imported,) = re.findall(r"from rehearsal import (.+)", setup)
+        suggested = {"check", "start", "hint", "narration", "solution", "status", "debrief"}
+        assert suggested <= set(imported.split(", "))
+
     def test_the_complete_notebook_needs_nothing_of_this_project(self) -> None:
         """In Colab it isn't installed."""
         for origin, text in cells(FULL):
