@@ -19,6 +19,7 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     # %% include="live" cell="TinyNet"      the one cell of live.py that defines that name
     # %% include="order" collapsed=true     the same cells, collapsed
     # %% include="order" shown="text"       the same cells as folded text that nothing runs
+    # %% include="live" shown="blank"       the same cells as the blank variant has them
     # %% include="live" string="LIVE"       the same cells as a string, for exec in a rank
     # %% include="model" typed="TinyNet"    variants empty these functions or classes
     # %% only="blank hidden"                a cell of these variants; "full" is the notebook
@@ -308,7 +309,7 @@ def typing_times(root: Path) -> dict[str, str]:
     for path in sorted((root / "notebooks/src").glob("*.py")):
         for node in read_cells(root, path.relative_to(root).as_posix()):
             typed, module = typed_names(node), node.metadata.get("include", "")
-            if not typed:
+            if not typed or "shown" in node.metadata:  # typed again: it counts once
                 continue
             name = node.metadata.get("cell", "")
             characters = typed_size(module_cells(root, module, name), typed)
@@ -619,8 +620,10 @@ def refuse_meaningless(node: Any, where: str) -> None:
                 f'{where} is marked only="{variant}". Use full for the notebook itself, or '
                 f"{' or '.join(VARIANTS)}.{nearest(variant, ('full', *VARIANTS))}"
             )
-    if shown != "text":
-        raise SyncError(f'{where} is marked shown="{shown}"; the only choice is shown="text".')
+    if shown not in ("text", "blank"):
+        raise SyncError(
+            f'{where} is marked shown="{shown}". Use shown="text" or shown="blank".'
+        )
     for key in ("cell", "shown", "string", "typed"):
         if key in node.metadata and "include" not in node.metadata:
             raise SyncError(
@@ -631,7 +634,7 @@ def refuse_meaningless(node: Any, where: str) -> None:
 
 def is_only_text(node: Any) -> bool:
     """Whether an include brings a module's text and doesn't define what is in it."""
-    return "shown" in node.metadata or "string" in node.metadata
+    return node.metadata.get("shown") == "text" or "string" in node.metadata
 
 
 def included(root: Path, nodes: Iterable[Any]) -> Iterator[tuple[str, str]]:
@@ -698,12 +701,12 @@ def include(
 ) -> list[Cell]:
     """The cells that an include stands for; they come after those of ``derived``."""
     module, one, typed = node.metadata["include"], node.metadata.get("cell"), typed_names(node)
-    one = one or ""
+    one, shown = one or "", node.metadata.get("shown")
     refuse_untypeable(root, module, where, one, typed)
     cells = list(module_cells(root, module, one))
     if variable := node.metadata.get("string"):
         return [as_string(cells, variable)]
-    if node.metadata.get("shown") == "text":
+    if shown == "text":
         code = [cell for cell in cells if cell.kind == "code"]
         return [as_text(cell, f"{cell.file}, {one or f'cell {cell.index}'}") for cell in code]
     texts = ("text", "string")
@@ -720,7 +723,7 @@ def include(
         if node.metadata.get("collapsed") and cell.kind == "code":
             added.append(collapse(cell, f"{cell.file}, cell {cell.index}", "collapsed"))
         else:
-            added += vary(cell, variant, typed)
+            added += vary(cell, "blank" if shown == "blank" else variant, typed)
     return added
 
 

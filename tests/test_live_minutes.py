@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIVE = ROOT / "trainer_core" / "live.py"
 NOTEBOOKS = ROOT / "notebooks"
 FULL, BLANK, HIDDEN = "01_live.ipynb", "01_live_blank.ipynb", "01_live_hidden.ipynb"
+REHEARSE = "02_rehearse.ipynb"
 CLOCK = re.compile(r"minute (\d+) to (\d+) \(([\d,]+) characters\)")
 CHECK = 'check("live_trainer")'
 
@@ -113,7 +114,11 @@ class TestTheClock:
 
 
 class TestTheVariants:
-    @pytest.mark.parametrize("name", [BLANK, HIDDEN])
+    def test_the_rehearsal_has_the_same_blank_cells(self) -> None:
+        """What is rehearsed there is what is typed in the interview."""
+        assert live_cells(REHEARSE) == live_cells(BLANK)
+
+    @pytest.mark.parametrize("name", [BLANK, HIDDEN, REHEARSE])
     def test_a_check_follows_each_cell_that_is_typed(self, name: str) -> None:
         """Without it, a mistake in cell 2 shows in cell 8."""
         texts = [text for origin, text in cells(name) if not origin.endswith(":text")]

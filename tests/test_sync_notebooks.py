@@ -858,7 +858,11 @@ class TestDirectives:
             ),
             ('# %% tags=["setup"]', '# %% only="blnk"', "only=\"blnk\".* Did you mean 'blank'"),
             ('# %% tags=["setup"]', '# %% shown="text"', "shown=.* only works next to include"),
-            ("collapsed=true", 'shown="code"', 'shown="code"; the only choice is shown="text"'),
+            (
+                "collapsed=true",
+                'shown="code"',
+                'shown="code". Use shown="text" or shown="blank"',
+            ),
             ("collapsed=true", 'cell="FRIST"', "no cell defines that name.* mean 'FIRST'"),
             ("collapsed=true", 'cell="list"', "'list', but no cell defines that name"),
             (

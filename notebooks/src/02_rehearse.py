@@ -1,16 +1,15 @@
 # %% [markdown]
 # # Rehearse
 #
-# **The live cells first.** What you type in an interview is [the live trainer](01_live.ipynb).
-# Rehearse it in [01_live_hidden](01_live_hidden.ipynb) until you no longer need the answers,
-# then in [01_live_blank](01_live_blank.ipynb) against a 45-minute clock. Both check your code
-# after every cell.
+# `start` shows the brief and starts the clock. Type your code in the blank cell below it. `check`
+# runs that code on real ranks and tells you what's wrong: which rank, which sample, where to
+# look. Work in a copy of this notebook, or open a notebook with a single drill, from the folder
+# `drills`.
 #
-# **Then the advanced set.** Below, you type the eight hardened cells of the
-# [walkthrough](01_walkthrough.ipynb), one at a time. `start` shows the brief and starts the
-# clock. Type your code in the blank cell below it. `check` runs that code on real ranks and
-# tells you what's wrong: which rank, which sample, where to look. Work in a copy of this
-# notebook, or open a notebook with a single drill, from the folder `drills`.
+# **The live cells come first**: what you type in an interview, 45 minutes for all eight. If you
+# want to see each cell's effect as you go, or the answers, use [01_live_hidden](01_live_hidden.ipynb).
+# **Then the advanced set**: the eight hardened cells of the [walkthrough](01_walkthrough.ipynb),
+# one at a time.
 #
 # Talk while you type: in an interview, that's half the score.
 
@@ -19,6 +18,102 @@ import rehearsal
 from rehearsal import check, debrief, diff, hint, narration, solution, start, status
 
 rehearsal.warm_up()  # starts the worker processes in the background (a few seconds)
+
+# %% [markdown]
+# ## The live cells
+
+# %%
+start("live_trainer")
+
+# %% [markdown]
+# ### 1. Config and assumptions
+#
+# {{typing live.TrainConfig}}.
+
+# %% include="live" shown="blank" cell="TrainConfig" typed="TrainConfig"
+
+# %%
+check("live_trainer")
+
+# %% [markdown]
+# ### 2. Dataset and sampler
+#
+# {{typing live.ToyClassificationDataset}}.
+
+# %% include="live" shown="blank" cell="ToyClassificationDataset" typed="seed_for ToyClassificationDataset epoch_order ResumeAwareDistributedSampler"
+
+# %%
+check("live_trainer")
+
+# %% [markdown]
+# ### 3. Model and optimizer
+#
+# {{typing live.TinyNet}}.
+
+# %% include="live" shown="blank" cell="TinyNet" typed="TinyNet learning_rate_at"
+
+# %%
+check("live_trainer")
+
+# %% [markdown]
+# ### 4. Ranks and devices
+#
+# {{typing live.maybe_init_dist}}.
+
+# %% include="live" shown="blank" cell="maybe_init_dist" typed="maybe_init_dist wrap_model"
+
+# %%
+check("live_trainer")
+
+# %% [markdown]
+# ### 5. The training step
+#
+# {{typing live.train_step}}.
+
+# %% include="live" shown="blank" cell="train_step" typed="train_step"
+
+# %%
+check("live_trainer")
+
+# %% [markdown]
+# ### 6. Checkpoint
+#
+# {{typing live.save_checkpoint}}.
+
+# %% include="live" shown="blank" cell="save_checkpoint" typed="save_checkpoint latest_checkpoint_path restore_checkpoint"
+
+# %%
+check("live_trainer")
+
+# %% [markdown]
+# ### 7. Metrics
+#
+# {{typing live.StepTimers}}.
+
+# %% include="live" shown="blank" cell="StepTimers" typed="StepTimers log_rank_event"
+
+# %%
+check("live_trainer")
+
+# %% [markdown]
+# ### 8. Launch and resume
+#
+# {{typing live.run}}.
+
+# %% include="live" shown="blank" cell="run" typed="run"
+
+# %%
+check("live_trainer")
+
+# %%
+# hint("live_trainer")  # uncomment to run: next of three hints
+# narration("live_trainer")  # what to say while you type
+# solution("live_trainer")  # available after you pass; give_up=True shows it now
+
+# %% [markdown]
+# ## The advanced set: the hardened cells
+#
+# These names replace those of the live cells. To go back to a live cell, run it again.
 
 # %% drills="cell"
 
