@@ -210,9 +210,7 @@ class TestBounds:
     @pytest.mark.parametrize("warmup_steps", [10, 11])
     def test_a_warm_up_without_a_decay_after_it_is_refused(self, warmup_steps: int) -> None:
         """The cosine would divide by zero, or run backwards."""
-        message = (
-            rf"^warmup_steps={warmup_steps} uses up all .*decay_steps=10.*Lower the first"
-        )
+        message = rf"^warmup_steps={warmup_steps} uses up all .*decay_steps=10.*Lower the first"
         with pytest.raises(UserError, match=message):
             TrainConfig(warmup_steps=warmup_steps, decay_steps=10)
         assert TrainConfig(warmup_steps=9, decay_steps=10)
