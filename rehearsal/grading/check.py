@@ -271,8 +271,11 @@ def run_scenarios(
             return ran(killed, SERVER_ENDED, scenario.stage)
         outcome = judged(drill, scenario, reports, reports_of)
         if outcome[0] == "not_attempted" and scenario.stage:
-            skipped[scenario.stage] = outcome
-            blank |= {name for report in reports for name in report.blank}
+            names = sorted({name for report in reports for name in report.blank})
+            found = f"{', '.join(names)}: still missing, empty, or raising NotImplementedError"
+            to_type = ENGINE_FINDINGS("not-attempted", found)
+            skipped[scenario.stage] = ("not_attempted", [to_type], "")
+            blank |= set(names)
         elif outcome[0] != "passed":
             excuse = STUCK_MEETING if stuck_while_meeting(reports) else ""
             return ran(outcome, excuse, scenario.stage)

@@ -242,8 +242,7 @@ def crash_findings(crashes: Sequence[Any]) -> Iterator[Finding]:
         if is_there and (taken != "step-00000007" or damaged):
             yield Finding(
                 "torn-by-kill",
-                f"{place}step-00000007 exists and is not intact; latest_checkpoint_path "
-                f"{said(chosen)}",
+                f"{place}step-00000007 exists, but latest_checkpoint_path {said(chosen)}",
                 "a kill at any moment leaves a complete checkpoint or none",
                 "at what exists under the final name before the last byte is written",
             )
@@ -442,7 +441,7 @@ def restore_body(context: RankContext, learner: SimpleNamespace) -> Any:
     torch.save(state, folder / "state.pt")
     new = parts_of(2, lr=0.02, decay=0.1, position=0, scale=7)  # autocast changed to fp16
     nothing = outcome(lambda: learner.restore_if_present(None, new, device) is None)
-    loaded = outcome(lambda: learner.restore_if_present(folder, new, device)["step"])
+    loaded = outcome(lambda: step_in(learner.restore_if_present(folder, new, device)))
     names = ["lr", "weight_decay", "betas"]
     settings = [[g[n] for n in names] for g in new["optimizer"].param_groups]
     position, weights = new["sampler"].position, [weights_of(p["model"]) for p in (old, new)]
@@ -477,6 +476,11 @@ def restore_body(context: RankContext, learner: SimpleNamespace) -> Any:
         "ran": mark.exists(),
         "scale": new["scaler"].position,
     }
+
+
+def step_in(state: Any) -> Any:
+    """The step of a restored state; None if nothing was returned."""
+    return None if state is None else state["step"]
 
 
 class Hostile:
@@ -515,7 +519,11 @@ def restore_judge(
             "not-restored",
             f"without a folder, restore_if_present {said(answer['nothing'], is_none=True)}; "
             "from a checkpoint without a scaler's state, into a run with a scaler, it "
-            f"{said(answer['loaded'])}",
+            + (
+                "returned the state of step 12"
+                if answer["loaded"] == {"value": 12}
+                else said(answer["loaded"])
+            ),
             "a part may be new or gone; everything else is restored anyway",
             "at parts and states that are None",
         )
@@ -629,7 +637,7 @@ def save_judge(
     late = [r for r, answer in enumerate(answers) if not answer["waited"]]
     if bad or len(late) < len(answers):
         ranks = named_ranks(bad or late or range(len(answers)))
-        yield raised_alone(f"the failure did not reach {ranks} within 1 s")
+        yield raised_alone(f"the failure was not raised on {ranks} within 1 s")
 
 
 def raised_alone(what: str) -> Finding:

@@ -177,7 +177,9 @@ def value_findings(answer: Mapping[str, Any]) -> Iterable[Finding]:
         if outcome:
             found = f"{said(changes or BASE)} is valid, but TrainConfig raised {outcome[0]}: "
             found += outcome[2][:160]
-            rule = "bounds are inclusive, and an int is accepted where a float is expected"
+            rule = (
+                "a valid value is accepted: bounds are inclusive, and an int passes for a float"
+            )
             look = f"at the check of {next(iter(changes), 'each setting')}"
             yield Finding("good-value-refused", found, rule, look)
             return
@@ -204,8 +206,9 @@ def digest_findings(first: Mapping[str, Any], last: Mapping[str, Any]) -> Iterab
     """The digests of ranks 0 and 1."""
     rule, digest = ("equal trainings have equal digests, in every process", first["digest"])
     if digest != first["elsewhere"]:
-        found = f"the same config has the digest {digest[:16]} in a rank and "
-        found += f"{first['elsewhere'][:16]} in a new interpreter"
+        # Or the last line of an exception.
+        found = f"digest() of the same config is {digest[:16]}... in a rank; a new interpreter "
+        found += f"printed {first['elsewhere'][:120]}"
         look = "at what Python salts in each process"
         yield Finding("digest-of-the-process", found, rule, look)
     if digest != last["digest"]:

@@ -385,8 +385,13 @@ def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]
             found += "from the same steps of an iteration without commits"
             yield TABLE("commit-disturbs-iteration", found)
         if answer["again"] != answer["straight"][cut:]:
-            found = f"rank {rank}: after {COMMITTED} commits a new iteration begins with "
-            found += f"{answer['again'][:1]} instead of {answer['straight'][cut : cut + 1]}"
+            ours, wanted = answer["again"], answer["straight"][cut:]
+            at = next(n for n in range(len(wanted) + 1) if ours[n : n + 1] != wanted[n : n + 1])
+            found = (
+                f"rank {rank}: after {COMMITTED} commits, list {at + 1} of a new iteration is "
+            )
+            found += f"{some(ours[at : at + 1]) or 'missing'} instead of "
+            found += some(wanted[at : at + 1]) or "the end"
             yield TABLE("iterates-from-elsewhere", found)
         for length, count, where in [
             (answer["left"], len(answer["again"]), f"after {COMMITTED} commits"),
@@ -411,7 +416,7 @@ def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]
         yield from cover(steps, where, ("resume-repeats", "resume-skips"))
         if any(answer["after_the_end"]):
             found = f"after a resume at position {PLAN}, the end of a plan of {PLAN} steps, an "
-            found += "iteration still yields samples"
+            found += "iteration still yields lists"
             yield TABLE("resume-repeats", found)
         if answer["far"] is None:
             found = f"a resume at position {FAR_EPOCH * STEPS:,} and the micro-batches of its "

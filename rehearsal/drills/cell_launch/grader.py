@@ -146,7 +146,7 @@ def summary_findings(
                 + ", ".join(
                     f"{name}={value!r} instead of {wanted[name]!r}"
                     if name in wanted
-                    else f"{name}={value!r} instead of a finite number"
+                    else f"{name}={value!r} instead of a finite float"
                     for name, value in wrong.items()
                 ),
                 "the launcher relies on the return value of every rank",

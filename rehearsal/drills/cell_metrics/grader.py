@@ -295,7 +295,7 @@ def events_judge(
             if not isinstance(record, dict):
                 yield Finding(
                     "not-json",
-                    f"sink {number} got a line that isn't strict JSON: {row[:120]}",
+                    f"sink {number} got an event that isn't strict JSON: {row[:120]}",
                     "every line is strict JSON, or a reader of the log stops there",
                     "at numbers that JSON can't express",
                 )
@@ -363,12 +363,15 @@ def steps_of(lines: Sequence[str]) -> list[Any]:
 
 def lost(what: str, lines: Sequence[str]) -> Finding:
     """A finding about emitted lines that are not in the file."""
+    steps = steps_of(lines)
     return Finding(
         "lost-lines",
-        f"{what}; the file has {len(lines)} line(s), of steps {some(steps_of(lines), 9)}"
+        f"{what}; the file has {len(lines)} line(s), of steps {some(steps, 9)}"
+        + " (None: not an event)" * (None in steps)
         if lines
         else f"{what}; the file is empty",
-        "when emit returns, the operating system has the line, so a kill can't lose it",
+        "an event is one line, which the operating system has when emit returns, so a kill "
+        "can't lose it",
         "at who still holds the bytes when emit returns",
     )
 

@@ -422,8 +422,8 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
             continue
         found = f"{said}, step {wrong[0] + 1} has the rate {rates[wrong[0]]:.6g}"
         if late:
-            found = f"{said}, step 1 has the rate {rates[0]:.4g}, and every later step that of "
-            yield TABLE("one-step-late", f"{found}the step before it")
+            found = f"{said}, step 1 has the rate {rates[0]:.4g}, and every later step has the "
+            yield TABLE("one-step-late", f"{found}rate that the step before it should have")
         elif wrong[0] < warmup:
             yield TABLE("wrong-warm-up", found)
         elif wrong[0] + 1 < horizon:

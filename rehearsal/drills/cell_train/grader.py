@@ -143,9 +143,12 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
         return
     first = reports[0].answer
     num_samples = cuts_of(len(LRS) - 1, len(reports))[1]
-    yield from coverage_findings(
-        reports, num_samples, 1, "at which micro-batches go through it"
-    )
+    look = "at which micro-batches go through the model"
+    for finding in coverage_findings(reports, num_samples, 1, look):
+        yield finding._replace(
+            found=finding.found.replace("in 1 epoch", f"in {len(LRS)} steps"),
+            rule="a step trains each of its samples exactly once",
+        )
     wanted = "torch.bfloat16" if first["amp"] == "bf16" else "torch.float32"
     if set(first["types"]) != {wanted}:
         yield Finding(

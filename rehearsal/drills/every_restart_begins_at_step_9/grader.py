@@ -77,8 +77,9 @@ def judge(
     if not any(steps) and not reports[0].has_answer:
         return
     starts = [own[0] if own else STREAM.steps for own in steps]
-    text = f"the folder held the checkpoints of steps {newest - 1} and {newest}; the ranks "
-    text += f"began at steps {some(starts)}"
+    held = "should have held" if earlier else "held"  # what the first job left, or the check
+    text = f"the folder {held} the checkpoints of steps {newest - 1} and {newest}; the first "
+    text += f"steps of the ranks are {some([own[0] if own else 'none' for own in steps])}"
     rule = "all ranks resume from the newest checkpoint"
     look = "at how the newest is found: what would it be among steps 2, 9, 10 and 100?"
     if len(set(starts)) > 1:

@@ -20,7 +20,7 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
-    "collective-on-some-ranks": "the run hangs: not all ranks issued the same collectives",
+    "collective-on-some-ranks": "the run hangs or fails: the ranks' collectives differ",
     "trained-twice": "a sample is trained more than once per epoch",
     "never-trained": "a sample is left out",
     "wrong-steps": "a global batch is not one optimizer step",

@@ -18,7 +18,7 @@ from rehearsal.kit.observe.restart import run_folder
 from .watch import watched_steps
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
     "accepts-nonsense": "the config accepts a size of zero",
@@ -131,8 +131,9 @@ def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
         if one != two:
             differ = sum(a != b for a, b in zip(one, two, strict=False))
             found += f", of which {differ} differ"
-        rule = "the data depends on the config only, whatever was drawn before"
-        yield Finding("data-changes", found, rule, "at which random generator the data uses")
+        rule = "make_dataset returns num_samples pairs, and they depend on the config only"
+        look = "at how many there are, and at which random generator the data uses"
+        yield Finding("data-changes", found, rule, look)
         return
     yield from cover(first)
     orders = [[step.samples for step in epoch] for epoch in epochs_of(first)]
@@ -151,7 +152,9 @@ def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
         yield Finding("stale-gradient", found, rule, "at the lines around the backward pass")
     yield from honest(reports[0], answer["metrics"])
     if [step.after for step in first] != [step.after for step in again]:
-        found = "two runs of the same config, in two folders, end with different weights"
+        found = (
+            "two runs of the same config, in two folders, have different weights after a step"
+        )
         rule = "a run is a function of its config"
         yield Finding("not-repeatable", found, rule, "at everything that draws random numbers")
     if [step.after for step in first] == [step.after for step in other]:
@@ -191,8 +194,9 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
         for number, epoch in enumerate(epochs_of(steps)):
             counts = Counter(sample for step in epoch for sample in step.samples)
             if len(counts) != NUM_SAMPLES:
-                found = f"epoch {number} trains sample {counts.most_common(1)[0][0]} "
-                found += f"{counts.most_common(1)[0][1]} times"
+                (sample, times), *_ = counts.most_common(1)
+                found = f"epoch {number} trains {len(counts)} of {NUM_SAMPLES} samples, and "
+                found += f"sample {sample} {counted(times, 'time')}"
                 yield Finding("trained-twice", found, rule, look)
                 return
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import some
 
 from .findings import TABLE, Earlier
@@ -34,8 +34,8 @@ def model_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
         yield TABLE("does-not-learn", found + some(answer["unused"]), look)
     first, last = answer["losses"]
     if not last < 0.8 * first:
-        found = f"60 steps of AdamW on one batch took the loss from {first:.3f} to {last:.3f}"
-        found += f"; it should fall below {0.8 * first:.3f}"
+        found = f"60 steps of AdamW on one batch took the loss from {first:.3f} to {last:.3f}; "
+        found += "it should fall by at least 20%"
         yield TABLE("does-not-learn", found)
     yield from rate_findings(answer)
 
@@ -90,7 +90,7 @@ def metrics_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[F
     except ValueError:
         read = None
     if read is None or len(lines) != len(answer["facts"]):
-        found = f"a SIGKILL right after two events would leave {len(lines)} lines"
+        found = f"a SIGKILL right after two events would leave {counted(len(lines), 'line')}"
         if lines and read is None:
             found += f", one of them {lines[0][:60]!r}"
         yield TABLE("line-lost", found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,13 +14,19 @@ from .draws import NEW, OLD
 from .findings import TABLE, Earlier
 
 
-def ended(result: dict[str, Any]) -> str:
-    """An outcome as a clause."""
+def ended(result: dict[str, Any], states: Mapping[int, str] | None = None) -> str:
+    """An outcome as a clause.
+
+    Args:
+        states: by step, a digest of what was saved.
+    """
     if "raised" in result:
         return f"the next start raised {result['raised']}"
     if "none" in result:
         return "the next start found no checkpoint"
-    return f"the next start restored step {result['step']}"
+    differs = states is not None and states.get(result["step"]) != result["state"]
+    said = ", but not the weights and moments saved there" * differs
+    return f"the next start restored step {result['step']}{said}"
 
 
 def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
@@ -51,20 +57,22 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         )
         said += f"{NEW}, when step {OLD} was on disk: "
         if states.get(result.get("step", 0)) != result.get("state", ""):
-            yield TABLE("lost-in-a-kill", said + ended(result))
+            yield TABLE("lost-in-a-kill", said + ended(result, states))
             return
         if states.get(again.get("step", 0)) != again.get("state", "") or again["step"] != NEW:
             yield TABLE(
-                "cannot-save-again", f"{said}step {NEW} was trained again; {ended(again)}"
+                "cannot-save-again",
+                f"{said}step {NEW} was trained again; {ended(again, states)}",
             )
             return
     yield from sync_findings(reports[0])
     for said, result in answer["damages"]:
         if states.get(result.get("step", 0)) != result.get("state", ""):
-            yield TABLE("damage-not-survived", f"{said}; {ended(result)}")
+            yield TABLE("damage-not-survived", f"{said}; {ended(result, states)}")
             return
     if answer["again"].get("state") != states[NEW]:
-        found = f"step {NEW} was damaged, then trained again; {ended(answer['again'])}"
+        found = f"step {NEW} was damaged, then trained again; "
+        found += ended(answer["again"], states)
         yield TABLE("cannot-save-again", found)
     if "raised" not in answer["all bad"]:
         found = f"both checkpoints are damaged, and {ended(answer['all bad'])}"

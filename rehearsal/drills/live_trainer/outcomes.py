@@ -164,10 +164,11 @@ def alone_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
         found = (
             f"the run ended with step {plan.total}; its newest checkpoint has step {saved} and "
         )
-        yield TABLE(
-            "save-missing",
-            found + ("the same" if digest == answer["true"] else "different") + " weights",
-        )
+        found += ("the same" if digest == answer["true"] else "different") + " weights"
+        if saved is None:
+            found = f"the run ended with step {plan.total}; latest_checkpoint_path found no "
+            found += "checkpoint in run_dir/checkpoints"
+        yield TABLE("save-missing", found)
     kinds = [event["kind"] for event in report.events]
     extra = kinds[kinds.index("ends") :].count("update")
     if answer["changed"] or extra:
@@ -293,7 +294,7 @@ def kill_of(earlier: Earlier) -> tuple[int, int, str]:
         done,
         (
             f"rank {rank} was killed before the {where['op']} of "
-            f"{where['path'].rpartition('/')[2]} in the save of step {done}"
+            f"{where['path'].rpartition('/')[2]} after step {done}"
         ),
     )
 
@@ -321,15 +322,11 @@ def resumed_findings(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
         )
         yield TABLE("resumes-elsewhere", found)
     elif at == 0:
-        found = (
-            f"{kill}, when step {saved} had been saved; the next start, on {size}, began with "
-        )
-        yield TABLE("began-from-zero", f"{found}step 1")
+        found = f"{kill}, when step {saved} should have been saved; the next start, on {size}, "
+        yield TABLE("began-from-zero", f"{found}began with step 1")
     elif not saved <= at <= done:
-        found = (
-            f"{kill}, when step {saved} had been saved; the next start, on {size}, began with "
-        )
-        yield TABLE("resumes-elsewhere", f"{found}the samples of step {at + 1}")
+        found = f"{kill}, when step {saved} should have been saved; the next start, on {size}, "
+        yield TABLE("resumes-elsewhere", f"{found}began with the samples of step {at + 1}")
     else:
         said = f"resumed after step {at} on {size}"
         yield from trained_findings(reports, plan, at, said)

@@ -83,7 +83,8 @@ def findings(
     if not taken and not ended:
         return
     where = f"on {len(reports)} ranks, with lr={now.lr:g}, weight_decay={now.weight_decay:g}"
-    where += f" and a checkpoint of step {now.start}" * (now.start > 0)
+    saved = "of" if len(calls) == 2 else "due at"  # by the check, or by the call before
+    where += f" and a checkpoint {saved} step {now.start}" * (now.start > 0)
     first = sorted(sample for report in reports for sample in first_samples(report))
     if first != sorted(samples_of(now.start)):
         found = f"{where}, the first step trained samples {some(first) or 'none'}; step "

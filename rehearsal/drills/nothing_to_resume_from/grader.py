@@ -62,13 +62,16 @@ def judge_start(
     files = [file for job in chain[-1:] for file in job[0].of("file") if file["path"]]
     last = "; ".join(f"{file['op']} {Path(file['path']).name}" for file in files[-3:])
     # "At" the last: right before it, or (at="torn") with half of its file written.
-    where = f"a job was killed with {counted(done, 'step')} completed, at the last of these "
-    where += f"file operations: {last}. The next job "
+    # The step after the last complete save may be done as well, and its save begun.
+    where = (
+        f"a job was killed with {'at least ' * (done > 0)}{counted(done, 'step')} completed, "
+    )
+    where += f"at the last of these file operations: {last}. The next job "
     where = where if chain else "in an empty folder, the first job "
     for report in reports:
         if chain and report.failure and not is_echo(report) and not steps[report.rank]:
             failure = f"{report.failure.kind}: {report.failure.message[:80]}"
-            rule = "whatever a kill leaves behind, the next start finds a complete checkpoint"
+            rule = "what a kill leaves behind never makes the next start fail"
             look = "at the names under which files are written, and looked for"
             yield Finding("unreadable-checkpoint", f"{where}raised {failure}", rule, look)
             return

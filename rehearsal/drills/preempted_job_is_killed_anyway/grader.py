@@ -70,6 +70,7 @@ def judge_stop(
     """All ranks left after the same step, at most one step after the first signal."""
     signaled = {r.rank: steps_taken(r, "signaled") for r in reports if r.of("signaled")}
     who = "; ".join(f"rank {rank} got SIGTERM after step {at}" for rank, at in signaled.items())
+    who = who or "no rank got SIGTERM"
     rule = "all ranks take a step or none does, so they have to leave together"
     look = "at what a rank knows when it decides to leave, and what the others know then"
     for report in reports:

@@ -17,7 +17,7 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
-    "collective-on-some-ranks": "the run hangs: not all ranks issued the same collectives",
+    "collective-on-some-ranks": "the run hangs or fails: the ranks' collectives differ",
     "trained-twice": "a sample is trained more than once",
     "never-trained": "a sample is left out",
     "wrong-number-of-steps": "the optimizer steps do not match the groups of micro-batches",
@@ -85,9 +85,11 @@ def judge(
         yield from mismatched_collectives(reports)
         return
     num_samples = sum(EPOCHS) * world_size * MICRO_BATCH_SIZE
-    yield from coverage_findings(
-        reports, num_samples, 1, "at the last micro-batches of an epoch"
-    )
+    look = "at the last micro-batches of an epoch"
+    for finding in coverage_findings(reports, num_samples, 1, look):
+        # No two epochs share a sample, so all of them together are counted as one.
+        found = finding.found.replace("in 1 epoch", f"in {len(EPOCHS)} epochs")
+        yield finding._replace(found=found)
     taken = steps_taken(reports[0])
     if taken != STEPS:
         text = f"the run took {counted(taken, 'optimizer step')}; with grad_accum_steps="
@@ -108,7 +110,8 @@ def judge(
     sent = bytes_reduced(reports[0])
     most = STEPS * first["gradient_bytes"]
     if sent > 1.5 * most:
-        text = f"rank 0 all-reduced {sent} bytes; {STEPS} steps have {most} bytes of gradients"
+        text = f"rank 0 put {sent} bytes into reductions; {STEPS} steps have {most} bytes of "
+        text += "gradients"
         rule = "gradients are all-reduced once per optimizer step, however many micro-batches"
         yield Finding("too-many-bytes", text, rule, "at which backward passes sync")
 

@@ -142,7 +142,7 @@ def judge_uninterrupted(reports: Sequence[RankReport], earlier: Earlier) -> Iter
     before, after = reports[0].answer
     if not after < 0.8 * before:
         found = f"the loss went from {before:.3f} to {after:.3f} in {TOTAL} steps"
-        rule = "training lowers the loss"
+        rule = "training lowers the loss, here by at least 20%"
         yield Finding("does-not-learn", found, rule, "at the optimizer, and at its rate")
     equal = [
         n
@@ -155,7 +155,7 @@ def judge_uninterrupted(reports: Sequence[RankReport], earlier: Earlier) -> Iter
         rule = "each rank draws its own dropout"
         yield Finding("same-noise", found, rule, "at what seeds each rank")
     if not any(start.files for r in reports if (start := start_in(r, "whole"))):
-        found = f"after {TOTAL} steps with save_every={SAVE_EVERY}, the folder has no file"
+        found = f"in {TOTAL} steps with save_every={SAVE_EVERY}, no rank wrote a file"
         rule = "only files survive a kill"
         yield Finding("saves-nothing", found, rule, "at where the loop saves")
 

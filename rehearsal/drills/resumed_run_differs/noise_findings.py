@@ -31,8 +31,9 @@ def same_noise(reports: Sequence[RankReport]) -> Iterator[Finding]:
                     "same-noise-on-two-ranks"
                     if rank != report.rank
                     else "same-noise-in-two-steps",
-                    f"rank {rank} in step {earlier} and rank {report.rank} in step {step} drew "
-                    f"the same noise: {values[0]:.4f}, ...",
+                    f"rank {rank} in forward pass {earlier} and rank {report.rank} in forward "
+                    f"pass {step}, counted from the start or restart, drew the same noise: "
+                    f"{values[0]:.4f}, ...",
                     "no two ranks and no two steps draw the same noise",
                     "at what determines a rank's random state in each step",
                 )

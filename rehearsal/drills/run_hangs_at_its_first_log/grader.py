@@ -16,7 +16,7 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
-    "collective-on-some-ranks": "the run hangs: not all ranks issued the same collectives",
+    "collective-on-some-ranks": "the run hangs or fails: the ranks' collectives differ",
     "wrong-steps": "rank 0 does not log the steps that are due",
     "logs-on-other-ranks": "a rank other than 0 returns log lines",
     "logs-rank-0-only": "the logged loss covers only rank 0's own samples",

@@ -78,8 +78,10 @@ def evaluation_findings(reports: Sequence[RankReport], eval_every: int) -> Itera
     drawn = [event["samples"] for event in reports[0].of("evaluated")]
     for number, samples in enumerate(drawn):
         if samples in drawn[:number]:
-            text = f"rank 0's evaluations {drawn.index(samples) + 1} and {number + 1} used the "
-            text += f"same samples: {some(samples)}"
+            text = (
+                f"rank 0's evaluation passes {drawn.index(samples) + 1} and {number + 1} used "
+            )
+            text += f"the same samples: {some(samples)}"
             rule = "each evaluation uses a fresh draw"
             yield Finding("same-draw", text, rule, "at which random generator is used")
             return

@@ -20,7 +20,7 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
-    "collective-on-some-ranks": "the run hangs: not all ranks issued the same collectives",
+    "collective-on-some-ranks": "the run hangs or fails: the ranks' collectives differ",
     "wrong-number-of-steps": "the micro-batches of a step are not one optimizer step",
     "not-a-number": "a micro-batch that is all padding turns weights NaN",
     "ranks-differ": "the ranks end with different weights",
@@ -111,8 +111,9 @@ def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[F
             return
     weight = next(iter(weighs.values()))[1]
     if abs(weight - 1 / total) > 1e-4 / total:
-        found = f"in step {step + 1}, every token weighs {weight:.4f}; with {total} tokens, "
-        found += f"each should weigh {1 / total:.4f} ({counted(corpus.world_size, 'rank')}, "
+        found = f"in step {step + 1}, the first token of each micro-batch weighs {weight:.4f}; "
+        found += f"with {total} tokens in the step, each token should weigh {1 / total:.4f} "
+        found += f"({counted(corpus.world_size, 'rank')}, "
         found += f"grad_accum_steps={corpus.grad_accum_steps})"
         rule = "a step follows the mean over its tokens"
         look = "at every factor, including those that DDP adds"

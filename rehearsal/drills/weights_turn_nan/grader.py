@@ -62,7 +62,7 @@ def train_in(run: str) -> Body:
 def judge(reports: Sequence[RankReport], start: int = 0) -> Iterator[Finding]:
     """The findings of a job that began after step ``start``; the first one counts."""
     where = f"on {counted(len(reports), 'rank')}"
-    where += f", restarted after step {start}" * bool(start)
+    where += f", restarted after the save due at step {start}" * bool(start)
     for report in reports:
         weights, rank = report.answer["weights"], report.rank
         if names := report.answer["not_finite_files"]:
@@ -73,7 +73,7 @@ def judge(reports: Sequence[RankReport], start: int = 0) -> Iterator[Finding]:
         for name, text in weights.items():
             if not all(map(math.isfinite, numbers(text))):
                 found = f"{where}, rank {rank} ended with NaN or infinity in {name}"
-                look = "at steps 2 and 4: what is not finite, and which ranks know about it?"
+                look = "at each bad step: what is not finite, and which ranks know about it?"
                 yield Finding("weights-not-finite", found, RULE, look)
     left, wanted = EPOCHS * 5 - start, [step for step in SKIPPED if step > start]
     for report in reports:

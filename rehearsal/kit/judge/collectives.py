@@ -37,9 +37,8 @@ def mismatched_collectives(
             differing.append(f"{numbers} collectives in group {group!r}")
     last = [
         f"rank {report.rank} "
-        + ("is waiting" if report.exitcode is None else "lost the connection to a peer")
-        + f" in {entry['name']} of "
-        + counted(entry["elements"], "element")
+        + ("is still running" if report.exitcode is None else "lost the connection to a peer")
+        + f" (last collective: {entry['name']} of {counted(entry['elements'], 'element')})"
         for report in reports
         if not report.has_answer
         for entry in report.collectives[-1:]
@@ -55,7 +54,10 @@ def mismatched_collectives(
     yield Finding(
         code,
         f"the run {outcome}: {named_ranks([report.rank for report in reports])} issued "
-        + ("; and ".join(differing) or "the same number of collectives, but not the same ones")
+        + (
+            "; and ".join(differing)
+            or "the same number of collectives, but not the same sequence"
+        )
         + f". {'; '.join(last)}",
         "a collective completes only when every rank of its group has issued it",
         f"{look}: which ranks get there, and which do not?",

@@ -56,7 +56,7 @@ def _resume_findings(
         assert failure is not None
         yield Finding(
             "cannot-resume",
-            f"{kill}; the next start failed on rank {report.rank} before its first step: "
+            f"{kill}; the next start failed on rank {report.rank} before it completed a step: "
             f"{failure.kind}: {failure.message.strip().splitlines()[0].split('. ')[0][:160]}",
             "whenever a kill strikes, the next start finds a complete state",
             f"at {failure.where or 'the load'}, and at what the kill left in the folder",
@@ -105,13 +105,15 @@ def _position_findings(
             "at which ranks restore, and at what happens to the weights before the first step",
         )
     elif at[0] is None or (at[0] == 0 < saved and run.step_with(samples, 0) != 0):
-        trained = (
-            f"and trained samples {some(sorted(samples))}" if samples else "and took no step"
-        )
         kind = "fresh weights" if at[0] == 0 else "weights that no step of the run had"
+        found = f"{kill}; the next start began with {kind} and trained samples "
+        found += some(sorted(samples))
+        if not samples:  # nor may it have come to its end
+            found = f"{kill}; the next start took no step and did not return with the weights "
+            found += "of a completed step"
         yield Finding(
             "weights-not-restored",
-            f"{kill}; the next start began with {kind} {trained}",
+            found,
             "a start resumes with the weights of a completed step",
             "at what is loaded, and at what happens to it before the first step",
         )
@@ -156,7 +158,7 @@ def _order_findings(
         yield Finding(
             "trained-twice" if again else "never-trained",
             f"{start} and the samples of step {place + 1}, so samples {some(sorted(missed))} "
-            + ("are trained twice" if again else "are never trained"),
+            + ("are repeated" if again else "are skipped"),
             "even across a kill, each epoch trains each sample exactly once",
             "at how the loop knows its position in the epoch, and at when that is advanced",
         )

@@ -94,7 +94,9 @@ def judge_restart(
             yield Finding("starts-over", found, rule, look)
             return
         steps = surviving_steps(attempts, reports, earlier)
-        findings = list(lineage_findings(plan, steps, where, look))
+        when += " (a killed run's later steps don't count)" * (start > 0)
+        lineage = f"on {counted(len(reports), 'rank')}, restarted {when}, "
+        findings = list(lineage_findings(plan, steps, lineage, look))
         yield from findings
         if findings or not whole:
             return
