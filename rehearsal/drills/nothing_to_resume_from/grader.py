@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -120,7 +121,8 @@ def scenario(number: int, fault: Fault | None) -> Scenario:
 def judge_end(reports: Sequence[RankReport], keep: int) -> Iterable[Finding]:
     """Which checkpoints remain, and the final weights."""
     answer, wanted = reports[0].answer, STREAM.steps + 1 - keep
-    left = sorted(int(name.split("-")[1].split(".")[0]) for name in answer["files"])
+    names = (re.match(r"step-(\d+)", name) for name in answer["files"])
+    left = sorted(int(name[1]) for name in names if name)
     text = f"with keep={keep}, the checkpoints that remain are those of steps "
     text += some(left) or "(none)"
     rule = "a finished run leaves exactly the newest keep checkpoints"
