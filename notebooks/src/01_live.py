@@ -337,8 +337,8 @@ print("local gradients 1 and 2; after DDP on each rank:", gradients)
 assert gradients == [1.5, 1.5]
 
 # %% [markdown]
-# Why the empty pass? Three ranks compute the same gradient twice. Without it, the second
-# result differs from the first in its last bits, because DDP has reordered its buckets in
+# Why the empty pass? Below, three ranks compute the same gradient twice. Without the pass, the
+# second result differs from the first in its last bits, because DDP has reordered its buckets in
 # between. A resumed run would take its first step in the old order, while the uninterrupted run
 # takes the same step in the new one, and their weights would differ.
 
@@ -408,7 +408,7 @@ check("live_trainer")
 
 # %% [markdown]
 # Take eight samples on one rank, then split five and three over two ranks, then eight and none.
-# The gradient is the same. Averaging each rank's own mean gives a different one.
+# Up to rounding, the gradient is the same. Averaging each rank's own mean gives a different one.
 
 # %%
 def gradient(samples_of_ranks):
@@ -823,7 +823,7 @@ rank_timeline(uninterrupted.run_dir, first_step=24, num_steps=4)
 # | preemption | the scheduler sends SIGTERM a minute before it takes the node. The live trainer just dies, and loses the steps since its last save | [signals](../trainer_core/signals.py), [launch](../trainer_core/launch.py) |
 # | asynchronous saves | the state is large, and every rank waits for rank 0's disk. The max of the `checkpoint` phase shows it | [checkpoint_writer](../trainer_core/checkpoint_writer.py) |
 # | retention, leftovers | every checkpoint is kept, and so is the `tmp-` folder of a killed save, until the disk is full | [checkpoint_format](../trainer_core/checkpoint_format.py) |
-# | setting damaged checkpoints aside | the newest one is damaged, and the job crashes in a loop. Every restart reads and rejects it again | [checkpoint_format](../trainer_core/checkpoint_format.py) |
+# | setting damaged checkpoints aside | the newest one is damaged, and the job crashes in a loop for another reason. Every restart reads and rejects the damaged one again | [checkpoint_format](../trainer_core/checkpoint_format.py) |
 # | checking the resume | a checkpoint loads, but with the wrong moments or position. Nothing compares the loss before and after | [resume_check](../trainer_core/resume_check.py) |
 # | prefetching loader workers | samples come from a disk or have to be decoded. `data_wait` dominates | [data](../trainer_core/data.py), [datasets](../trainer_core/datasets.py) |
 # | an order that needs no memory | the dataset has ten billion samples, and each rank's index takes 80 GB | [order](../trainer_core/order.py) |

@@ -32,7 +32,8 @@
 # The character counts leave out comments, docstrings and whitespace.
 #
 # **How to use it.** Read it and run it from top to bottom; that takes an evening. To type a
-# cell, take its drill in [02_rehearse](02_rehearse.ipynb), which checks your code on real ranks.
+# cell, take its drill from the advanced set in [02_rehearse](02_rehearse.ipynb), which checks
+# your code on real ranks.
 #
 # The text above each cell gives you lines to say: why you chose this, what it costs, and
 # which metric would tell you it was wrong. Practice that last one most.
@@ -1741,8 +1742,9 @@ assert sink.records[-1]["event"] == "run_end"
 #
 # ## What to practice next
 #
-# - Type one cell at a time in [02_rehearse](02_rehearse.ipynb), against the clock. The check
-#   runs your code on real ranks and tells you what's wrong.
+# - Type one cell at a time, against the clock, from the advanced set in
+#   [02_rehearse](02_rehearse.ipynb). The check runs your code on real ranks and tells you what's
+#   wrong.
 # - Then break one thing in this notebook, and before you run it, predict which cell fails
 #   first. Divide the loss by the micro-batch's own size. Let `__iter__` move the position.
 #   Leave out `no_sync`. Sort checkpoints by name. Don't check the files in `verify`. Give the

@@ -28,7 +28,7 @@ start("live_trainer")
 # %% [markdown]
 # ### 1. Config and assumptions
 #
-# {{typing live.TrainConfig}}.
+# On the clock: {{typing live.TrainConfig}}.
 
 # %% include="live" shown="blank" cell="TrainConfig" typed="TrainConfig"
 
@@ -38,7 +38,7 @@ check("live_trainer")
 # %% [markdown]
 # ### 2. Dataset and sampler
 #
-# {{typing live.ToyClassificationDataset}}.
+# On the clock: {{typing live.ToyClassificationDataset}}.
 
 # %% include="live" shown="blank" cell="ToyClassificationDataset" typed="seed_for ToyClassificationDataset epoch_order ResumeAwareDistributedSampler"
 
@@ -48,7 +48,7 @@ check("live_trainer")
 # %% [markdown]
 # ### 3. Model and optimizer
 #
-# {{typing live.TinyNet}}.
+# On the clock: {{typing live.TinyNet}}.
 
 # %% include="live" shown="blank" cell="TinyNet" typed="TinyNet learning_rate_at"
 
@@ -58,7 +58,7 @@ check("live_trainer")
 # %% [markdown]
 # ### 4. Ranks and devices
 #
-# {{typing live.maybe_init_dist}}.
+# On the clock: {{typing live.maybe_init_dist}}.
 
 # %% include="live" shown="blank" cell="maybe_init_dist" typed="maybe_init_dist wrap_model"
 
@@ -68,7 +68,7 @@ check("live_trainer")
 # %% [markdown]
 # ### 5. The training step
 #
-# {{typing live.train_step}}.
+# On the clock: {{typing live.train_step}}.
 
 # %% include="live" shown="blank" cell="train_step" typed="train_step"
 
@@ -78,7 +78,7 @@ check("live_trainer")
 # %% [markdown]
 # ### 6. Checkpoint
 #
-# {{typing live.save_checkpoint}}.
+# On the clock: {{typing live.save_checkpoint}}.
 
 # %% include="live" shown="blank" cell="save_checkpoint" typed="save_checkpoint latest_checkpoint_path restore_checkpoint"
 
@@ -88,7 +88,7 @@ check("live_trainer")
 # %% [markdown]
 # ### 7. Metrics
 #
-# {{typing live.StepTimers}}.
+# On the clock: {{typing live.StepTimers}}.
 
 # %% include="live" shown="blank" cell="StepTimers" typed="StepTimers log_rank_event"
 
@@ -98,7 +98,7 @@ check("live_trainer")
 # %% [markdown]
 # ### 8. Launch and resume
 #
-# {{typing live.run}}.
+# On the clock: {{typing live.run}}.
 
 # %% include="live" shown="blank" cell="run" typed="run"
 
@@ -113,7 +113,8 @@ check("live_trainer")
 # %% [markdown]
 # ## The advanced set: the hardened cells
 #
-# These names replace those of the live cells. To go back to a live cell, run it again.
+# Running a cell below replaces some of the names that the live cells define, such as
+# `TrainConfig`. To go back to the live trainer, run all eight live cells again.
 
 # %% drills="cell"
 
