@@ -1,6 +1,6 @@
 """Do the tests notice? Breaks the trainer in the ways listed in tests/mutants*.toml.
 
-    python scripts/mutate.py                            all; more than an hour on two cores
+    python scripts/mutate.py                            all; 40 minutes on two cores
     python scripts/mutate.py --only no_fsync            just this one
     python scripts/mutate.py --write docs/mutants.md    all, and write the table for the docs
 

@@ -98,7 +98,7 @@ if "google.colab" in sys.modules:
 # | [01_live_hidden](01_live_hidden.ipynb) | you type the function bodies; a check after each cell, each answer folded below it |
 # | [01_live_blank](01_live_blank.ipynb) | you type the function bodies against the clock; a check after each cell, no answers |
 # | [01_walkthrough](01_walkthrough.ipynb) | the hardened trainer: all eight cells explained, run, killed, resumed and audited |
-# | [02_rehearse](02_rehearse.ipynb) | the eight hardened cells, timed and graded on real ranks |
+# | [02_rehearse](02_rehearse.ipynb) | the eight live cells and then the eight hardened ones, timed and graded on real ranks |
 # | the folder `drills` | one notebook per drill |
 
 # %% [markdown]
@@ -115,7 +115,7 @@ if "google.colab" in sys.modules:
 # {{typing live}} that way.
 #
 # **If you have a week.** Go on to the [walkthrough](01_walkthrough.ipynb). Read it and run every
-# cell, and then type one cell at a time in [02_rehearse](02_rehearse.ipynb). Don't try to type
+# cell, and then type its cells one at a time in [02_rehearse](02_rehearse.ipynb). Don't try to type
 # it all in one sitting: if you explain while you type, the cells add up to {{typing}}. The
 # walkthrough lists the time for each cell.
 #
