@@ -106,7 +106,7 @@ class Check:
 
 @dataclass
 class Node:
-    """Where the checks run: the device, an empty folder, and the starts made so far."""
+    """Where the checks run: the device, a folder, and the hashes of reference runs so far."""
 
     device: str
     root: Path
@@ -260,7 +260,10 @@ def resumes(node: Node, workers: int, is_async: bool) -> str:
 
 
 def decoder_repeats(node: Node) -> str:
-    """Two uninterrupted runs of the decoder; attention's backward pass may add in any order."""
+    """Two runs of the decoder, and two with deterministic algorithms, which must match.
+
+    Without those algorithms, attention's backward pass may add in any order.
+    """
     flags = ("--data", f"tokens:{tokens_file(node)}", "--seq-len", str(SEQ_LEN))
     hashes: dict[bool, list[str]] = {False: [], True: []}
     for is_deterministic in (False, True):
@@ -283,7 +286,7 @@ def decoder_repeats(node: Node) -> str:
 
 
 def fp16_overflows(node: Node) -> str:
-    """A loss scale that overflows: steps are skipped, counted, proved, and the scale falls."""
+    """A loss scale that overflows: the ledger marks the skipped steps, and the scale falls."""
     run_dir = node.run_dir("fp16")
     done = node.start(run_dir, "--amp", "fp16", breaks_=["huge-loss-scale"])
     expect(done.code == 0, f"exited with {done.code}", done)

@@ -2,7 +2,7 @@
 
 Supports cell 8 (launch). A hang leaves no traceback: the ranks that wait are innocent, and the
 rank they wait for says nothing. So each rank has a thread that checks whether steps still
-complete. The first thread to run out of patience collects a report from every rank through the
+complete. The first rank to run out of patience collects a report from every rank through the
 launcher's store, names the rank the others are waiting for, and ends the job. The launcher
 then restarts it.
 
