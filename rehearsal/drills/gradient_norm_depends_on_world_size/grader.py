@@ -142,7 +142,7 @@ def log_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
             found = f"rank {report.rank} of {len(reports)} returned "
             found += f"{counted(len(log), 'norm')} for {STEPS} steps"
             if wrong:
-                found += f"; for step {wrong[0] + 1} it is {log[wrong[0]]:.4g}, while the mean "
+                found += f"; step {wrong[0] + 1}'s is {log[wrong[0]]:.4g}, while the mean "
                 found += f"gradient's norm was {right[wrong[0]]:.4g}"
             rule = "train returns the norm of each step's gradient before clipping"
             yield Finding("logs-the-wrong-norm", found, rule, "at which gradient is measured")

@@ -180,7 +180,8 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
         found = f"{total[-1]} of the model's inputs are not in make_dataset(config)"
         found = found if total else "no optimizer step of the run trained on any input"
         rule = "the model is given the dataset's own inputs, as a batch"
-        yield Finding("unknown-samples", found, rule, "at what happens to a batch on the way")
+        look = "at what happens to a batch between the dataset and the optimizer's step"
+        yield Finding("unknown-samples", found, rule, look)
     elif twice or never:
         found = f"in {EPOCHS} epochs of {NUM_SAMPLES} samples, these samples were trained "
         found += f"{'more' if twice else 'fewer'} than {EPOCHS} times: {some(twice or never)}"
@@ -195,8 +196,8 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
             counts = Counter(sample for step in epoch for sample in step.samples)
             if len(counts) != NUM_SAMPLES:
                 (sample, times), *_ = counts.most_common(1)
-                found = f"epoch {number} trains {len(counts)} of {NUM_SAMPLES} samples, and "
-                found += f"sample {sample} {counted(times, 'time')}"
+                found = f"epoch {number} trains {len(counts)} of {NUM_SAMPLES} samples; sample "
+                found += f"{sample} is trained {counted(times, 'time')}"
                 yield Finding("trained-twice", found, rule, look)
                 return
 

@@ -81,9 +81,9 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
         calls = [report.answer[number] for report in reports]
         for rank, call in enumerate(calls):
             if len(call["steps"]) != num_steps or call["saves"] != saves:
-                found = f"rank {rank} took {len(call['steps'])} steps and called save after "
-                found += f"steps {call['saves']}; train_blind takes {num_steps} steps and "
-                found += f"calls it after {saves}"
+                found = f"rank {rank} took {len(call['steps'])} steps and called save(step) "
+                found += f"for steps {call['saves']}; train_blind takes {num_steps} steps and "
+                found += f"calls it for {saves}"
                 rule = "measuring a loop doesn't change what it does"
                 yield Finding("wrong-steps", found, rule, "at the loop")
                 return

@@ -64,10 +64,12 @@ def judge_start(
     last = "; ".join(f"{file['op']} {Path(file['path']).name}" for file in files[-3:])
     # "At" the last: right before it, or (at="torn") with half of its file written.
     # The step after the last complete save may be done as well, and its save begun.
-    where = (
-        f"a job was killed with {'at least ' * (done > 0)}{counted(done, 'step')} completed, "
-    )
-    where += f"at the last of these file operations: {last}. The next job "
+    when = f"with at least {counted(done, 'step')} completed"
+    when = when if done else "before its second step"
+    where = f"a job was killed {when}, at the last of these file operations: {last}. The next "
+    where += "job "
+    if chain and not killed(chain[-1][0]):
+        where = "a job ran to its end. The next job "
     where = where if chain else "in an empty folder, the first job "
     for report in reports:
         if chain and report.failure and not is_echo(report) and not steps[report.rank]:

@@ -137,7 +137,8 @@ def judge_uninterrupted(reports: Sequence[RankReport], earlier: Earlier) -> Iter
         rule = "train updates the model it was given, step by step"
         yield Finding("not-this-model", found, rule, "at what the optimizer steps on")
         return
-    last, look = [first[-1].after, second[-1].after], "at the weights before step 1"
+    last = [first[-1].after, second[-1].after]
+    look = "at each rank's weights before step 1, and at what its updates use"
     yield from ranks_differ(last, look, where="without a kill, ")
     before, after = reports[0].answer
     if not after < 0.8 * before:

@@ -81,8 +81,8 @@ def judge(
     wanted = [step for step in range(1, len(SHARES) + 1) if step % LOG_EVERY == 0]
     if [step for step, _ in log] != wanted:
         steps = some([step for step, _ in log])
-        text = f"with log_every={LOG_EVERY}, rank 0 logged "
-        text += f"steps {steps} of {len(SHARES)}" if steps else "no step"
+        text = f"in {len(SHARES)} steps with log_every={LOG_EVERY}, rank 0 logged "
+        text += f"step{'s' * (len(log) > 1)} {steps}" if steps else "no step"
         rule = "rank 0 logs each step that is a multiple of log_every, counting from 1"
         yield Finding("wrong-steps", text, rule, "at the condition for adding a line")
         return

@@ -95,7 +95,7 @@ def judge(reports: Sequence[RankReport], start: int = 0) -> Iterator[Finding]:
 def weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Finding]:
     """The findings about weights that are finite."""
     first, references = reports[0].answer["weights"], reports[0].answer["references"]
-    look = "at the weights with which each rank begins"
+    look = "at the weights with which each rank begins, and at what it does in a bad step"
     yield from ranks_differ(weights_of_ranks(reports), look, most=0.0, where=f"{where}, ")
     difference, name = largest_difference(first, references[""])
     if not difference <= 1e-5:

@@ -54,7 +54,7 @@ def judge_whole(plan: Plan) -> Judge:
             yield Finding("not-all-steps", found, EACH_EPOCH_ONCE, EPOCH_BOUNDS)
             return
         yield from lineage_findings(plan, samples_by_step(reports), where, EPOCH_BOUNDS)
-        look = "at the weights with which each rank begins"
+        look = "at the weights with which each rank begins, and at what its updates use"
         yield from ranks_differ(weights_of_ranks(reports), look, most=0.0, where=where)
 
     return judge
