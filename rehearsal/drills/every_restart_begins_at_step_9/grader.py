@@ -96,7 +96,7 @@ def judge(
         yield Finding(code, text, rule, look)
     elif all(report.has_answer for report in reports):
         files = reports[0].answer["files"]
-        left = sorted(int(re.findall(r"\d+", name)[0]) for name in files)
+        left = sorted(int(number[0]) for name in files if (number := re.findall(r"\d+", name)))
         if left != [STREAM.steps - 1, STREAM.steps]:
             text = f"with keep={KEEP}, {some(sorted(files))} remain after step {STREAM.steps}"
             rule = "delete the oldest, keep the newest"
