@@ -26,7 +26,7 @@ CODES = {
     "written-in-place": "files are written under the published name",
     "renamed-before-fsync": "the rename can reach the disk before the contents do",
     "folder-not-synced": "a folder's list of names is not on disk when publish returns",
-    "wrote-into-existing": "publish writes into, or replaces, a folder that exists",
+    "wrote-into-existing": "publish writes into, replaces or accepts a folder that exists",
     "torn-by-kill": "a kill leaves half of a checkpoint under a published name",
     "lost-by-kill": "a kill during publish loses an older checkpoint",
     "not-the-newest": "does not return the numerically newest intact checkpoint",
@@ -227,7 +227,7 @@ def publish_judge(
                 f"{taken} existed, as {what}. publish "
                 f"{'raised' if 'raised' in result else 'did not raise'}, and the folder "
                 f"{'is unchanged' if is_same else 'has changed'}",
-                "publish never writes into a folder that exists",
+                "publish raises if its target exists, even empty, and leaves it unchanged",
                 "at what a rename does with an existing target",
             )
     yield from crash_findings(answer["crashes"])
@@ -270,7 +270,7 @@ def flip(path: Path) -> None:
 
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "one bit of state.pt flipped": lambda f: flip(f / "state.pt"),
-    "rng-rank-1.pt cut in half": lambda f: os.truncate(f / "rng-rank-1.pt", 600),
+    "rng-rank-1.pt cut to 600 bytes": lambda f: os.truncate(f / "rng-rank-1.pt", 600),
     "rng-rank-0.pt missing": lambda f: (f / "rng-rank-0.pt").unlink(),
     "manifest.json missing": lambda f: (f / "manifest.json").unlink(),
     "manifest.json empty": lambda f: os.truncate(f / "manifest.json", 0),

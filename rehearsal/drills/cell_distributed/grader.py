@@ -480,7 +480,7 @@ def judge_attempts(reports: Sequence[RankReport], _: object) -> Iterable[Finding
             found = f"rank {rank} is still in its group after cleanup_dist"
             yield TABLE("group-left-behind", found)
     for rank, (first, report) in enumerate(zip(left, reports, strict=True)):
-        again = f"rank {rank}, joining a second time in the same process, "
+        again = f"rank {rank}, in a second attempt in the same process, "
         if not report.has_answer:
             why = "did not finish"
             if report.failure:
@@ -492,8 +492,9 @@ def judge_attempts(reports: Sequence[RankReport], _: object) -> Iterable[Finding
             yield TABLE("joins-the-last-attempt", again + found)
         difference, name = largest_difference(first["straight"], report.answer["resumed"])
         if first["straight"] != report.answer["resumed"]:
-            found = f"on {len(left)} ranks, {STEPS} steps without a restart and with one after "
-            found += f"step {SAVED_AFTER} differ by up to {difference:.2g}, in {name}"
+            found = f"on {len(left)} ranks, the weights after {STEPS} steps without a restart "
+            found += f"and with one after step {SAVED_AFTER} differ by up to {difference:.2g}, "
+            found += f"in {name}"
             yield TABLE("resumed-run-differs", found)
 
 

@@ -105,9 +105,9 @@ TABLE = FindingTable(
             "at which setting ends the decay",
         ),
         "fails-without-warm-up": (
-            "warmup_steps=0 raises an error",
-            "warmup_steps=0 must work",
-            "at what you divide by warmup_steps",
+            "warmup_steps=0, or a decay of a single step, raises an error",
+            "warmup_steps=0 must work, and so must a decay of a single step",
+            "at what you divide by, and at when that is 0",
         ),
         "one-step-late": (
             "each step has the rate of the step before it",
@@ -210,7 +210,7 @@ def batch_fault(learner: SimpleNamespace) -> str | None:
         logits.sum().backward()
         difference = (model(inputs)[2] - model(inputs[2:3])[0]).abs().max().item()
     except (RuntimeError, ValueError, IndexError) as error:
-        return f"{type(error).__name__}: {error}"
+        return f"a batch of 0, 1 or 4 samples raised {type(error).__name__}: {error}"
     if logits.shape != (0, CLASSES):
         return f"an empty batch gives outputs of shape {tuple(logits.shape)}"
     if not difference < 1e-4:

@@ -46,9 +46,9 @@ def audit_findings(
     said = f"killed on {sizes[0]} ranks, resumed on {sizes[1]}"
     cut = [file for file, fields in lines if not isinstance(fields, Mapping)]
     if len(cut) > sizes[0]:
-        yield TABLE(
-            "audit-refutes", f"{said}: {len(cut)} lines aren't JSON, one of them in {cut[0]}"
-        )
+        found = f"{said}: {len(cut)} lines aren't JSON, one of them in {cut[0]}"
+        look = "at how a line is written, and at where one goes if a kill cut the line before"
+        yield TABLE("audit-refutes", found, look)
         return
     kept = [fields for _, fields in lines if isinstance(fields, Mapping)]
     lacking = [name for fields in kept for name in FIELDS if name not in fields]
@@ -88,6 +88,6 @@ def audit_findings(
         samples_of = [s for line in lineage if line["step"] == number for s in line["samples"]]
         if sorted(samples_of) != list(wanted):
             found = f"{said}: according to the ledger, step {number} trained "
-            found += f"{some(sorted(samples_of))}; the sampler deals {some(wanted)} to it"
+            found += f"{some(sorted(samples_of), 9)}; the sampler deals {some(wanted, 9)} to it"
             yield TABLE("audit-refutes", found)
             return

@@ -25,7 +25,7 @@ TABLE = FindingTable(
         ),
         "refusal-says-nothing": (
             "a refusal isn't a ValueError that names the field and its value",
-            "an error says what was found, in the user's terms",
+            "a bad value raises ValueError, and the message names the field and its value",
             "at what you raise",
         ),
         "config-changes": (

@@ -141,8 +141,10 @@ def share_findings(ranks: Sequence[Any], alone: Sequence[Any], where: str) -> It
             yield TABLE("not-once-per-epoch", found)
             return
         if together != sorted(samples):
-            found = f"{where}, step {number + 1} has samples {some(together)}; on one rank it "
-            yield TABLE("order-follows-the-ranks", f"{found}has {some(sorted(samples))}")
+            found = (
+                f"{where}, step {number + 1} has samples {some(together, 9)}; on one rank it "
+            )
+            yield TABLE("order-follows-the-ranks", f"{found}has {some(sorted(samples), 9)}")
             return
         if any((e, s) != (epoch, size) for e, _, s in shares):
             found = (

@@ -40,10 +40,9 @@ def identity_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[
     for report in reports:
         for what in ("after", "wrapped"):
             if largest_difference(report.answer[what], truth)[0] > 0:
-                found = (
-                    f"each rank had its own weights; after wrap_model, rank {report.rank}'s "
-                )
-                yield TABLE("wrapped-apart", f"{found}aren't rank 0's")
+                found = "before wrap_model, each rank had its own weights; after it, rank "
+                found += f"{report.rank} doesn't have the ones that rank 0 had"
+                yield TABLE("wrapped-apart", found)
                 return
 
 
@@ -86,7 +85,8 @@ def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         apart, name = largest_difference(rows[0]["after"], rows[0]["expected"])
         if not apart <= 2e-5:
             how = "above 1" if case == "large" else "below 1"
-            found = f"after {said}, with a gradient norm {how}, the weights differ "
+            found = f"after {said}, with inputs multiplied by {CASES[case]:g} (for a gradient "
+            found += f"norm {how}), the weights differ "
             yield TABLE(
                 "wrong-gradient",
                 f"{found}by {apart:.2g} in {name} from those after the same step on one rank",

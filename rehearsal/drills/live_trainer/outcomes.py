@@ -13,6 +13,7 @@ from .draws import SmallRun, plan_of_answer
 from .findings import TABLE, Earlier
 
 FIELDS = ("time", "attempt", "epoch", "step", "rank", "world_size", "samples", "phases")
+UNCOUNTED = " (not counting JSON lines without samples)"
 
 
 # ---------------------------------------------------------------- what a start did
@@ -69,12 +70,13 @@ def trained_findings(
     steps = together(reports)
     for number, (ours, wanted) in enumerate(zip(steps, plan[at:], strict=False), at + 1):
         if ours != list(wanted):
-            found = f"{said}, step {number} trained samples {some(ours)}; the sampler deals "
-            yield TABLE("off-plan", f"{found}{some(wanted)} to it")
+            found = f"{said}, step {number} trained samples {some(ours, 9)}; the sampler deals "
+            yield TABLE("off-plan", f"{found}{some(wanted, 9)} to it")
             return
     counts = [len(trained(report)) for report in reports]
     if set(counts) != {len(plan) - at}:
-        found = f"{said}, the ranks took {some(counts)} optimizer steps, not {len(plan) - at}"
+        who = "the ranks" if len(counts) > 1 else "run"
+        found = f"{said}, {who} took {some(counts)} optimizer steps, not {len(plan) - at}"
         yield TABLE("off-plan", found)
 
 
@@ -86,13 +88,16 @@ def result_findings(reports: Sequence[RankReport], step: int, said: str) -> Iter
         wrong = [name for name in wanted if result.get(name) != wanted[name]]
         if wrong:
             name = wrong[0]
-            found = (
-                f"{said}, rank {report.rank} returned {name}={str(result.get(name))[:20]!r}; "
-            )
-            yield TABLE("wrong-result", f"{found}it should be {str(wanted[name])[:20]!r}")
+            found = f"{said}, rank {report.rank} returned {name}={shown(result.get(name))}; "
+            yield TABLE("wrong-result", f"{found}it should be {shown(wanted[name])}")
             return
     if len({report.answer["true"] for report in reports}) > 1:
         yield TABLE("ranks-differ", f"{said}, the ranks ended with different weights")
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it; the beginning, if it is long."""
+    return repr(value[:20] if isinstance(value, str) else value)[:60]
 
 
 def lines_by_rank(lines: Sequence[Any]) -> dict[str, list[Mapping[str, Any]]]:
@@ -113,12 +118,12 @@ def ledger_findings(
         own, steps = lines.get(file, []), trained(report)
         if len(own) != len(steps):
             found = f"{said}, rank {report.rank} took {len(steps)} steps, and {file} has "
-            yield TABLE("ledger-wrong", f"{found}{len(own)} lines with samples")
+            yield TABLE("ledger-wrong", f"{found}{len(own)} lines{UNCOUNTED}")
             return
         for number, (line, samples) in enumerate(zip(own, steps, strict=True), 1):
             missing = [n for n in FIELDS if not isinstance(line, Mapping) or n not in line]
             if missing:
-                found = f"{said}, line {number} of {file} has no {some(missing)}"
+                found = f"{said}, line {number} of {file}{UNCOUNTED} has no {some(missing)}"
                 yield TABLE("ledger-wrong", found)
                 return
             wanted = {
@@ -132,12 +137,10 @@ def ledger_findings(
             line = {**line, "samples": sorted(line["samples"])}
             wrong = [name for name in wanted if line[name] != wanted[name]]
             if wrong:
-                found = (
-                    f"{said}, line {number} of {file} has {wrong[0]}={str(line[wrong[0]])[:60]}"
-                )
-                yield TABLE(
-                    "ledger-wrong", f"{found}; it should be {str(wanted[wrong[0]])[:60]}"
-                )
+                name = wrong[0]
+                found = f"{said}, line {number} of {file}{UNCOUNTED} has "
+                found += f"{name}={str(line[name])[:60]}; it should be {str(wanted[name])[:60]}"
+                yield TABLE("ledger-wrong", found)
                 return
 
 
@@ -196,8 +199,8 @@ def save_findings(report: RankReport, plan: SmallRun) -> Iterator[Finding]:
         found = (
             f"with checkpoint_every_steps={plan.every} and {plan.steps_per_epoch} steps per "
         )
-        found += f"epoch, saves are due after steps {some(plan.saves, 9)}; none came after "
-        yield TABLE("save-missing", f"{found}{some(missing)}")
+        found += f"epoch, saves are due after steps {some(plan.saves, 9)}; missing: "
+        yield TABLE("save-missing", found + some(missing, 9))
 
 
 def time_findings(lines: Sequence[Any]) -> Iterator[Finding]:
@@ -249,9 +252,8 @@ def uninterrupted_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iter
                 continue
             rank, other = seen.setdefault(event["rng"], (report.rank, step))
             if rank != report.rank:
-                found = (
-                    f"in step {step + 1}, ranks {rank} and {report.rank} draw the same dropout"
-                )
+                found = f"rank {rank} in step {other + 1} and rank {report.rank} in step "
+                found += f"{step + 1} draw the same dropout"
                 yield TABLE("noise-repeats", found)
                 return
             if other != step:
@@ -316,7 +318,7 @@ def resumed_findings(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
     if at is None:
         found = f"{kill}; the next start, on {size}, "
         found += (
-            f"began with samples {some(steps[0])}, which no step has"
+            f"began with samples {some(steps[0], 9)}, a set that no step has"
             if steps
             else "took no step"
         )

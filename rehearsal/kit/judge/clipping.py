@@ -88,7 +88,11 @@ def ways_to_clip(
         for code, words, local in _local_ways(ranks, own, length, most):
             result = scaled(added(local, length), weight)
             yield code, words, result
-            yield code, words + ", and their mean clipped once more", clipped(result, most)
+            yield (
+                code,
+                words + ", then clipped once more after the reduce",
+                clipped(result, most),
+            )
         norms = [norm(vector) for vector in own]
         for words, wrong in (
             ("rank 0's", norms[0]),
