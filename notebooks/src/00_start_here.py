@@ -117,7 +117,8 @@ if "google.colab" in sys.modules:
 # **If you have a week.** Go on to the [walkthrough](01_walkthrough.ipynb). Read it and run every
 # cell, and then type its cells one at a time in [02_rehearse](02_rehearse.ipynb). Don't try to type
 # it all in one sitting: if you explain while you type, the cells add up to {{typing}}. The
-# walkthrough lists the time for each cell.
+# walkthrough lists the time for each cell. Some drills leave more for you to type, so
+# they take longer.
 #
 # **If you have a GPU node.** The same trainer runs under torchrun, and uses NCCL on CUDA.
 # Install a torch build that matches the node's CUDA, then run `make gpu`, which checks what

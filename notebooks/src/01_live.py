@@ -373,8 +373,8 @@ assert repeats == {"plain_ddp": False, "wrap_model": True}
 # step. The key question: which samples is the gradient averaged over?
 #
 # **What to say**
-# - Why: "I want the mean over the step's samples: the sum over S. DDP averages over ranks, which
-#   divides by W. So each rank's sum gets the weight W over S."
+# - Why: "I want the mean over the step's samples: the sum divided by S. DDP averages over ranks,
+#   which divides by W. So each rank's sum gets the weight W over S."
 # - Why not a mean of means: "It's wrong as soon as the ranks' shares differ."
 # - Why: "Every micro-batch but the last runs under `no_sync`, so gradients sync once a step. I
 #   clip after the sync, on the true gradient, so all ranks clip the same way."
@@ -498,7 +498,7 @@ check("live_trainer")
 
 # %% [markdown]
 # A rank is killed inside a save, just before the rename. The checkpoint before it is still the
-# newest, and what the kill left behind has another name.
+# newest, and what the kill left behind has a different name.
 
 # %%
 root = Path(tempfile.mkdtemp(prefix="live-"))

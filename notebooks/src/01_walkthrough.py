@@ -33,7 +33,8 @@
 #
 # **How to use it.** Read it and run it from top to bottom; that takes an evening. To type a
 # cell, take its drill from the advanced set in [02_rehearse](02_rehearse.ipynb), which checks
-# your code on real ranks.
+# your code on real ranks. Each drill shows its own time. Some have you type more than the table
+# says, so they take longer.
 #
 # The text above each cell gives you lines to say: why you chose this, what it costs, and
 # which metric would tell you it was wrong. Practice that last one most.
@@ -603,7 +604,8 @@ for rank, outcome in enumerate(on_ranks(one_rank_skips_the_collective, 2)):
     print(f"rank {rank}: {outcome}")
 
 # %% [markdown]
-# All ranks initialize the weights from the same seed; all later randomness differs per rank.
+# All ranks initialize the weights from the same seed. After that, each rank has its own random
+# streams.
 
 # %%
 def draws(*parts):
@@ -1608,9 +1610,9 @@ sample_map(killed.run_dir)
 # %% [markdown]
 # **Phases per rank.** The ranks move in lockstep. If one is a straggler, you see it on the
 # others: their `grad_sync` grows while they wait. Don't add up the p95s: the phases rarely have
-# their slow step at the same time. The numbers cover only the steps since the previous log
-# line. One of those few steps saved, so here even the p95 shows the save. None of this says
-# anything about the speed of a GPU or a network.
+# their slow step at the same time. The numbers come from each rank's last log line, which covers
+# only the steps since the line before it. One of those few steps saved, so here even the p95
+# shows the save. None of this says anything about the speed of a GPU or a network.
 
 # %%
 phase_bars(uninterrupted.run_dir)
