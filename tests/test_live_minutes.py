@@ -159,7 +159,7 @@ class TestTheVariants:
         (setup,) = [text for _, text in cells(name) if "from rehearsal import" in text]
         names: dict[str, object] = {}
         exec(setup, names)
-        for call in ("start", "check"):
+        for call in ("start", "check", "hint"):
             exec(f'{call}("live_trainer")', names)
         said = capsys.readouterr().out
         assert "`make lab`" in said

@@ -120,6 +120,8 @@ except ImportError:
     def check(drill):
         print("No checks in this kernel. Run the next cell: it shows whether your code works.")
 
+    hint = start  # there are no hints either
+
 
 # %% [markdown] only="hidden"
 # To see what each stage demands, run `start("live_trainer")`; it also starts the clock. When
