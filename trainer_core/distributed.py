@@ -84,8 +84,8 @@ def maybe_init_dist(cfg: TrainConfig) -> RankInfo:
         )
     device = choose_device(cfg.device, local_rank, int(env.get("LOCAL_WORLD_SIZE", 1)))
     if device.type == "cuda":
-        # Before the first collective or allocation: both use the current device, and until it
-        # is set that is cuda:0 on every rank.
+        # Before anything can run on a GPU: a tensor on plain "cuda" goes to the current device,
+        # and so does a barrier under NCCL. Until it is set, that is cuda:0 on every rank.
         torch.cuda.set_device(device)
     if world_size > 1:
         timeout = timedelta(seconds=cfg.dist_timeout_s)

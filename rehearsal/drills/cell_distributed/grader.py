@@ -49,8 +49,8 @@ TABLE = FindingTable(
         ),
         "group-before-device": (
             "a collective can run before the rank has selected its GPU",
-            "NCCL creates a communicator at the first collective, on the GPU that is current "
-            "then: GPU 0, until the rank selects its own",
+            "until a rank selects its GPU, whatever it puts on plain cuda, and a barrier under "
+            "NCCL, goes to GPU 0",
             "at when the GPU is selected, and at what can run before that",
         ),
         "timeout-ignored": (

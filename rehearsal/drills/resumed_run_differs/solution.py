@@ -10,7 +10,7 @@ def loader_of(epoch, first, inputs, targets, batch_size):
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
     mine = order[dist.get_rank() :: dist.get_world_size()].split(batch_size)[first:]
     batches = [batch.tolist() for batch in mine]
-    # Each iteration over a loader draws a base seed, even without workers. A resumed run
+    # Each new pass over a loader draws a base seed, even without workers. A resumed run
     # iterates once more, so a draw from the global generator would shift the noise.
     own = torch.Generator()
     return DataLoader(TensorDataset(inputs, targets), batch_sampler=batches, generator=own)
