@@ -98,7 +98,8 @@ def judge(
         files = reports[0].answer["files"]
         left = sorted(int(number[0]) for name in files if (number := re.findall(r"\d+", name)))
         if left != [STREAM.steps - 1, STREAM.steps]:
-            text = f"with keep={KEEP}, {some(sorted(files))} remain after step {STREAM.steps}"
+            text = f"with keep={KEEP}, {some(sorted(files)) or 'no step-*.pt files'} "
+            text += f"remain after step {STREAM.steps}"
             rule = "delete the oldest, keep the newest"
             yield Finding("keeps-the-wrong-files", text, rule, "at every place that sorts")
         yield from differs_from_one_run(reports)

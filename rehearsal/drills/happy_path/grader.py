@@ -152,11 +152,15 @@ def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
         yield Finding("stale-gradient", found, rule, "at the lines around the backward pass")
     yield from honest(reports[0], answer["metrics"])
     if [step.after for step in first] != [step.after for step in again]:
-        found = (
-            "two runs of the same config, in two folders, have different weights after a step"
-        )
+        found = "two runs of the same config, in two folders, "
+        look = "at everything that draws random numbers"
+        if len(first) == len(again):
+            found += "have different weights after a step"
+        else:
+            found += f"took {len(first)} and {len(again)} optimizer steps"
+            look = "at everything that a run reads, besides its config and its own folder"
         rule = "a run is a function of its config"
-        yield Finding("not-repeatable", found, rule, "at everything that draws random numbers")
+        yield Finding("not-repeatable", found, rule, look)
     if [step.after for step in first] == [step.after for step in other]:
         found = "seed=5 and seed=6 give exactly the same run"
         rule = "a different seed gives a different run"
@@ -255,8 +259,9 @@ def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         yield Finding("stopped-short", found, rule, "at what a run does when it finds a save")
     yield from resume_findings(run, [report], "k", kill, STEPS_PER_EPOCH, done)
     if rest or (report.has_answer and report.answer[1]):
-        found = f"called again after all {EPOCHS} epochs, run took {len(rest)} steps and "
-        found += f"returned {len(report.answer[1]) if report.has_answer else 0} epochs"
+        found = f"called again after all {EPOCHS} epochs, run took {len(rest)} steps"
+        if report.has_answer:
+            found += f" and returned {len(report.answer[1])} epochs"
         rule = "a finished run has nothing left to train and returns []"
         yield Finding("keeps-training", found, rule, "at what the last save says")
 

@@ -87,8 +87,8 @@ def findings(
     where += f" and a checkpoint {saved} step {now.start}" * (now.start > 0)
     first = sorted(sample for report in reports for sample in first_samples(report))
     if first != sorted(samples_of(now.start)):
-        what = f"the first step trained samples {some(first)}"
-        found = f"{where}, {what if first else 'the call trained no samples'}; step "
+        what = f"the first step trained {f'samples {some(first)}' if first else 'no samples'}"
+        found = f"{where}, {what if taken else 'the call took no step'}; step "
         found += f"s={now.start} has samples {some(sorted(samples_of(now.start)))}"
         is_over = now.start > 0 and first == sorted(samples_of(0))
         code = "starts-over" if is_over else "wrong-position"

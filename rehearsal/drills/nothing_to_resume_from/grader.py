@@ -91,7 +91,8 @@ def judge_start(
         yield Finding("ranks-resume-apart", found, rule, "at which ranks load the checkpoint")
     elif starts[0] > done + 1:
         rule = "a checkpoint's step is the number of completed steps"
-        yield Finding("skips-a-step", f"{text} {starts[0]}", rule, look)
+        found = f"{text} {starts[0]}" if steps[0] else f"{where}trained no samples on rank 0"
+        yield Finding("skips-a-step", found, rule, look)
 
 
 def scenario(number: int, fault: Fault | None) -> Scenario:

@@ -113,8 +113,12 @@ def judge_resume(
     trained = steps_in_stream(reports[0], len(reports), STREAM.share)
     step = min(trained, default=STREAM.steps)
     if step != left:
-        text = f"the stopped job took {counted(left, 'step')}; the next one began at step "
-        text += f"{step}, counted from 0"
+        text = f"the stopped job took {counted(left, 'step')}; the next one "
+        text += (
+            f"began at step {step}, counted from 0"
+            if trained
+            else "trained no samples on rank 0"
+        )
         rule = "the next job continues after the last step of the stopped one"
         code = "starts-over" if step == 0 else "wrong-position"
         yield Finding(code, text, rule, "at what is saved, when, and by which rank")

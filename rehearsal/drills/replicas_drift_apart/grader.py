@@ -69,7 +69,7 @@ def apart(reports: Sequence[RankReport]) -> Iterable[Finding]:
         if paths := [event["path"] for event in report.of("foreign")]:
             yield Finding(
                 "reads-another-nodes-disk",
-                f"rank {report.rank} opened {paths[0]}, which is on another node's disk",
+                f"rank {report.rank} opened {paths[0]}, which is not on its own node's disk",
                 "each node sees only its own disk; ranks exchange state through collectives",
                 "at where a rank looks for checkpoints",
             )

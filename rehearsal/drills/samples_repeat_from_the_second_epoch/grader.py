@@ -21,7 +21,7 @@ from rehearsal.grading.verdict import Finding, Judge
 
 CODES = {
     "wrong-evaluations": "rank 0 does not return the evaluations due, or another rank does",
-    "trained-twice": "in an epoch, a sample is trained twice and another is left out",
+    "trained-twice": "an epoch does not train each sample once, in steps of one global batch",
     "order-repeats": "two epochs have the same order",
     "seed-ignored": "two seeds give the same order",
     "ranks-differ": "the ranks end with different weights",
@@ -94,7 +94,7 @@ def judge_with(eval_every: int) -> Judge:
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterable[Finding]:
         yield from first_of(
-            deal_findings(reports, NUM_SAMPLES, STEPS_PER_EPOCH),
+            deal_findings(reports, NUM_SAMPLES, EPOCHS, STEPS_PER_EPOCH),
             ranks_differ(weights_of_ranks(reports)),
             against(reports, earlier),
             evaluation_findings(reports, eval_every),

@@ -243,11 +243,13 @@ def _cause(pairs: Sequence[tuple[Step, Step]], step: str) -> Finding | None:
     for rank, (ours, whole) in enumerate(pairs):
         distance, name = largest_difference(ours.after, whole.after)
         if ours.after != whole.after:
+            had, what = "weights, samples", "its update differs"
+            if ours.before != whole.before:
+                had, what = "samples", "the weights after it differ"
             return Finding(
                 "different-update",
-                f"{step} had the weights, samples, random numbers and learning rate of the "
-                f"uninterrupted run, yet its update differs by {distance:.2g} in {name} on "
-                f"rank {rank}",
+                f"{step} had the {had}, random numbers and learning rate of the uninterrupted "
+                f"run, yet {what} by {distance:.2g} in {name} on rank {rank}",
                 "an update also depends on state that earlier steps left behind",
                 "at what besides the weights changes in a step",
             )

@@ -83,7 +83,11 @@ def judge_restart(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterator[Finding]:
         start, taken = sum(attempts.values()), most_steps(reports)
-        when = f"after the save due at step {start}" if start else "before the first save"
+        when = (
+            f"after the save due at step {start}"
+            if start
+            else "before the first save was complete"
+        )
         where = f"on {counted(len(reports), 'rank')}, restarted {when}, "
         began = first_weights(reports)
         fresh = first_weights(earlier[next(iter(attempts))])[: len(began)]
