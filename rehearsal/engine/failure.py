@@ -27,9 +27,10 @@ def failure_of(error: BaseException, files: Mapping[str, str]) -> dict[str, Any]
     # The learner's lines only; how the check got there is of no use to them.
     own = [frame for frame in frames if frame.filename in files]
     where = frame[0] if frame else ""
+    shown = own or frames
     if isinstance(error, SyntaxError) and error.filename in files and not own:
-        frames, where = [], f"line {error.lineno}"  # none of the learner's code has run
-    text = "".join(traceback.format_list(own or frames))
+        shown, where = [], f"line {error.lineno}"  # none of the learner's code has run
+    text = "".join(traceback.format_list(shown))
     text += "".join(traceback.format_exception_only(error))
     return {
         "failure": {

@@ -19,7 +19,7 @@ def audit_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
     """From the lines alone: each sample of each epoch, exactly once."""
     plan = planned(earlier)
     drawn = plan_of_answer(earlier["data"][0].answer)
-    for job, sizes in (("resumed", [2, 2]), ("another number of ranks", [2, 3])):
+    for job, sizes in (("resumed", [2, 2]), ("a different number of ranks", [2, 3])):
         lines = earlier[job][0].answer["lines"]
         yield from audit_findings(lines, plan, sizes, drawn)
         for report in earlier[job]:

@@ -257,7 +257,7 @@ TABLE = FindingTable(
             "each rank draws its own noise in each step",
             "at what seeds each rank, and when",
         ),
-        # kill in a save, another number of ranks
+        # kill during a save, a different number of ranks
         "not-repeatable": (
             "two runs with the same config differ",
             "a run is a function of its config",

@@ -88,7 +88,7 @@ SCENARIOS = [
         "two ranks", uninterrupted_body, uninterrupted_judge, 2, name="two ranks, with dropout"
     ),
     stage(
-        "kill in a save",
+        "kill during a save",
         killed_body,
         killed_judge,
         2,
@@ -96,8 +96,13 @@ SCENARIOS = [
         judges_failures=True,
     ),
     stage(
-        "kill in a save", resumed_body, resumed_judge, 2, name="resumed", judges_failures=True
+        "kill during a save",
+        resumed_body,
+        resumed_judge,
+        2,
+        name="resumed",
+        judges_failures=True,
     ),
-    stage("another number of ranks", other_body, resumed_findings, 3, judges_failures=True),
+    stage("a different number of ranks", other_body, resumed_findings, 3, judges_failures=True),
     Scenario(name="audit", stage="audit", body=None, judge=only_first(audit_judge)),
 ]

@@ -285,7 +285,7 @@ def killed_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fi
 
 def kill_of(earlier: Earlier) -> tuple[int, int, str]:
     """The last save that was complete, the last step that was done, and a clause about it."""
-    reports = earlier["kill in a save"]
+    reports = earlier["kill during a save"]
     done = max(len(trained(report)) for report in reports)
     plan = plan_of_answer(earlier["data"][0].answer)
     saved = max(step for step in plan.saves if step < done)

@@ -64,11 +64,11 @@ def killed_body(context: RankContext, learner: SimpleNamespace) -> Any:
 
 
 def resumed_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """The next start. What the kill left is kept for one on another number of ranks."""
+    """The next start. What the kill left is kept for one on a different number of ranks."""
     copy_folder(context, "killed", "other")
     return start(context, learner, plan_of(context.seed), "killed")
 
 
 def other_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """The next start, on another number of ranks."""
+    """The next start, on a different number of ranks."""
     return start(context, learner, plan_of(context.seed), "other")
