@@ -126,6 +126,7 @@ if "google.colab" in sys.modules:
 # audit the run when it's done:
 #
 # ```
-# torchrun --nproc-per-node 8 --max-restarts 3 scripts/launch.py --run-dir runs/gpu --amp bf16
+# torchrun --nproc-per-node 8 --max-restarts 3 scripts/launch.py --run-dir runs/gpu --amp bf16 \
+#     --max-epochs 200
 # python scripts/audit_run.py runs/gpu
 # ```

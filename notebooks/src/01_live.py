@@ -12,7 +12,7 @@
 #
 # **The one idea.** The order of the data is a pure function of (number of samples, seed,
 # epoch). The position in that order is one integer: the number of optimizer steps completed.
-# Resuming, changing the number of ranks and auditing both all follow from this.
+# Resuming, changing the number of ranks and auditing the run all follow from this.
 #
 # **What you type.** If you explain while you type, you manage about 120 characters a minute.
 # At that pace, the function bodies in the second column take {{typing live}}, which fits a
@@ -315,8 +315,8 @@ assert TinyNet(tiny)(torch.randn(5, 8)).shape == (5, 4)  # (B, C)
 check("live_trainer")
 
 # %% [markdown]
-# DDP averages gradients over ranks. The first call also starts the server process that forks
-# the ranks, so it takes longer than later calls.
+# DDP averages gradients over ranks. The first call of `on_ranks` also starts the server process
+# that forks the ranks, so it takes longer than later calls.
 
 # %%
 def on_ranks(job, world_size):

@@ -10,7 +10,7 @@
 #
 # **The one idea.** The order of the data is a pure function of (number of samples, seed,
 # epoch). The position in that order is one integer: the number of optimizer steps
-# completed. Resuming, changing the number of ranks and auditing both all follow from this.
+# completed. Resuming, changing the number of ranks and auditing the run all follow from this.
 #
 # **What it's for.** This is the sequel to [the live trainer](01_live.ipynb), which you type in
 # 45 minutes; start there. Here the same eight cells are hardened: this is the trainer that you
@@ -170,7 +170,8 @@ def live_lines(run_dir, rank=0):
 #
 # **The fault that forces it: somebody restarts the job with a different seed.** The live
 # trainer trains an epoch, and then starts again with seed 18 and one more epoch. The first call
-# takes longer than later ones, because it also starts the server process that forks the ranks.
+# of `live_ranks` takes longer than later ones, because it also starts the server process that
+# forks the ranks.
 
 # %%
 live_ranks(1, "new_seed", seed=17).wait(60)
