@@ -92,12 +92,16 @@ def published(learner: SimpleNamespace, checkpoints: Path, step: int) -> Path:
 
 def choice(learner: SimpleNamespace, checkpoints: Path) -> dict[str, Any]:
     """What latest_checkpoint_path returns, as plain data."""
-
-    def ask() -> list[Any]:
-        folder, manifest, damaged = learner.latest_checkpoint_path(checkpoints)
-        return [folder and Path(folder).name, manifest.get("step"), [p.name for p in damaged]]
-
-    return outcome(ask)
+    result = outcome(lambda: learner.latest_checkpoint_path(checkpoints))
+    if "raised" in result:
+        return result
+    try:
+        folder, manifest, damaged = result["value"]
+        names = [path.name for path in damaged]
+        return {"value": [folder and Path(folder).name, manifest.get("step"), names]}
+    except Exception:  # the learner's call has returned; what it returned can't be read
+        wanted = "(folder or None, manifest, {folder: reason})"
+        return {"malformed": f"{repr(result['value'])[:200]}, not {wanted}"}
 
 
 def said(result: Mapping[str, Any], *, is_none: bool = False) -> str:
@@ -108,16 +112,17 @@ def said(result: Mapping[str, Any], *, is_none: bool = False) -> str:
     """
     if "raised" in result:
         return f"raised {result['raised']}"
+    if "malformed" in result:
+        return f"returned {result['malformed']}"
     value = result["value"]
     if is_none:
         return "returned None" if value else "did not return None"
-    if not isinstance(value, list):
-        return f"returned {value}"
-    folder, step, damaged = value
-    if folder is None:
+    if value == [None, None, []]:
         return "found no checkpoint"
+    folder, step, damaged = value
+    manifest = f" with the manifest of step {step}" if folder or step is not None else ""
     skipped = f" and skipped {some(damaged)}" if damaged else ""
-    return f"returned {folder} with the manifest of step {step}{skipped}"
+    return f"returned {folder or 'no folder'}{manifest}{skipped}"
 
 
 def contents(folder: Path) -> list[list[str]]:
@@ -202,9 +207,10 @@ def publish_judge(
     paths = {file: f"publish/tmp-5/{file}" for file in wanted}
     late = [f for f, p in paths.items() if p not in before and renames.get(p) not in before]
     if late:
+        moment = "the rename" if at is not None else "it returned"
         yield Finding(
             "renamed-before-fsync",
-            f"publish did not fsync {some(late)} before the rename",
+            f"publish did not fsync {some(late)} in publish/tmp-5 before {moment}",
             "a power loss may keep the rename and lose what was written before it",
             "at what is on disk, not just written, when the name appears",
         )
@@ -213,9 +219,10 @@ def publish_judge(
     folders += ["publish"] if "publish" not in after else []
     if folders:
         when = "before" if folders[0] != "publish" else "after"
+        seen = "" if at is not None else " (no rename to publish/step-00000005 was recorded)"
         yield Finding(
             "folder-not-synced",
-            f"publish did not fsync the folder {folders[0]} {when} the rename",
+            f"publish did not fsync the folder {folders[0]} {when} the rename{seen}",
             "a folder's list of names reaches the disk only when the folder is fsynced",
             "at the folders whose list of names has changed",
         )
@@ -441,7 +448,7 @@ def restore_body(context: RankContext, learner: SimpleNamespace) -> Any:
     torch.save(state, folder / "state.pt")
     new = parts_of(2, lr=0.02, decay=0.1, position=0, scale=7)  # autocast changed to fp16
     nothing = outcome(lambda: learner.restore_if_present(None, new, device) is None)
-    loaded = outcome(lambda: step_in(learner.restore_if_present(folder, new, device)))
+    loaded = step_in(outcome(lambda: learner.restore_if_present(folder, new, device)))
     names = ["lr", "weight_decay", "betas"]
     settings = [[g[n] for n in names] for g in new["optimizer"].param_groups]
     position, weights = new["sampler"].position, [weights_of(p["model"]) for p in (old, new)]
@@ -478,9 +485,25 @@ def restore_body(context: RankContext, learner: SimpleNamespace) -> Any:
     }
 
 
-def step_in(state: Any) -> Any:
-    """The step of a restored state; None if nothing was returned."""
-    return None if state is None else state["step"]
+def step_in(result: dict[str, Any]) -> dict[str, Any]:
+    """The outcome of a restore, with the step of the state instead of the state."""
+    state = result.get("value")
+    if state is None:
+        return result
+    try:
+        step = state["step"]
+    except Exception:  # the learner's call has returned; what it returned has no step
+        is_state = isinstance(state, dict) and state
+        what = f"a dict with the keys {some(list(state))}" if is_state else repr(state)[:200]
+        return {"malformed": what}
+    return {"malformed": "a state of step None"} if step is None else {"value": step}
+
+
+def restored(result: Mapping[str, Any]) -> str:
+    """The outcome of a restore in words."""
+    if result.get("value") is None:
+        return "returned None" if "value" in result else said(result)
+    return f"returned a state of step {result['value']}"
 
 
 class Hostile:
@@ -518,12 +541,8 @@ def restore_judge(
         yield Finding(
             "not-restored",
             f"without a folder, restore_if_present {said(answer['nothing'], is_none=True)}; "
-            "from a checkpoint without a scaler's state, into a run with a scaler, it "
-            + (
-                "returned the state of step 12"
-                if answer["loaded"] == {"value": 12}
-                else said(answer["loaded"])
-            ),
+            "from a checkpoint of step 12 without a scaler's state, into a run with a scaler, "
+            f"it {restored(answer['loaded'])}",
             "a part may be new or gone; everything else is restored anyway",
             "at parts and states that are None",
         )
@@ -641,10 +660,10 @@ def save_judge(
 
 
 def raised_alone(what: str) -> Finding:
-    """The save has failed on rank 0."""
+    """About the save in which the writer raises."""
     return Finding(
         "raised-alone",
-        f"the save failed on rank 0 (disk full), and {what}",
+        f"in a second save, writer.save raises on rank 0 (disk full), and {what}",
         "if a save fails on one rank, every rank raises, or the others hang in the next "
         "collective",
         "at how the other ranks learn about the outcome of the save",

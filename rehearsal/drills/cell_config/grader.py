@@ -166,7 +166,9 @@ def digest_of(arguments: tuple[Any, Changes]) -> str:
 
 def said(settings: Mapping[str, Any]) -> str:
     """Settings as they are written in a call."""
-    texts = {n: repr(str(v) if isinstance(v, Path) else v) for n, v in settings.items()}
+    texts = {
+        n: f"Path({str(v)!r})" if isinstance(v, Path) else repr(v) for n, v in settings.items()
+    }
     return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 

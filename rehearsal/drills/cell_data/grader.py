@@ -292,7 +292,8 @@ def cover(steps: Sequence[list[Keys]], where: str, codes: tuple[str, str]) -> It
         for code, samples in zip(codes, wrong, strict=True):
             if samples:
                 how = "dealt more than once" if samples is wrong.extra else "dealt to no rank"
-                found = f"{len(samples)} of {NUM_SAMPLES} samples are {how} in epoch {epoch} "
+                be = "is" if len(samples) == 1 else "are"
+                found = f"{len(samples)} of {NUM_SAMPLES} samples {be} {how} in epoch {epoch} "
                 yield TABLE(code, f"{found}{where}: {some(samples)}")
 
 

@@ -389,8 +389,11 @@ def judge_starts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
         refuses = [bool(error and error[1]) for error in errors]
         if not any(refuses):
             how = "it was accepted"
-            if errors[0]:
-                how = f"it raised {errors[0][0]}, not ValueError: {errors[0][2][:100]}"
+            for rank, error in enumerate(errors):
+                if error:
+                    how = f"rank {rank} raised {error[0]}, not ValueError: {error[2][:100]}"
+                    how = how if errors[1 - rank] else f"rank {1 - rank} accepted it, and {how}"
+                    break
             yield TABLE("accepts-the-impossible", f"{what}: {how}")
         elif not all(refuses):
             rank = refuses.index(True)

@@ -260,10 +260,13 @@ def start_findings(
             "at what a start looks for, and at what it passes on",
         )
     elif at is not None and not least <= at <= saved:
+        wanted = f"step {saved + 1}"
+        if least < saved:
+            wanted = f"one of steps {least + 1} to {saved + 1}"
         yield Finding(
             code,
-            f"{saved} steps were done; the next start began with step {at + 1} instead of step "
-            f"{least + 1}" + (" or later" if least < saved else ""),
+            f"{saved} steps were done; the next start began with step {at + 1} instead of "
+            f"{wanted}",
             "a kill costs at most the steps since the last save; a stop costs none",
             "at when the loop saves",
         )
@@ -362,13 +365,15 @@ def error_body(context: RankContext, learner: SimpleNamespace) -> Any:
     return {"raised": raised, "is_alone": not all_arrive(context, "out", 1.0)}
 
 
-def end_of(rank: int, out: Mapping[int, str]) -> str:
+def end_of(report: RankReport, out: Mapping[int, str]) -> str:
     """How a rank's call of run ended, from what it raised by then."""
-    if rank not in out:
-        return "did not come out of run"
-    if not out[rank]:
+    if report.rank not in out:
+        if report.failure:  # no Exception: SystemExit, for one
+            return f"ended with {report.failure.kind}"
+        return "did not come out of run" if report.exitcode is None else "ended its process"
+    if not out[report.rank]:
         return "returned without an error"
-    return "lost its connection" if "gloo" in out[rank] else "raised"
+    return "lost its connection" if "gloo" in out[report.rank] else "raised"
 
 
 def error_judge(
@@ -391,7 +396,7 @@ def error_judge(
         map(is_echo, reports)
     )
     if len(raised) < len(reports) or alone:
-        ends = [f"rank {report.rank} {end_of(report.rank, out)}" for report in reports]
+        ends = [f"rank {report.rank} {end_of(report, out)}" for report in reports]
         if len(raised) == len(reports):
             ends.append("one of them more than 1 s after the other")
         yield Finding(

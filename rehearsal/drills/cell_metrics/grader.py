@@ -148,10 +148,11 @@ def phases_judge(
         for name in PHASES[:-1]:
             least, most = spans.get(name, [0.0, 0.0])
             if not least - SLACK_MS <= spent[name] <= most + SLACK_MS:
+                took = f"its block(s) took {least:.2f} to {most:.2f} ms"
                 yield Finding(
                     "phase-time",
-                    f"{name} in step {step} is reported as {spent[name]:.2f} ms; its block(s) "
-                    f"took {least:.2f} to {most:.2f} ms",
+                    f"{name} in step {step} is reported as {spent[name]:.2f} ms; "
+                    + (took if name in spans else "the step has no block of that phase"),
                     "a phase gets the wall-clock time of all its blocks in that step, even if "
                     "one raises",
                     "at where a block starts and ends, and at which clock you read",
@@ -196,9 +197,10 @@ def table_findings(steps: Sequence[Any], summary: Any) -> Iterator[Finding]:
         ):
             got = summary[name].get(key, math.nan)
             if not abs(got - column[place - 1]) < 1e-3:
+                said = f"reported as {got} ms" if key in summary[name] else "missing"
                 yield Finding(
                     "percentile",
-                    f"the {key} of {name} over {len(column)} step(s) is reported as {got} ms; "
+                    f"the {key} of {name} over {len(column)} step(s) is {said}; "
                     f"by nearest rank it is number {place} of the sorted values, "
                     f"{column[place - 1]} ms",
                     "by nearest rank, p95 is the smallest value that 95% of the values don't "
@@ -295,7 +297,8 @@ def events_judge(
             if not isinstance(record, dict):
                 yield Finding(
                     "not-json",
-                    f"sink {number} got an event that isn't strict JSON: {row[:120]}",
+                    f"sink {number} got an event that isn't "
+                    f"{'strict JSON' if record is None else 'a JSON object'}: {row[:120]}",
                     "every line is strict JSON, or a reader of the log stops there",
                     "at numbers that JSON can't express",
                 )

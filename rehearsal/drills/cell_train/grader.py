@@ -323,7 +323,8 @@ def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Findin
         if samples != size or skipped != flag or answer["returned"] != flag:
             yield Finding(
                 "record",
-                f"{where}unread ends with {answer['unread']} and train_step returned "
+                f"{where}unread {'ends with' if answer['unread'] else 'is'} "
+                f"{answer['unread'] or 'empty'} and train_step returned "
                 f"{answer['returned']}; the step has {size} samples, and skipped should be "
                 f"{flag}",
                 "a step records its samples, loss, norm and flag; the host reads them later",

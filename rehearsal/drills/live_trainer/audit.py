@@ -78,10 +78,8 @@ def audit_findings(
         twice = sorted(s for s in samples if samples[s] > 1)
         missed = sorted({*range(plan.num_samples)} - {*samples})
         if twice or missed:
-            found = (
-                f"{said}: samples never trained in epoch {epoch}: {some(missed) or 'none'}; "
-            )
-            found += f"more than once: {some(twice) or 'none'}"
+            found = f"{said}: according to the ledger, samples never trained in epoch {epoch}: "
+            found += f"{some(missed) or 'none'}; more than once: {some(twice) or 'none'}"
             yield TABLE("audit-refutes", found)
             return
     for number, wanted in enumerate(steps, 1):

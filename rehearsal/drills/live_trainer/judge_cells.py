@@ -47,11 +47,15 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
     """One order, whoever asks for it, and from wherever."""
     answer, plan = reports[0].answer, plan_of_answer(reports[0].answer)
     alone, n, batch = answer["alone"], plan.num_samples, plan.global_batch_size
-    if [epoch for epoch, _, _ in alone] != sorted(list(range(EPOCHS)) * plan.steps_per_epoch):
-        counts = Counter(epoch for epoch, _, _ in alone)
+    epochs = [epoch for epoch, _, _ in alone]
+    wanted_epochs = sorted(list(range(EPOCHS)) * plan.steps_per_epoch)
+    if epochs != wanted_epochs:
         found = f"with {n} samples, global_batch_size={batch} and max_epochs={EPOCHS}, the "
-        found += f"steps by epoch are {dict(counts)}, not {plan.steps_per_epoch} in each of "
-        yield TABLE("wrong-step-size", found + f"epochs 0 to {EPOCHS - 1}")
+        found += f"steps by epoch are {dict(Counter(epochs))}, not {plan.steps_per_epoch} in "
+        found += f"each of epochs 0 to {EPOCHS - 1}"
+        if sorted(epochs) == wanted_epochs:
+            found = f"the steps of one rank have the epochs {some(epochs, 18)}, not in order"
+        yield TABLE("wrong-step-size", found)
         return
     for epoch, order in orders_of(alone).items():
         if sorted(order) != list(range(n)):
@@ -61,7 +65,10 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             found += (
                 f"missing: {some(sorted({*range(n)} - {*order})) or 'none'}; more than once: "
             )
-            yield TABLE("not-once-per-epoch", found + (some(sorted(twice)) or "none"))
+            found += some(sorted(twice)) or "none"
+            if others := sorted({*order} - {*range(n)}):
+                found += f"; not in the dataset: {some(others)}"
+            yield TABLE("not-once-per-epoch", found)
             return
     for number, (_, samples, said) in enumerate(alone):
         left = n - number % plan.steps_per_epoch * batch

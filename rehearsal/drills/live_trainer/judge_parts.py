@@ -92,7 +92,7 @@ def metrics_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[F
     if read is None or len(lines) != len(answer["facts"]):
         found = f"a SIGKILL right after two events would leave {counted(len(lines), 'line')}"
         if lines and read is None:
-            found += f", one of them {lines[0][:60]!r}"
+            found += f"{', the first:' if len(lines) > 1 else ':'} {lines[0][:60]!r}"
         yield TABLE("line-lost", found)
         return
     for line, fields in zip(read, answer["facts"], strict=True):

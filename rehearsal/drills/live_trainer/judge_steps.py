@@ -21,6 +21,9 @@ def identity_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[
         alone = report.answer["alone"]
         if alone != [0, 1]:
             found = f"without torchrun's variables, maybe_init_dist gave {some(alone)[:160]}"
+            if len(alone) == 1 and isinstance(alone[0], str):  # an exception
+                found = "without torchrun's variables, reading rank and world size from "
+                found += f"maybe_init_dist() failed: {alone[0][:160]}"
             yield TABLE("not-alone", found)
             return
     for report in reports:

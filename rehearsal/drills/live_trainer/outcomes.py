@@ -70,7 +70,8 @@ def trained_findings(
     steps = together(reports)
     for number, (ours, wanted) in enumerate(zip(steps, plan[at:], strict=False), at + 1):
         if ours != list(wanted):
-            found = f"{said}, step {number} trained samples {some(ours, 9)}; the sampler deals "
+            what = f"samples {some(ours, 9)}" if ours else "no sample that the check recognizes"
+            found = f"{said}, step {number} trained {what}; the sampler deals "
             yield TABLE("off-plan", f"{found}{some(wanted, 9)} to it")
             return
     counts = [len(trained(report)) for report in reports]

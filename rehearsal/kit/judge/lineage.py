@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.grading.verdict import Finding, is_echo
+from rehearsal.grading.verdict import Finding, counted, is_echo
 from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.recorded_run import Step, UninterruptedRun, joined, start_in
 from rehearsal.kit.judge.weights import largest_difference
@@ -65,7 +65,8 @@ def _resume_findings(
     firsts = [start.steps[0].before if start.steps else start.end for start in starts]
     at = [run.position(rank, weights) for rank, weights in enumerate(firsts)]
     samples = joined(start.steps[0] for start in starts if start.steps)
-    yield from _position_findings(run, at, samples, kill, saved, done)
+    began = list(map(bool, firsts))
+    yield from _position_findings(run, at, began, samples, kill, saved, done)
     if len(set(at)) > 1 or at[0] is None:
         return
     yield from _order_findings(run, taken, at[0], kill)
@@ -74,8 +75,8 @@ def _resume_findings(
     if all(start.end for start in starts) and last != run.total:
         yield Finding(
             "stopped-short" if last < run.total else "keeps-training",
-            f"{kill}; the next start resumed after step {at[0]} and took {len(taken[0])} "
-            f"steps; the whole run has {run.total}",
+            f"{kill}; the next start resumed after step {at[0]} and took "
+            f"{counted(len(taken[0]), 'step')}; the whole run has {run.total}",
             "all starts of a run together take the planned steps, no more and no fewer",
             "at the condition that ends the loop after a restore",
         )
@@ -84,6 +85,7 @@ def _resume_findings(
 def _position_findings(
     run: UninterruptedRun,
     at: Sequence[int | None],
+    began: Sequence[bool],
     samples: Sequence[int],
     kill: str,
     saved: int,
@@ -91,16 +93,17 @@ def _position_findings(
 ) -> Iterator[Finding]:
     """Whether all ranks began with the weights of one step, and a late enough one."""
     if len(set(at)) > 1:
+        known = [f"after step {p}" if p is not None else "after no known step" for p in at]
         said = [
-            f"rank {rank} after step {p}"
-            if p is not None
-            else f"rank {rank} after no known step"
-            for rank, p in enumerate(at)
+            f"rank {rank} {place if has_begun else 'took no step'}"
+            for rank, (place, has_begun) in enumerate(zip(known, began, strict=True))
         ]
+        apart = "began with weights from different steps"
+        if not all(began):
+            apart = "did not all begin with the weights of one step"
         yield Finding(
             "ranks-resume-apart",
-            f"{kill}; the ranks then began with weights from different steps: "
-            f"{'; '.join(said)}",
+            f"{kill}; the ranks then {apart}: {'; '.join(said)}",
             "all ranks resume from the same step",
             "at which ranks restore, and at what happens to the weights before the first step",
         )

@@ -92,7 +92,7 @@ def judge_restart(
         began = first_weights(reports)
         fresh = first_weights(earlier[next(iter(attempts))])[: len(began)]
         if start and taken == plan.steps and began == fresh:
-            found = f"{where}the run took all {taken} optimizer steps again, from the initial "
+            found = f"{where}the run took all {taken} optimizer steps, from the initial "
             found += "weights on"
             rule = "a restart resumes from the newest intact checkpoint"
             yield Finding("starts-over", found, rule, look)
