@@ -663,7 +663,7 @@ base = TrainConfig(
 alone = run(base)
 
 # %% [markdown]
-# Run again, it sees that it has finished and changes nothing.
+# Run it again: it sees that it has finished, and it changes nothing.
 
 # %%
 def files(folder):

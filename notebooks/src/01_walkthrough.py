@@ -1274,7 +1274,7 @@ alone = run(base)
 alone
 
 # %% [markdown]
-# Run again, it sees that it has finished and changes nothing.
+# Run it again: it sees that it has finished, and it changes nothing.
 
 # %%
 def files(folder):
