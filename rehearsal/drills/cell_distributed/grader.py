@@ -319,7 +319,9 @@ def starts(context: RankContext, learner: SimpleNamespace) -> Any:
         notes.append(["collective"])
 
     def sets(device: Any) -> None:
-        notes.append(["device", device if isinstance(device, int) else device.index])
+        notes.append(
+            ["device", device if isinstance(device, int) else torch.device(device).index]
+        )
 
     infos: list[Any] = []
     torch.cuda.set_device = sets

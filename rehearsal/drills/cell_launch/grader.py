@@ -238,6 +238,8 @@ def start_findings(
 ) -> Iterator[Finding]:
     """Where a start resumed, given that ``saved`` steps were complete."""
     steps = together(reports)
+    if not steps and saved == len(plan):
+        return  # nothing was left: after a late stop, the kill's step never comes
     at = start_of(steps, plan)
     if at is None and (steps or all(report.has_answer for report in reports)):
         how = "took no step"
@@ -295,7 +297,7 @@ def resumed_judge(
     yield from summary_findings(reports, TOTAL, "done")
     truth, got = (rs[0].answer["true"] for rs in (earlier["uninterrupted"], reports))
     if truth != got:
-        at = start_of(together(reports), plan)
+        at = start_of(together(reports), plan) if together(reports) else done
         yield Finding(
             "different-outcome",
             f"resumed after step {at}, the run ended after step {TOTAL} with weights that "
@@ -324,7 +326,8 @@ def finished_judge(
             )
             return
     yield from summary_findings(reports, TOTAL, "done")
-    names = [rs[0].answer["summary"]["weights_sha256"] for rs in (earlier["resumed"], reports)]
+    summaries = (rs[0].answer["summary"] for rs in (earlier["resumed"], reports))
+    names = [str(summary.get("weights_sha256")) for summary in summaries]
     if names[0] != names[1]:
         yield Finding(
             "wrong-summary",
