@@ -157,11 +157,14 @@ class TestCells:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of the cells and their drills, with notebooks."""
-    for folder in ("trainer_core", *(f"rehearsal/drills/{drill.id}" for drill in CELLS)):
+    drills = (f"rehearsal/drills/{drill.id}" for drill in CELLS)
+    # The rehearsal's live cells have their minutes from 01_live, which shows the evidence.
+    for folder in ("trainer_core", "rehearsal/evidence", *drills):
         unwanted = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=unwanted)
     (tmp_path / "notebooks/src").mkdir(parents=True)
-    for file in ("pyproject.toml", "notebooks/src/02_rehearse.py"):
+    sources = ("notebooks/src/01_live.py", "notebooks/src/02_rehearse.py")
+    for file in ("pyproject.toml", *sources):
         shutil.copy(ROOT / file, tmp_path / file)
     sync.build(tmp_path)
     return tmp_path
