@@ -349,6 +349,18 @@ class TestTorchrun:
                 lambda: not any(stat_of(pid).is_alive for pid in ranks), "the ranks to exit", 10
             )
 
+    def test_an_account_of_a_hang_has_the_stacks_of_ranks_and_workers(
+        self, tmp_path: Path
+    ) -> None:
+        """A hang seen once in a thousand starts must explain itself the first time."""
+        cfg = config(tmp_path / "run", max_epochs=500, num_workers=1)
+        with Torchrun(cfg, 2, forks=True) as job:
+            for rank in (0, 1):
+                wait_for_step(cfg.run_dir, 10, rank=rank)
+            account = str(job.hang("no step"))
+        assert account.count(" in train_loop") == 2, account
+        assert account.count(" in _worker_loop") == 2, account
+
     def test_a_mistake_is_reported_once_and_ends_all_ranks(self, tmp_path: Path) -> None:
         """Four ranks that print the same paragraph hide it."""
         cfg = config(tmp_path / "run", data="tokens:/nowhere/tokens.bin")

@@ -6,6 +6,7 @@ The only reader of ``/proc/PID/stat`` in ``rehearsal``. Off Linux it finds no pr
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -65,15 +66,26 @@ def children_of(parent: int) -> list[int]:
 
 
 def describe(pids: Iterable[int]) -> str:
-    """Where each process waits, as far as the operating system says."""
+    """Where each thread of each process waits, as far as the operating system says."""
     lines = []
     for pid in pids:
-        words = [f"process {pid} ({stat_of(pid).state})"]
-        for name in ("wchan", "syscall", "stack"):
-            with contextlib.suppress(OSError):
-                words.append(f"{name}: {Path(f'/proc/{pid}/{name}').read_text().strip()}")
-        lines.append("; ".join(words))
+        lines.append(f"process {pid} ({stat_of(pid).state})")
+        for thread in sorted(Path(f"/proc/{pid}/task").glob("*")):
+            words = [f"  thread {thread.name}"]
+            for name in ("comm", "wchan", "syscall", "stack"):
+                with contextlib.suppress(OSError):
+                    words.append(f"{name}: {(thread / name).read_text().strip()}")
+            lines.append("; ".join(words))
     return "\n".join(lines)
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal, so that sending it does not end it."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def threads_below(ancestor: int) -> int:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rehearsal.engine.processes import children_of, describe
+from rehearsal.engine.processes import children_of, describe, handles
 from rehearsal.engine.programs import Program, become
 from rehearsal.faults.jobs import DEADLINE_S, Hang, Settings, arguments, last_record, script_of
 
@@ -128,8 +128,20 @@ class Torchrun:
             raise self.hang(f"torchrun did not exit within {timeout_s:.0f} s") from None
 
     def hang(self, what: str) -> Hang:
-        """An account of what the job's processes are doing."""
-        return Hang(f"{what}\n{describe(self.processes())}\n{self.stderr[-1500:]}")
+        """An account of what the job's processes are doing, with their Python stacks."""
+        pids = self.processes()
+        where = describe(pids)
+        # The watchdog's handler writes the stack of every thread into the run's logs. A rank's
+        # loader workers inherit it and share the file, so one process at a time writes.
+        for pid in pids:
+            if handles(pid, signal.SIGUSR2):
+                os.kill(pid, signal.SIGUSR2)
+                time.sleep(0.2)
+        stacks = [
+            f"{path.name}:\n{path.read_text(errors='replace')}"
+            for path in sorted((self.run_dir / "logs").glob("*.stack"))
+        ]
+        return Hang("\n".join([what, where, *stacks, self.stderr[-1500:]]))
 
     def processes(self) -> list[int]:
         """Every living process of the job: each has inherited torchrun's standard output."""
