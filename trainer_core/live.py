@@ -135,25 +135,26 @@ def wrap_model(cfg, model):
 # %%
 def train_step(cfg, model, optimizer, inputs, labels, S, W, timers):
     """One optimizer step; returns this rank's part of the mean loss."""
-    micro_batches = list(zip(*(part.split(cfg.micro_batch_size) for part in (inputs, labels))))
-    total = 0.0
-    optimizer.zero_grad()
-    for x, y in micro_batches:
+    amp = nullcontext() if cfg.device == "cpu" else torch.autocast(cfg.device, torch.bfloat16)
+    B, total = cfg.micro_batch_size, 0.0
+    model.zero_grad()
+    for i in range(0, max(1, len(labels)), B):  # without samples, it syncs, too
+        x, y = inputs[i : i + B], labels[i : i + B]
         # Only the last backward pass syncs. DDP decides that in the forward pass.
-        syncs = W == 1 or y is micro_batches[-1][1]
+        syncs = W == 1 or i + B >= len(labels)
         with nullcontext() if syncs else model.no_sync():
-            with torch.autocast(cfg.device, torch.bfloat16, enabled=cfg.device != "cpu"):
+            with amp:
                 logits = model(x).float()  # (B, C)
-            loss = nn.functional.cross_entropy(logits, y, reduction="sum") / S
+            loss = nn.functional.cross_entropy(logits, y, reduction="sum")
             timers.end("forward")
             # We want sum/S. DDP averages over ranks, sum/W, so each rank's part weighs W/S.
-            (W * loss).backward()
+            (W / S * loss).backward()
             timers.end("backward")
         total += loss.detach()
     nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0, error_if_nonfinite=True)
     optimizer.step()
     timers.end("optimizer")
-    return total
+    return total / S
 
 
 # %%
@@ -175,7 +176,7 @@ def save_checkpoint(folder, step, model, optimizer):
     torch.save(state, tmp / "state.pt")
     manifest = {"step": step, "sha256": sha256(tmp / "state.pt")}
     (tmp / "manifest.json").write_text(json.dumps(manifest))
-    for path in (tmp / "state.pt", tmp / "manifest.json", tmp):
+    for path in (*tmp.iterdir(), tmp):
         fsync(path)
     if target.exists():  # damaged, or we wouldn't be back here
         target.rename(f"{tmp}-damaged")
@@ -234,9 +235,8 @@ def run(cfg):
     folder, ledgers = Path(cfg.run_dir, "checkpoints"), Path(cfg.run_dir, "ledger")
     for path in (folder, ledgers):
         os.makedirs(path, exist_ok=True)
-    ledger = open(ledgers / f"rank-{rank}.jsonl", "a+")
-    ledger.seek(0)
-    found = [latest_checkpoint_path(folder), ledger.read().count("run_start")]
+    ledger = open(ledgers / f"rank-{rank}.jsonl", "a")
+    found = [latest_checkpoint_path(folder), Path(ledger.name).read_text().count("run_start")]
     if W > 1:
         dist.broadcast_object_list(found)  # rank 0 decides, all follow
     step = restore_checkpoint(found[0], model, optimizer) if found[0] else 0
