@@ -252,7 +252,8 @@ def added_up(call: Mapping[str, Any], rank: int) -> Iterator[Finding]:
         rule = "the phases split a step's wall time: each millisecond is counted exactly once"
         if least_s < -0.0002:
             found = f"{where}its line has {least_s * 1000:.2f} ms in {least}"
-            yield Finding("phases-off-wall", found, rule, "at timers that run at the same time")
+            look = "at timers that overlap, and at which clock reading you subtract from which"
+            yield Finding("phases-off-wall", found, rule, look)
             return
         if abs(total - wall) > 0.01 * wall + 0.0002:
             found = f"{where}the phases add up to {total * 1000:.2f} ms, and wall_s is "

@@ -29,9 +29,9 @@ def audit_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
             if said != steps:
                 found = (
                     f"resumed on {sizes[1]} ranks, rank {report.rank} trained "
-                    f"{counted(steps, 'step')}, and the ledger has {counted(said, 'line')} of "
+                    f"{counted(steps, 'step')}, and its ledger has {counted(said, 'line')} of "
                 )
-                yield TABLE("audit-refutes", f"{found}that attempt for it")
+                yield TABLE("audit-refutes", f"{found}attempt 1")
                 return
 
 

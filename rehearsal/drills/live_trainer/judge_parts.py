@@ -103,14 +103,19 @@ def metrics_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[F
         return
     for line, fields in zip(read, answer["facts"], strict=True):
         if not isinstance(line, Mapping):
-            yield TABLE("wrong-line", f"given {fields}, log_rank_event wrote {str(line)[:160]}")
+            found = (
+                f"given {fields}, log_rank_event wrote {str(line)[:160]}, which has no fields"
+            )
+            yield TABLE("wrong-line", found)
             return
         wrong = [name for name, value in fields.items() if line.get(name) != value]
         stamp = line.get("time")
         if wrong or not isinstance(stamp, float) or abs(stamp - time.time()) > 600:
             found = f"given {fields}, log_rank_event wrote {str(line)[:160]}: "
             found += (
-                f"{some(wrong)} missing or changed" if wrong else "time isn't the unix time"
+                f"{some(wrong)} missing or changed"
+                if wrong
+                else "time isn't the unix time as a float"
             )
             yield TABLE("wrong-line", found)
             return

@@ -53,6 +53,13 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             if "raised" in result:
                 rule = "a checkpoint that is intact can be restored"
                 finding = finding._replace(rule=rule, look=f"at {result['in']}")
+            elif result.get("step", OLD) not in (OLD, NEW, 99, 100):
+                found = f"step {step} was saved{before}; restore_checkpoint returned "
+                finding = finding._replace(
+                    found=found + repr(result["step"])[:60],
+                    rule="restore_checkpoint returns the step of the checkpoint it loads",
+                    look="at what restore_checkpoint returns",
+                )
             yield finding
             return
         if result["state"] != states[step]:

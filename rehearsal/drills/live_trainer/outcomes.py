@@ -119,16 +119,16 @@ def wrong_type(line: Mapping[str, Any]) -> str:
     """The first field of a complete line that can't be read, with what it should be; or ""."""
     for name in ("attempt", "epoch", "step", "rank", "world_size"):
         if not isinstance(line[name], int):
-            return f"{name}={str(line[name])[:60]}, which isn't an integer"
+            return f"{name}={line[name]!r}"[:60] + ", which isn't an integer"
     if not isinstance(line["time"], int | float):
-        return f"time={str(line['time'])[:60]}, which isn't a number"
+        return f"time={line['time']!r}"[:60] + ", which isn't a number"
     samples, phases = line["samples"], line["phases"]
     if not isinstance(samples, list) or not all(isinstance(s, int) for s in samples):
-        return f"samples={str(samples)[:60]}, which isn't a list of integers"
+        return f"samples={samples!r}"[:60] + ", which isn't a list of integers"
     if not isinstance(phases, Mapping) or not all(
         isinstance(seconds, int | float) for seconds in phases.values()
     ):
-        return f"phases={str(phases)[:60]}, which isn't seconds by phase"
+        return f"phases={phases!r}"[:60] + ", which isn't seconds by phase"
     return ""
 
 
