@@ -213,7 +213,12 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
     )
     total = Counter(sample for step in steps for sample in step.samples)
     twice, never = miscounted(total.elements(), NUM_SAMPLES, EPOCHS)
-    if -1 in total or not total:
+    if not steps:
+        found = f"the run took no optimizer step, but has {EPOCHS} epochs of {STEPS_PER_EPOCH} "
+        found += "batches"
+        rule = "each batch gets one optimizer step"
+        yield Finding("wrong-steps", found, rule, "at the bounds of the loops")
+    elif -1 in total or not total:
         found = f"{total[-1]} of the model's inputs are not in make_dataset(config)"
         found = found if total else "no optimizer step of the run trained on any input"
         rule = "the model is given the dataset's own inputs, as a batch"
@@ -222,6 +227,11 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
     elif twice or never:
         found = f"in {EPOCHS} epochs of {NUM_SAMPLES} samples, these samples were trained "
         found += f"{'more' if twice else 'fewer'} than {EPOCHS} times: {some(twice or never)}"
+        epochs, rest = divmod(len(steps), STEPS_PER_EPOCH)
+        if epochs != EPOCHS and not rest:
+            found += f". The run took {len(steps)} optimizer steps, as many as {epochs} epochs "
+            found += "have"
+            look = "at where the loop over the epochs begins and ends"
         yield Finding("trained-twice" if twice else "never-trained", found, rule, look)
     elif len(steps) != EPOCHS * STEPS_PER_EPOCH:
         found = f"the run took {counted(len(steps), 'optimizer step')}, but has {EPOCHS} "

@@ -49,6 +49,7 @@ CALLS: list[tuple[int, int, dict[tuple[str, int, int], float]]] = [
             ("data_wait", 1, 6): 0.008,
             ("backward", 0, 13): 0.008,
             ("optimizer", 1, 21): 0.008,
+            ("optimizer", 0, 40): 0.008,  # in a step with a save
             ("checkpoint", 0, 20): 0.008,
             ("checkpoint", 1, 30): 0.008,
             ("forward", 0, 33): 0.008,
@@ -304,7 +305,8 @@ def summarized(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Find
             if not low - 1e-4 <= reported <= high + 1e-4:
                 found = f"rank {rank}, call {number + 1}: the {key} of {name} is reported as "
                 found += f"{reported * 1000:.2f} ms; over the call's {len(row)} lines it is "
-                found += f"{low * 1000:.2f} to {high * 1000:.2f} ms"
+                first, last = f"{low * 1000:.2f}", f"{high * 1000:.2f}"
+                found += (f"{first} to {last}" if first != last else first) + " ms"
                 rule = f"{share:.0%} of a call's steps take no longer than its {key}"
                 yield Finding(f"not-the-{key}", found, rule, look)
                 return
