@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +23,9 @@ from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
     "accepts-nonsense": "the config accepts a size of zero",
-    "data-changes": "a second call of make_dataset returns different data, or the wrong length",
+    "refuses-a-good-value": "the config refuses a size of one",
+    "data-changes": "a second call of make_dataset returns different data, or the data's shape "
+    "is wrong",
     "unknown-samples": "the model is given inputs that are not in the dataset",
     "wrong-steps": "an epoch does not have one optimizer step per batch",
     "trained-twice": "a sample is trained more than once per epoch, with or without a kill",
@@ -82,10 +85,20 @@ def whole_run(context: RankContext, learner: SimpleNamespace) -> Any:
             accepted.append(name)
         except ValueError:
             pass
+    refused = ""
+    try:
+        learner.TrainConfig(**dict.fromkeys(sizes, 1), lr=0.1, seed=1, folder=context.folder)
+    except ValueError as error:
+        refused = f"{type(error).__name__}: {error}"
     config = learner.TrainConfig(**sizes, lr=0.1, seed=1, folder=context.folder)
     for _ in range(2):
         torch.seed()
         dataset = learner.make_dataset(config)
+        item = dataset[0]
+        try:
+            _, _ = item
+        except (TypeError, ValueError):
+            return {"accepted": accepted, "refused": refused, "item": repr(item)[:120]}
         data.append(
             [
                 (torch.as_tensor(x).tolist(), int(y))
@@ -96,7 +109,7 @@ def whole_run(context: RankContext, learner: SimpleNamespace) -> Any:
     random.seed(1)
     run_once(context, learner, "b")
     run_once(context, learner, "c", seed=6)
-    return {"accepted": accepted, "data": data, "metrics": metrics}
+    return {"accepted": accepted, "refused": refused, "data": data, "metrics": metrics}
 
 
 def killed_run(context: RankContext, learner: SimpleNamespace) -> Any:
@@ -124,13 +137,24 @@ def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
         found = f"TrainConfig accepts {answer['accepted'][0]}=0 and should raise ValueError"
         rule = "a run with nothing to train would end at once and report success"
         yield Finding("accepts-nonsense", found, rule, "at the constructor's checks")
+    if answer["refused"]:
+        found = "TrainConfig with num_samples, batch_size and epochs of 1 raised "
+        rule = "TrainConfig raises if one of them is below 1"
+        found += answer["refused"][:160]
+        yield Finding("refuses-a-good-value", found, rule, "at the constructor's checks")
+    if "item" in answer:
+        found = f"make_dataset(config)[0] is {answer['item']}"
+        rule = "a sample is a pair of a float tensor and a class"
+        yield Finding("data-changes", found, rule, "at what an index returns")
+        return
     one, two = answer["data"]
     if one != two or len(one) != NUM_SAMPLES:
         found = f"two calls of make_dataset with num_samples={NUM_SAMPLES} return {len(one)} "
         found += f"and {len(two)} samples"
-        if one != two:
-            differ = sum(a != b for a, b in zip(one, two, strict=False))
-            found += f", of which {differ} differ"
+        if one != two and len(one) == len(two) == NUM_SAMPLES:
+            differ = sum(a != b for a, b in zip(one, two, strict=True))
+            found = "two calls of make_dataset with the same config return different data: "
+            found += f"{differ} of {NUM_SAMPLES} samples differ"
         rule = "make_dataset returns num_samples pairs, and they depend on the config only"
         look = "at how many there are, and at which random generator the data uses"
         yield Finding("data-changes", found, rule, look)
@@ -142,6 +166,13 @@ def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
         found += some(orders[0][0])
         rule = "each epoch shuffles the samples into a different order"
         yield Finding("same-order", found, rule, "at what an epoch's order is made from")
+    for number, event in enumerate(reports[0].of("forward"), 1):
+        if not all(map(math.isfinite, event["losses"])):
+            found = f"in batch {number} of the run, the loss of a sample is NaN or infinite"
+            rule = "the labels can be learned from the inputs, and training lowers the loss"
+            look = "at what the model does with its inputs, and at the optimizer"
+            yield Finding("does-not-learn", found, rule, look)
+            return
     events = reports[0].of("before_step")[: len(first)]
     stale = [n for n, event in enumerate(events, 1) if not event["cosine"] > 0.999]
     if stale:
@@ -155,7 +186,9 @@ def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
         found = "two runs of the same config, in two folders, "
         look = "at everything that draws random numbers"
         if len(first) == len(again):
-            found += "have different weights after a step"
+            pairs = enumerate(zip(first, again, strict=True), 1)
+            differ = next(n for n, (a, b) in pairs if a.after != b.after)
+            found += f"have different weights after step {differ}"
         else:
             found += f"took {len(first)} and {len(again)} optimizer steps"
             look = "at everything that a run reads, besides its config and its own folder"
@@ -180,7 +213,12 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
     )
     total = Counter(sample for step in steps for sample in step.samples)
     twice, never = miscounted(total.elements(), NUM_SAMPLES, EPOCHS)
-    if -1 in total or not total:
+    if not steps:
+        found = f"the run took no optimizer step, but has {EPOCHS} epochs of {STEPS_PER_EPOCH} "
+        found += "batches"
+        rule = "each batch gets one optimizer step"
+        yield Finding("wrong-steps", found, rule, "at the bounds of the loops")
+    elif -1 in total or not total:
         found = f"{total[-1]} of the model's inputs are not in make_dataset(config)"
         found = found if total else "no optimizer step of the run trained on any input"
         rule = "the model is given the dataset's own inputs, as a batch"
@@ -189,10 +227,15 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
     elif twice or never:
         found = f"in {EPOCHS} epochs of {NUM_SAMPLES} samples, these samples were trained "
         found += f"{'more' if twice else 'fewer'} than {EPOCHS} times: {some(twice or never)}"
+        epochs, rest = divmod(len(steps), STEPS_PER_EPOCH)
+        if epochs != EPOCHS and not rest:
+            found += f". The run took {len(steps)} optimizer steps, as many as {epochs} epochs "
+            found += "have"
+            look = "at where the loop over the epochs begins and ends"
         yield Finding("trained-twice" if twice else "never-trained", found, rule, look)
     elif len(steps) != EPOCHS * STEPS_PER_EPOCH:
-        found = f"the run took {len(steps)} optimizer steps, but has {EPOCHS} epochs of "
-        found += f"{STEPS_PER_EPOCH} batches"
+        found = f"the run took {counted(len(steps), 'optimizer step')}, but has {EPOCHS} "
+        found += f"epochs of {STEPS_PER_EPOCH} batches"
         rule = "each batch gets one optimizer step"
         yield Finding("wrong-steps", found, rule, "at where the optimizer steps")
     else:
@@ -259,9 +302,10 @@ def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         yield Finding("stopped-short", found, rule, "at what a run does when it finds a save")
     yield from resume_findings(run, [report], "k", kill, STEPS_PER_EPOCH, done)
     if rest or (report.has_answer and report.answer[1]):
-        found = f"called again after all {EPOCHS} epochs, run took {len(rest)} steps"
+        found = f"called again after all {EPOCHS} epochs, run took "
+        found += counted(len(rest), "step")
         if report.has_answer:
-            found += f" and returned {len(report.answer[1])} epochs"
+            found += f" and returned {str(report.answer[1])[:120]}"
         rule = "a finished run has nothing left to train and returns []"
         yield Finding("keeps-training", found, rule, "at what the last save says")
 

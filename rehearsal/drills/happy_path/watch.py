@@ -46,6 +46,7 @@ def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[N
 
     def leave(module: torch.nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         inside.pop()
+        drew = "" if noise == random_state_digest() else noise  # "" without dropout
         own = [p for p in module.parameters() if p.requires_grad]
         if inside or not own or not output.requires_grad:
             return
@@ -53,7 +54,7 @@ def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[N
         samples = [ids.get(row.numpy().tobytes(), -1) for row in flat]
         losses = cross_entropy(output.float(), classes[samples], reduction="none")
         grads = torch.autograd.grad(losses.sum(), own, retain_graph=True, allow_unused=True)
-        facts = {"samples": samples, "losses": losses.detach(), "rng": noise}
+        facts = {"samples": samples, "losses": losses.detach(), "rng": drew}
 
         def used(_: torch.Tensor) -> None:
             # Only now is it a training pass: something backpropagates through it.

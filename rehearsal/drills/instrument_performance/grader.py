@@ -8,16 +8,17 @@ from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.judge.findings import only_first
-from rehearsal.kit.judge.weights import ranks_differ
-from rehearsal.kit.observe.samples import weights_of
-from .slow import SlowLoop
+from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.judge.weights import ranks_differ, weights_differ
+from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
+from .slow import LR, SlowLoop, batch_size
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
     "wrong-steps": "the loop takes the wrong number of steps, or saves at the wrong ones",
     "ranks-differ": "the ranks end with different weights",
+    "different-training": "the ranks agree, but not on the weights after train_blind",
     "adds-collectives": "the instrumentation makes the ranks wait for each other",
     "no-lines": "a rank's file does not have one line per step",
     "lines-late": "lines are not in the file while the run is still training",
@@ -48,6 +49,7 @@ CALLS: list[tuple[int, int, dict[tuple[str, int, int], float]]] = [
             ("data_wait", 1, 6): 0.008,
             ("backward", 0, 13): 0.008,
             ("optimizer", 1, 21): 0.008,
+            ("optimizer", 0, 40): 0.008,  # in a step with a save
             ("checkpoint", 0, 20): 0.008,
             ("checkpoint", 1, 30): 0.008,
             ("forward", 0, 33): 0.008,
@@ -67,8 +69,26 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         folder.mkdir(exist_ok=True)
         loop = SlowLoop(context.rank, num_steps, delays, folder / f"rank-{context.rank}.jsonl")
         summary = loop.run(learner.train, save_every=save_every, folder=folder)
-        calls.append({"summary": summary, "weights": weights_of(loop.model), **loop.facts()})
+        weights = {"weights": weights_of(loop.model), "expected": expected(num_steps)}
+        calls.append({"summary": summary, **weights, **loop.facts()})
     return calls
+
+
+def expected(num_steps: int) -> dict[str, str]:
+    """The weights after train_blind, from both ranks' batches in one process."""
+    import torch
+
+    model = OddNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    data = [marked_samples(12, seed=3 + rank) for rank in (0, 1)]
+    for step in range(1, num_steps + 1):
+        optimizer.zero_grad()
+        for rank, (inputs, targets) in enumerate(data):
+            size = batch_size(rank, step)
+            loss = (model(inputs[:size]) - targets[:size]).pow(2).mean()
+            (loss / len(data)).backward()
+        optimizer.step()
+    return weights_of(model)
 
 
 # ---------------------------------------------------------------- in the kernel
@@ -81,20 +101,31 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
         calls = [report.answer[number] for report in reports]
         for rank, call in enumerate(calls):
             if len(call["steps"]) != num_steps or call["saves"] != saves:
-                found = f"rank {rank} took {len(call['steps'])} steps and called save(step) "
-                found += f"for steps {call['saves']}; train_blind takes {num_steps} steps and "
-                found += f"calls it for {saves}"
+                found = f"rank {rank} took {counted(len(call['steps']), 'step')} and "
+                found += f"called save(step) for {some(call['saves']) or 'no step'}; "
+                found += f"train_blind takes {num_steps} steps and calls it for {some(saves)}"
                 rule = "measuring a loop doesn't change what it does"
                 yield Finding("wrong-steps", found, rule, "at the loop")
                 return
+        rule = "measuring a loop doesn't change what it does"
         yield from ranks_differ(
-            [call["weights"] for call in calls],
-            "at the gradients before the step",
-            rule="measuring a loop doesn't change what it does",
+            [call["weights"] for call in calls], "at the gradients before the step", rule=rule
         )
-    barriers = [c["name"] for r in reports for c in r.collectives if "barrier" in c["name"]]
-    if barriers:
-        found = f"the ranks issued {len(barriers)} barriers; train_blind has none"
+        yield from weights_differ(
+            "different-training",
+            f"after {num_steps} steps, rank 0's weights differ from those after train_blind",
+            calls[0]["weights"],
+            calls[0]["expected"],
+            1e-4,
+            rule,
+            "at the loss, and at the gradients before the step",
+        )
+    barriers = [
+        sum("barrier" in entry["name"] for entry in report.collectives) for report in reports
+    ]
+    if any(barriers):
+        rank = next(rank for rank, number in enumerate(barriers) if number)
+        found = f"rank {rank} issued {counted(barriers[rank], 'barrier')}; train_blind has none"
         rule = "measuring a step must not make the ranks wait for each other"
         yield Finding("adds-collectives", found, rule, "at what you call around the phases")
     for number in range(len(CALLS)):
@@ -113,21 +144,38 @@ def written(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding
     """One line per step in the rank's own file."""
     lines, steps = call["lines"], len(call["steps"])
     rule = "each rank writes one line per step, with all its phases in seconds"
-    try:
-        reported = [(line["rank"], line["step"]) for line in lines]
-        for line in lines:
-            float(line["wall_s"]) + sum(float(line["phases_s"][name]) for name in PHASES)
-    except (TypeError, KeyError, ValueError) as error:
-        found = f"reading rank-{rank}.jsonl raised {type(error).__name__} {error}; its first "
-        found += f"line is {lines[0]}"
-        yield Finding("no-lines", found, rule, "at what you write per step")
-        return
-    if reported != [(rank, step) for step in range(1, steps + 1)]:
-        found = f"after {steps} steps of call {number + 1}, rank-{rank}.jsonl has {len(lines)} "
-        found += "lines of JSON"
-        if reported:
-            found += f"; the first is for rank {reported[0][0]}, step {reported[0][1]}"
+    for place, line in enumerate(lines, 1):
+        if lacking := lacks(line):
+            found = f"line {place} of rank-{rank}.jsonl has {lacking}: {str(line)[:120]}"
+            yield Finding("no-lines", found, rule, "at what you write per step")
+            return
+    reported = [(line["rank"], line["step"]) for line in lines]
+    wanted = [(rank, step) for step in range(1, steps + 1)]
+    if reported != wanted:
+        found = f"after {counted(steps, 'step')} of call {number + 1}, rank-{rank}.jsonl has "
+        found += f"{counted(len(lines), 'line')} of JSON"
+        wrong = [n for n, (a, b) in enumerate(zip(reported, wanted, strict=False)) if a != b]
+        if wrong:
+            found += f"; line {wrong[0] + 1} is for rank {reported[wrong[0]][0]}, step "
+            found += f"{reported[wrong[0]][1]}"
         yield Finding("no-lines", found, rule, "at which ranks write, where, and when")
+
+
+def lacks(line: Any) -> str:
+    """What a line of the file doesn't have; "" if it has everything."""
+    if not isinstance(line, Mapping):
+        return "no fields"
+    if missing := [name for name in ("rank", "step", "wall_s", "phases_s") if name not in line]:
+        return f"no {missing[0]}"
+    phases = line["phases_s"]
+    if not isinstance(phases, Mapping):
+        return "a phases_s without names"
+    if missing := [name for name in PHASES if name not in phases]:
+        return f"no {missing[0]} in phases_s"
+    if not isinstance(line["wall_s"], int | float):
+        return "a wall_s that isn't a number"
+    wrong = [name for name in PHASES if not isinstance(phases[name], int | float)]
+    return f"a {wrong[0]} that isn't a number" if wrong else ""
 
 
 def late_lines(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding]:
@@ -135,7 +183,7 @@ def late_lines(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Find
     before = len(call["steps"]) - 1
     if call["seen_lines"] < before - 2:
         found = f"rank {rank}, call {number + 1}: {before} steps were done, and the file had "
-        found += f"{call['seen_lines']} lines"
+        found += counted(call["seen_lines"], "line")
         rule = (
             "a line is in the file before the next step, so a killed rank has already reported"
         )
@@ -151,17 +199,27 @@ def placed(calls: Sequence[Mapping[str, Any]], number: int) -> Iterator[Finding]
         inside = calls[rank]["steps"][step - 1]
         line = calls[rank]["lines"][step - 1]["phases_s"]
         if line[name] < inside.get(name, 0.0) - 0.001:
-            surplus = {n: line[n] - inside.get(n, 0.0) for n in PHASES if n != name}
+            took = {**inside, "grad_sync": sync_s(inside)}
+            surplus = {n: line[n] - took.get(n, 0.0) for n in PHASES if n != name}
             most = max(surplus, key=lambda n: surplus[n])
+            found = f"step {step} on rank {rank} spent {inside[name] * 1000:.1f} ms in {name}. "
+            found += f"Its line has {line[name] * 1000:.1f} ms there"
+            if surplus[most] > (inside[name] - line[name]) / 2:
+                found += f", and {surplus[most] * 1000:.1f} ms too much in {most}"
             yield Finding(
                 "misses-" + name.replace("_", "-"),
-                f"step {step} on rank {rank} spent {inside[name] * 1000:.1f} ms in {name}. Its "
-                f"line has {line[name] * 1000:.1f} ms there, and {line[most] * 1000:.1f} ms in "
-                f"{most}",
+                found,
                 "a phase is all the wall-clock time spent in it, on the rank that spends it",
                 "at where the phase starts and ends, and at which clock you read",
             )
             return
+
+
+def sync_s(step: Mapping[str, float]) -> float:
+    """The time from the last gradient of a step to its update."""
+    if not {"optimizer", "optimizer_end", "backward_end"} <= step.keys():
+        return 0.0
+    return step["optimizer_end"] - step["optimizer"] - step["backward_end"]
 
 
 def waited(calls: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -189,16 +247,18 @@ def added_up(call: Mapping[str, Any], rank: int) -> Iterator[Finding]:
     look = "at the time between the end of one phase or step and the start of the next"
     for line in call["lines"]:
         total, wall = sum(line["phases_s"][name] for name in PHASES), line["wall_s"]
-        if abs(total - wall) > 0.01 * wall + 0.0002 or min(line["phases_s"].values()) < -0.0002:
-            least = min(line["phases_s"].values())
-            found = f"step {line['step']} on rank {rank}: the phases add up to "
-            found += (
-                f"{total * 1000:.2f} ms, the smallest is {least * 1000:.2f} ms, and wall_s "
-            )
-            found += f"is {wall * 1000:.2f} ms"
-            rule = (
-                "the phases split a step's wall time: each millisecond is counted exactly once"
-            )
+        least = min(PHASES, key=lambda name: line["phases_s"][name])
+        least_s = line["phases_s"][least]
+        where = f"step {line['step']} on rank {rank}: "
+        rule = "the phases split a step's wall time: each millisecond is counted exactly once"
+        if least_s < -0.0002:
+            found = f"{where}its line has {least_s * 1000:.2f} ms in {least}"
+            look = "at timers that overlap, and at which clock reading you subtract from which"
+            yield Finding("phases-off-wall", found, rule, look)
+            return
+        if abs(total - wall) > 0.01 * wall + 0.0002:
+            found = f"{where}the phases add up to {total * 1000:.2f} ms, and wall_s is "
+            found += f"{wall * 1000:.2f} ms"
             yield Finding("phases-off-wall", found, rule, look)
             return
     walls, run = sum(line["wall_s"] for line in call["lines"]), call["run_s"]
@@ -215,6 +275,15 @@ def added_up(call: Mapping[str, Any], rank: int) -> Iterator[Finding]:
         yield Finding("unexplained", found, rule, look)
 
 
+def reported_s(summary: Any, name: str, key: str) -> float | None:
+    """A number of the summary; None if it is not there."""
+    try:
+        value = summary[name][key]
+        return None if isinstance(value, str) else float(value)
+    except (TypeError, KeyError, IndexError, ValueError):
+        return None
+
+
 def summarized(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding]:
     """The percentiles and the max, against the lines of the same call."""
     rows = {name: sorted(line["phases_s"][name] for line in call["lines"]) for name in PHASES}
@@ -222,13 +291,10 @@ def summarized(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Find
     look = "at which steps it covers, and at how you compute it"
     for name, row in rows.items():
         for key, share in (("p50", 0.5), ("p95", 0.95)):
-            try:
-                reported = float(call["summary"][name][f"{key}_s"])
-            except (TypeError, KeyError, ValueError):
-                found = (
-                    f"rank {rank}, call {number + 1}: what train returned has no {key}_s of "
-                )
-                found += name
+            reported = reported_s(call["summary"], name, f"{key}_s")
+            if reported is None:
+                found = f"rank {rank}, call {number + 1}: what train returned has no number "
+                found += f"{key}_s for {name}"
                 rule = "train returns the p50 and p95 of each phase and of the wall time"
                 yield Finding("no-summary", found, rule, "at what train returns")
                 return
@@ -239,14 +305,15 @@ def summarized(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Find
             if not low - 1e-4 <= reported <= high + 1e-4:
                 found = f"rank {rank}, call {number + 1}: the {key} of {name} is reported as "
                 found += f"{reported * 1000:.2f} ms; over the call's {len(row)} lines it is "
-                found += f"{low * 1000:.2f} to {high * 1000:.2f} ms"
+                first, last = f"{low * 1000:.2f}", f"{high * 1000:.2f}"
+                found += (f"{first} to {last}" if first != last else first) + " ms"
                 rule = f"{share:.0%} of a call's steps take no longer than its {key}"
                 yield Finding(f"not-the-{key}", found, rule, look)
                 return
         where = f"rank {rank}, call {number + 1}: "
-        most = call["summary"][name].get("max_s")
-        if not isinstance(most, int | float):
-            found = f"{where}what train returned has no max_s of {name}"
+        most = reported_s(call["summary"], name, "max_s")
+        if most is None:
+            found = f"{where}what train returned has no number max_s for {name}"
             rule = "p50 and p95 miss a rare stall: only the max shows one slow save in 41 steps"
             yield Finding("no-max", found, rule, "at what train returns")
             return

@@ -22,6 +22,9 @@ from torch.optim.optimizer import (
 from rehearsal.kit.observe.samples import OddNet, marked_samples
 
 
+LR = 0.01
+
+
 class SlowLoop:
     """Model, batches and save of one call of ``train`` on one rank.
 
@@ -60,7 +63,7 @@ class SlowLoop:
             parameter.register_post_accumulate_grad_hook(self.grad_is_there)
         start = time.perf_counter()
         try:
-            return train(self.model, self.batches(), lr=0.01, save=self.save, **settings)
+            return train(self.model, self.batches(), lr=LR, save=self.save, **settings)
         finally:
             self.run_s = time.perf_counter() - start
             for hook in hooks:
@@ -86,7 +89,7 @@ class SlowLoop:
                 with suppress(FileNotFoundError):
                     self.seen_lines = self.log.read_bytes().count(b"\n")
             self.delay("data_wait")
-            size = 1 + (step + self.rank) % 5
+            size = batch_size(self.rank, step)
             batch = inputs[:size], targets[:size]
             self.add("data_wait", begin)
             yield batch
@@ -116,6 +119,11 @@ class SlowLoop:
             "lines": lines,
             "seen_lines": self.seen_lines,
         }
+
+
+def batch_size(rank: int, step: int) -> int:
+    """Samples of a rank's batch: uneven, and different on each rank."""
+    return 1 + (step + rank) % 5
 
 
 class SlowNet(OddNet):

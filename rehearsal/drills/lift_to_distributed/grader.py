@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.judge.coverage import coverage_findings
+from rehearsal.kit.judge.coverage import coverage_findings, steps_taken
+from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
 from rehearsal.engine.rank import RankContext
@@ -22,6 +23,7 @@ CODES = {
 }
 # Three full steps of 7, then one of a single sample: two of three ranks get none.
 NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, LR = 22, 7, 2, 0.02
+NUM_STEPS = EPOCHS * 4
 
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
@@ -30,10 +32,20 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
     inputs, targets = marked_samples(NUM_SAMPLES)
     model = OddNet(seed=context.rank)
     watch_samples(context, model)
+
+    def first_forward(*_: object) -> None:
+        context.record("first_forward", weights=weights_of(model))
+        handle.remove()
+
+    handle = model.register_forward_pre_hook(first_forward)
     learner.train(
         model, inputs, targets, epochs=EPOCHS, global_batch_size=GLOBAL_BATCH_SIZE, lr=LR
     )
-    return {"weights": weights_of(model), "expected": expected()}
+    return {
+        "weights": weights_of(model),
+        "initial": weights_of(OddNet(seed=0)),
+        "expected": expected(),
+    }
 
 
 def expected() -> dict[str, str]:
@@ -59,20 +71,40 @@ def judge(
 ) -> Iterable[Finding]:
     """The findings of one job."""
     look = "at which samples of a step a rank takes"
-    yield from coverage_findings(reports, NUM_SAMPLES, EPOCHS, look)
-    look = "at the weights before the first step, and at the gradient before each"
-    differ = list(ranks_differ(weights_of_ranks(reports), look))
-    yield from differ
-    if not differ:
-        yield from weights_differ(
-            "not-the-global-mean",
-            f"the final weights on {counted(len(reports), 'rank')} differ from one process's",
-            reports[0].answer["weights"],
-            reports[0].answer["expected"],
-            1e-4,
-            "a step follows the mean gradient over all its samples, however they are split",
-            "at what the loss is divided by, in a full step and in an epoch's last step",
-        )
+    look_apart = "at the weights before the first step, and at the gradient before each"
+    yield from first_of(
+        coverage_findings(reports, NUM_SAMPLES, EPOCHS, look),
+        ranks_differ(weights_of_ranks(reports), look_apart),
+        differs_from_one_process(reports),
+    )
+
+
+def differs_from_one_process(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """A finding if the ranks agree on other weights than one process would reach."""
+    rule = "a step follows the mean gradient over all its samples, however they are split"
+    look = "at what the loss is divided by, in an epoch's last step too, and at the gradients "
+    look += "that each step uses"
+    who = f"the final weights on {counted(len(reports), 'rank')} differ from one process's"
+    taken = steps_taken(reports[0])
+    start, initial = reports[0].of("first_forward"), reports[0].answer["initial"]
+    if start and start[0]["weights"] != initial:
+        who = f"training didn't start from the weights that rank 0 was given; {who}"
+        rule, look = "every rank starts from rank 0's weights", "at whose weights the ranks use"
+    elif reports[0].answer["weights"] == initial:
+        who = f"training didn't change the weights; {who}"
+        rule, look = "each step updates the weights once", "at what the optimizer steps with"
+    elif taken and taken != NUM_STEPS:  # none if the updates are written out
+        who = f"rank 0 took {counted(taken, 'optimizer step')}, not {NUM_STEPS}; {who}"
+        rule, look = "each step updates the weights once", "at where the optimizer steps"
+    yield from weights_differ(
+        "not-the-global-mean",
+        who,
+        reports[0].answer["weights"],
+        reports[0].answer["expected"],
+        1e-4,
+        rule,
+        look,
+    )
 
 
 SCENARIOS = [

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import some
 
 from .draws import EPOCHS, SmallRun, plan_of_answer
 from .findings import TABLE, Earlier
-from .outcomes import FIELDS, planned, trained
+from .outcomes import FIELDS, planned, trained, wrong_type
 
 
 def audit_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
@@ -28,9 +28,10 @@ def audit_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
             steps = len(trained(report))
             if said != steps:
                 found = (
-                    f"resumed on {sizes[1]} ranks, rank {report.rank} trained {steps} steps, "
+                    f"resumed on {sizes[1]} ranks, rank {report.rank} trained "
+                    f"{counted(steps, 'step')}, and its ledger has {counted(said, 'line')} of "
                 )
-                yield TABLE("audit-refutes", f"{found}and the ledger has {said} lines for them")
+                yield TABLE("audit-refutes", f"{found}attempt 1")
                 return
 
 
@@ -52,10 +53,15 @@ def audit_findings(
         return
     kept = [fields for _, fields in lines if isinstance(fields, Mapping)]
     lacking = [name for fields in kept for name in FIELDS if name not in fields]
-    attempts = sorted({fields.get("attempt", -1) for fields in kept})
+    if not lacking and (has := next(filter(None, map(wrong_type, kept)), "")):
+        yield TABLE(
+            "attempts-unclear", f"{said}: a line has {has}", "at what you put into a line"
+        )
+        return
+    attempts = sorted({fields["attempt"] for fields in kept if not lacking})
     if lacking or attempts != [0, 1]:
-        found = f"{said}, the lines have the attempts {some(attempts)}, not 0 and 1"
-        found = f"{said}, a line has no {lacking[0]}" if lacking else found
+        found = f"{said}: the ledger's lines say attempt {some(attempts)}; they should say 0 "
+        found = f"{said}: a line has no {lacking[0]}" if lacking else f"{found}and 1"
         yield TABLE("attempts-unclear", found)
         return
     for attempt, size in enumerate(sizes):
@@ -64,9 +70,10 @@ def audit_findings(
         found_ranks = {fields["rank"] for fields in of}
         if found_sizes != {size} or found_ranks != set(range(size)):
             found = (
-                f"{said}: the lines of attempt {attempt} have rank {some(sorted(found_ranks))} "
+                f"{said}: the lines of attempt {attempt} say rank {some(sorted(found_ranks))} "
             )
-            found += f"and world_size {some(sorted(found_sizes))}; it had {size} ranks"
+            found += f"and world_size {some(sorted(found_sizes))}; attempt {attempt} had "
+            found += f"{size} ranks"
             yield TABLE("attempts-unclear", found)
             return
     resumed = min(fields["step"] for fields in kept if fields["attempt"] == 1)
@@ -86,6 +93,7 @@ def audit_findings(
         samples_of = [s for line in lineage if line["step"] == number for s in line["samples"]]
         if sorted(samples_of) != list(wanted):
             found = f"{said}: according to the ledger, step {number} trained "
-            found += f"{some(sorted(samples_of), 9)}; the sampler deals {some(wanted, 9)} to it"
+            found += f"samples {some(sorted(samples_of), 9) or 'none'}; the sampler deals it "
+            found += f"samples {some(wanted, 9)}"
             yield TABLE("audit-refutes", found)
             return

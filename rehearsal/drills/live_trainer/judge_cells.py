@@ -29,7 +29,10 @@ def config_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fi
             continue
         kind, is_value_error, text = refused
         if not (is_value_error and name in text and value.strip("-") in text):
-            found = f"TrainConfig({name}={value}) raised {kind}: {text[:120] or 'no message'}"
+            what = "" if is_value_error else ", which isn't a ValueError"
+            found = (
+                f"TrainConfig({name}={value}) raised {kind}{what}: {text[:120] or 'no message'}"
+            )
             yield TABLE("refusal-says-nothing", found)
     if answer["changed"]:
         yield TABLE("config-changes", "an assignment to cfg.seed succeeded")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rehearsal.engine.reports import RankReport
@@ -67,14 +67,20 @@ def metrics_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[F
     """The phases add up, and a line survives."""
     answer = reports[0].answer
     phases, wall = answer["phases"], answer["wall"]
+    wrong = [name for name in phases if not isinstance(phases[name], int | float)]
+    if wrong:
+        found = f"phases[{wrong[0]!r}] is {phases[wrong[0]]!r}"[:160] + ", which isn't a number"
+        yield TABLE("wrong-phase", found, "at what you add up")
+        return
     total = sum(phases.values())
     shown = {name: round(seconds, 4) for name, seconds in phases.items()}
-    if not 0.9 * wall < total < 1.1 * wall:
-        found = f"a step took {wall:.3f} s, and its phases {shown} add up to {total:.3f} s"
-        yield TABLE("phases-do-not-add-up", found)
-        return
     least = {"forward": 0.014, "backward": 0.012, "optimizer": 0.009}
     short = [name for name in least if phases.get(name, 0.0) < 0.9 * least[name]]
+    if not 0.9 * wall < total < 1.1 * wall:
+        found = f"a step took {wall:.3f} s, and its phases {shown} add up to {total:.3f} s"
+        look = "at what happens when a phase ends a second time" if short == ["forward"] else ""
+        yield TABLE("phases-do-not-add-up", found, look)
+        return
     if short:
         found = (
             f"{short[0]} took {least[short[0]]} s in two calls" if short == ["forward"] else ""
@@ -96,9 +102,20 @@ def metrics_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[F
         yield TABLE("line-lost", found)
         return
     for line, fields in zip(read, answer["facts"], strict=True):
+        if not isinstance(line, Mapping):
+            found = (
+                f"given {fields}, log_rank_event wrote {str(line)[:160]}, which has no fields"
+            )
+            yield TABLE("wrong-line", found)
+            return
         wrong = [name for name, value in fields.items() if line.get(name) != value]
         stamp = line.get("time")
         if wrong or not isinstance(stamp, float) or abs(stamp - time.time()) > 600:
-            found = f"the line of {fields} is {str(line)[:160]}"
+            found = f"given {fields}, log_rank_event wrote {str(line)[:160]}: "
+            found += (
+                f"{some(wrong)} missing or changed"
+                if wrong
+                else "time isn't the unix time as a float"
+            )
             yield TABLE("wrong-line", found)
             return

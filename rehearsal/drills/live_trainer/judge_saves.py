@@ -35,7 +35,10 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
     states = {int(step): state for step, state in answer["states"].items()}
     if "none" not in answer["empty"]:
         found = f"the folder is empty, and {ended(answer['empty'])}"
-        yield TABLE("wrong-checkpoint", found, "at what a first start finds")
+        rule = "without a checkpoint, latest_checkpoint_path returns None"
+        yield TABLE("wrong-checkpoint", found, "at what a first start finds")._replace(
+            rule=rule
+        )
         return
     for step, result in (
         (OLD, answer["first"]),
@@ -44,7 +47,20 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
     ):
         before = {OLD: "", NEW: f" after step {OLD}", 100: f" after steps {OLD} and 99"}[step]
         if result.get("step") != step:
-            yield TABLE("wrong-checkpoint", f"step {step} was saved{before}; {ended(result)}")
+            finding = TABLE(
+                "wrong-checkpoint", f"step {step} was saved{before}; {ended(result)}"
+            )
+            if "raised" in result:
+                rule = "a checkpoint that is intact can be restored"
+                finding = finding._replace(rule=rule, look=f"at {result['in']}")
+            elif result.get("step", OLD) not in (OLD, NEW, 99, 100):
+                found = f"step {step} was saved{before}; restore_checkpoint returned "
+                finding = finding._replace(
+                    found=found + repr(result["step"])[:60],
+                    rule="restore_checkpoint returns the step of the checkpoint it loads",
+                    look="at what restore_checkpoint returns",
+                )
+            yield finding
             return
         if result["state"] != states[step]:
             found = f"step {step} was saved{before} and restored, and weights or moments differ"

@@ -20,7 +20,8 @@ def identity_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[
     for report in reports:
         alone = report.answer["alone"]
         if alone != [0, 1]:
-            found = f"without torchrun's variables, maybe_init_dist gave {some(alone)[:160]}"
+            found = "without torchrun's variables, maybe_init_dist() returned "
+            found += f"{tuple(alone)}"[:160]
             if len(alone) == 1 and isinstance(alone[0], str):  # an exception
                 found = "without torchrun's variables, reading rank and world size from "
                 found += f"maybe_init_dist() failed: {alone[0][:160]}"
@@ -80,10 +81,11 @@ def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
                 return
         for rank, row in enumerate(rows):
             apart, name = largest_difference(rows[0]["after"], row["after"])
-            if apart > 1e-6:
+            if not apart <= 1e-6:
                 found = f"after {said}, the weights of ranks 0 and {rank} differ "
                 found += f"by {apart:.2g} in {name}"
-                yield TABLE("ranks-step-apart", found)
+                look = "" if 0 in shares else "at whose gradients each rank's optimizer uses"
+                yield TABLE("ranks-step-apart", found, look)
                 return
         apart, name = largest_difference(rows[0]["after"], rows[0]["expected"])
         if not apart <= 2e-5:
@@ -96,7 +98,7 @@ def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             )
             return
         parts = sum(row["part"] for row in rows)
-        if abs(parts - rows[0]["loss"]) > 1e-4 * max(1, abs(rows[0]["loss"])):
+        if not abs(parts - rows[0]["loss"]) <= 1e-4 * max(1, abs(rows[0]["loss"])):
             found = (
                 f"in {said}, the ranks returned {some([round(r['part'], 4) for r in rows])}; "
             )

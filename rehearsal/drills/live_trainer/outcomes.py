@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rehearsal.engine.reports import RankReport, killed
-from rehearsal.grading.verdict import Finding, is_echo
+from rehearsal.grading.verdict import Finding, counted, is_echo
 from rehearsal.kit.judge.findings import some
 
 from .draws import SmallRun, plan_of_answer
 from .findings import TABLE, Earlier
 
 FIELDS = ("time", "attempt", "epoch", "step", "rank", "world_size", "samples", "phases")
+ANY_NUMBER = "the next start may have a different number of ranks"
 UNCOUNTED = " (not counting JSON lines without samples)"
 
 
@@ -71,8 +72,8 @@ def trained_findings(
     for number, (ours, wanted) in enumerate(zip(steps, plan[at:], strict=False), at + 1):
         if ours != list(wanted):
             what = f"samples {some(ours, 9)}" if ours else "no sample that the check recognizes"
-            found = f"{said}, step {number} trained {what}; the sampler deals "
-            yield TABLE("off-plan", f"{found}{some(wanted, 9)} to it")
+            found = f"{said}, step {number} trained {what}; the sampler deals it samples "
+            yield TABLE("off-plan", f"{found}{some(wanted, 9)}")
             return
     counts = [len(trained(report)) for report in reports]
     if set(counts) != {len(plan) - at}:
@@ -85,6 +86,10 @@ def result_findings(reports: Sequence[RankReport], step: int, said: str) -> Iter
     """What run returned, against what was observed; whether the ranks agree."""
     for report in reports:
         result, true = report.answer["result"], report.answer["true"]
+        if "nothing" in result:
+            found = f"{said}, run returned {result['nothing'][:60]} on rank {report.rank}; it "
+            yield TABLE("wrong-result", f"{found}should return a dict")
+            return
         wanted = {"status": "done", "step": step, "weights_sha256": true}
         wrong = [name for name in wanted if result.get(name) != wanted[name]]
         if wrong:
@@ -98,7 +103,8 @@ def result_findings(reports: Sequence[RankReport], step: int, said: str) -> Iter
 
 def shown(value: object) -> str:
     """A value as Python writes it; the beginning, if it is long."""
-    return repr(value[:20] if isinstance(value, str) else value)[:60]
+    is_long = isinstance(value, str) and len(value) > 20
+    return f"'{value[:20]}...'" if is_long else repr(value)[:60]  # type: ignore[index]
 
 
 def lines_by_rank(lines: Sequence[Any]) -> dict[str, list[Mapping[str, Any]]]:
@@ -107,6 +113,23 @@ def lines_by_rank(lines: Sequence[Any]) -> dict[str, list[Mapping[str, Any]]]:
     for file, fields in lines:
         found.setdefault(file, []).append(fields)
     return found
+
+
+def wrong_type(line: Mapping[str, Any]) -> str:
+    """The first field of a complete line that can't be read, with what it should be; or ""."""
+    for name in ("attempt", "epoch", "step", "rank", "world_size"):
+        if not isinstance(line[name], int):
+            return f"{name}={line[name]!r}"[:60] + ", which isn't an integer"
+    if not isinstance(line["time"], int | float):
+        return f"time={line['time']!r}"[:60] + ", which isn't a number"
+    samples, phases = line["samples"], line["phases"]
+    if not isinstance(samples, list) or not all(isinstance(s, int) for s in samples):
+        return f"samples={samples!r}"[:60] + ", which isn't a list of integers"
+    if not isinstance(phases, Mapping) or not all(
+        isinstance(seconds, int | float) for seconds in phases.values()
+    ):
+        return f"phases={phases!r}"[:60] + ", which isn't seconds by phase"
+    return ""
 
 
 def ledger_findings(
@@ -118,13 +141,19 @@ def ledger_findings(
         file = f"rank-{report.rank}.jsonl"
         own, steps = lines.get(file, []), trained(report)
         if len(own) != len(steps):
-            found = f"{said}, rank {report.rank} took {len(steps)} steps, and {file} has "
-            yield TABLE("ledger-wrong", f"{found}{len(own)} lines{UNCOUNTED}")
+            found = (
+                f"{said}, rank {report.rank} took {counted(len(steps), 'step')}, and {file} "
+            )
+            yield TABLE("ledger-wrong", f"{found}has {counted(len(own), 'line')}{UNCOUNTED}")
             return
         for number, (line, samples) in enumerate(zip(own, steps, strict=True), 1):
             missing = [n for n in FIELDS if not isinstance(line, Mapping) or n not in line]
             if missing:
                 found = f"{said}, line {number} of {file}{UNCOUNTED} has no {some(missing)}"
+                yield TABLE("ledger-wrong", found)
+                return
+            if has := wrong_type(line):
+                found = f"{said}, line {number} of {file}{UNCOUNTED} has {has}"
                 yield TABLE("ledger-wrong", found)
                 return
             wanted = {
@@ -176,7 +205,7 @@ def alone_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fin
     kinds = [event["kind"] for event in report.events]
     extra = kinds[kinds.index("ends") :].count("update")
     if answer["changed"] or extra:
-        found = f"started again, the finished run took {extra} steps and changed "
+        found = f"started again, the finished run took {counted(extra, 'step')} and changed "
         yield TABLE("touches-finished-run", found + (some(answer["changed"]) or "no file"))
     differs = [
         n
@@ -213,7 +242,8 @@ def time_findings(lines: Sequence[Any]) -> Iterator[Finding]:
         found = (
             f"from the first ledger line to the last it took {wall:.3f} s, and the phases in "
         )
-        yield TABLE("time-unaccounted", f"{found}between add up to {phases:.3f} s")
+        look = "at when the phases go back to 0" if phases > wall else ""
+        yield TABLE("time-unaccounted", f"{found}between add up to {phases:.3f} s", look)
 
 
 # ---------------------------------------------------------------- several ranks
@@ -228,7 +258,7 @@ def together_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[
     alone = updates(earlier["launch"][0])
     for number, (ours, theirs) in enumerate(zip(updates(reports[0]), alone, strict=False), 1):
         apart = abs(ours["gradient"] - theirs["gradient"])
-        if apart > 1e-3 * (1 + abs(theirs["gradient"])):
+        if not apart <= 1e-3 * (1 + abs(theirs["gradient"])):  # so that NaN counts
             found = (
                 f"without dropout, step {number} has a different gradient {said} than on one: "
             )
@@ -311,7 +341,11 @@ def resumed_findings(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
         failure = failed[0].failure
         found = f"{kill}; the next start, on {size}, raised {failure.kind}: "
         look = f"at {failure.where}, and at what the kill left" if failure.where else ""
-        yield TABLE("cannot-resume", found + failure.message.strip()[:160], look)
+        finding = TABLE("cannot-resume", found + failure.message.strip()[:160], look)
+        if len(reports) != len(earlier["kill during a save"]):  # where as many ranks could
+            look = f"at {failure.where or 'the restore'}, and at what depends on the number of "
+            finding = finding._replace(rule=ANY_NUMBER, look=f"{look}ranks")
+        yield finding
         return
     if not all(report.has_answer for report in reports):
         return
@@ -325,11 +359,13 @@ def resumed_findings(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
         )
         yield TABLE("resumes-elsewhere", found)
     elif at == 0:
-        found = f"{kill}, when step {saved} should have been saved; the next start, on {size}, "
-        yield TABLE("began-from-zero", f"{found}began with step 1")
+        found = f"{kill}; step {saved} should have been saved by then. The next start, on "
+        yield TABLE("began-from-zero", f"{found}{size}, began with step 1")
     elif not saved <= at <= done:
-        found = f"{kill}, when step {saved} should have been saved; the next start, on {size}, "
-        yield TABLE("resumes-elsewhere", f"{found}began with the samples of step {at + 1}")
+        found = f"{kill}; step {saved} should have been saved by then. The next start, on "
+        yield TABLE(
+            "resumes-elsewhere", f"{found}{size}, began with the samples of step {at + 1}"
+        )
     else:
         said = f"resumed after step {at} on {size}"
         yield from trained_findings(reports, plan, at, said)

@@ -49,15 +49,17 @@ def print_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 def restored(learner: SimpleNamespace, folder: Path) -> dict[str, Any]:
     """What the next start gets from a folder: the step, and a digest of the state."""
     model, optimizer = parts(99)
+    name = "latest_checkpoint_path"
     try:
         path = learner.latest_checkpoint_path(folder)
         if path is None:
             return {"none": True}
+        name = "restore_checkpoint"
         step = learner.restore_checkpoint(path, model, optimizer)
     except NotImplementedError:
         raise
     except Exception as error:
-        return {"raised": f"{type(error).__name__}: {error}"[:200]}
+        return {"raised": f"{type(error).__name__}: {error}"[:200], "in": name}
     return {"step": step, "state": print_of(model, optimizer)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,6 +63,11 @@ ANSWERS = {
         "a run that no longer improves keeps its machines",
     ),
 }
+# With the distractors.
+ALL_COMPONENTS = {*ANSWERS, "custom_scheduler", "tensor_parallelism"}
+ALL_FAILURES = {failure for failure, _, _ in ANSWERS.values()} | {"slow_kernels"}
+ALL_METRICS = {metric for _, metric, _ in ANSWERS.values()}
+ALL_METRICS |= {"gpu_utilisation", "training_loss"}
 NEEDS = [
     ("module", "container", "an image contains code that a command can start"),
     ("container", "launcher", "the launcher starts the same image on every node"),
@@ -81,7 +86,8 @@ NEEDS = [
 
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
     """The plan, each entry as its three names; None for an entry without three."""
-    return [names_of(entry) for entry in learner.plan()]
+    plan = learner.plan()
+    return [names_of(entry) for entry in plan] if isinstance(plan, Iterable) else repr(plan)
 
 
 def names_of(entry: Any) -> list[str] | None:
@@ -106,6 +112,12 @@ def judge(
 ) -> Iterator[Finding]:
     """The checklist: everything that is open, in the order in which to fix it."""
     plan = reports[0].answer
+    if isinstance(plan, str):
+        rule = "plan() returns a list with one entry per component"
+        yield Finding(
+            "not-a-plan", f"plan() returned {plan[:120]}", rule, "at what plan returns"
+        )
+        return
     bad = [number for number, entry in enumerate(plan, 1) if entry is None]
     if bad or not plan:
         found = "the plan is empty"
@@ -127,12 +139,12 @@ def judge(
             yield Finding("out-of-order", found, why, f"at what {then} needs in order to work")
     for component, failure, metric in plan:
         wanted = ANSWERS.get(component)
-        if wanted and failure != wanted[0]:
+        if wanted and failure in ALL_FAILURES and failure != wanted[0]:
             found = f"with {component} in place, {failure} still happens"
             rule = "a component earns its place by preventing a failure"
             look = f"at what goes wrong on a day without {component}"
             yield Finding("wrong-failure", found, rule, look)
-        elif wanted and metric != wanted[1]:
+        elif wanted and metric in ALL_METRICS and metric != wanted[1]:
             found = f"without {component}, {metric} may look the same as always"
             rule = "the metric is the first number to move when the component is missing"
             look = f"at what you would measure on a day without {component}"
@@ -141,12 +153,7 @@ def judge(
 
 def names(plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
     """Names that are not in the lists, are listed twice, or are distractors."""
-    failures, metrics, _ = zip(*ANSWERS.values(), strict=True)
-    known = [
-        {*ANSWERS, "custom_scheduler", "tensor_parallelism"},
-        {*failures, "slow_kernels"},
-        {*metrics, "gpu_utilisation", "training_loss"},
-    ]
+    known = [ALL_COMPONENTS, ALL_FAILURES, ALL_METRICS]
     for number, entry in enumerate(plan, 1):
         for field, name, names in zip(FIELDS, entry, known, strict=True):
             if name not in names:
@@ -156,11 +163,11 @@ def names(plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
                 yield Finding("unknown-name", found, rule, f"at {LISTS[field]}")
     order = [component for component, _, _ in plan]
     for component in sorted({c for c in order if order.count(c) > 1}):
-        found = f"{component} is in the plan {order.count(component)} times"
+        found = f"the plan lists {component} {order.count(component)} times"
         rule = "a component is built once"
         yield Finding("listed-twice", found, rule, f"at when {component} is first needed")
     for component in order:
-        if component in known[0] and component not in ANSWERS:
+        if component in ALL_COMPONENTS and component not in ANSWERS:
             found = f"the plan includes {component}, as number {order.index(component) + 1}"
             rule = (
                 "the lift changes where the trainer runs; anything more needs a bottleneck "

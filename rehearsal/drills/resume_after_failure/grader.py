@@ -135,7 +135,8 @@ def judge_uninterrupted(reports: Sequence[RankReport], earlier: Earlier) -> Iter
     if first[0].before == first[0].after:
         found = "step 1 of the uninterrupted run did not change the weights of the model"
         rule = "train updates the model it was given, step by step"
-        yield Finding("not-this-model", found, rule, "at what the optimizer steps on")
+        look = "at which model the optimizer updates, and at the gradients it steps with"
+        yield Finding("not-this-model", found, rule, look)
         return
     last = [first[-1].after, second[-1].after]
     look = "at each rank's weights before step 1, and at what its updates use"
@@ -144,7 +145,8 @@ def judge_uninterrupted(reports: Sequence[RankReport], earlier: Earlier) -> Iter
     if not after < 0.8 * before:
         found = f"the loss went from {before:.3f} to {after:.3f} in {TOTAL} steps"
         rule = "training lowers the loss, here by at least 20%"
-        yield Finding("does-not-learn", found, rule, "at the optimizer, and at its rate")
+        look = "at the loss you minimize, and at the optimizer and its learning rate"
+        yield Finding("does-not-learn", found, rule, look)
     equal = [
         n
         for n, (a, b) in enumerate(zip(first, second, strict=True), 1)

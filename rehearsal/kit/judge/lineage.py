@@ -62,13 +62,18 @@ def _resume_findings(
             f"at {failure.where or 'the load'}, and at what the kill left in the folder",
         )
         return
+    if not any(start.steps or start.end for start in starts):
+        return  # it hung or exited before its first step: the engine says so
     firsts = [start.steps[0].before if start.steps else start.end for start in starts]
     at = [run.position(rank, weights) for rank, weights in enumerate(firsts)]
-    samples = joined(start.steps[0] for start in starts if start.steps)
+    samples = None
+    if any(start.steps for start in starts):
+        samples = joined(start.steps[0] for start in starts if start.steps)
     began = list(map(bool, firsts))
     yield from _position_findings(run, at, began, samples, kill, saved, done)
     if len(set(at)) > 1 or at[0] is None:
         return
+    yield from _share_findings(run, taken, at[0], kill)
     yield from _order_findings(run, taken, at[0], kill)
     yield from _step_findings(run, taken, at[0], kill)
     last = at[0] + len(taken[0])
@@ -86,7 +91,7 @@ def _position_findings(
     run: UninterruptedRun,
     at: Sequence[int | None],
     began: Sequence[bool],
-    samples: Sequence[int],
+    samples: Sequence[int] | None,
     kill: str,
     saved: int,
     done: int,
@@ -107,13 +112,13 @@ def _position_findings(
             "all ranks resume from the same step",
             "at which ranks restore, and at what happens to the weights before the first step",
         )
-    elif at[0] is None or (at[0] == 0 < saved and run.step_with(samples, 0) != 0):
+    elif at[0] is None or (at[0] == 0 < saved and run.step_with(samples or [], 0) != 0):
         kind = "fresh weights" if at[0] == 0 else "weights that no step of the run had"
-        found = f"{kill}; the next start began with {kind} and trained samples "
-        found += some(sorted(samples))
-        if not samples:  # nor may it have come to its end
-            found = f"{kill}; the next start took no step and did not return with the weights "
-            found += "of a completed step"
+        if samples is None:
+            found = f"{kill}; the next start took no step and returned with {kind}"
+        else:
+            found = f"{kill}; the next start began with {kind} and trained "
+            found += f"samples {some(sorted(samples))}" if samples else "no sample"
         yield Finding(
             "weights-not-restored",
             found,
@@ -142,6 +147,29 @@ def _position_findings(
             f"weights after step {at[0]}",
             "a start knows only what earlier starts saved in its own folder",
             "at which folder is read",
+        )
+
+
+def _share_findings(
+    run: UninterruptedRun, taken: Sequence[Sequence[Step]], at: int, kill: str
+) -> Iterator[Finding]:
+    """Whether all ranks began with their shares of one step."""
+    firsts = [steps[0].samples for steps in taken if steps]
+    if len(firsts) < len(run.ranks):
+        return
+    places: list[set[int]] = [
+        {n for n, step in enumerate(rank) if step.samples == first}
+        for rank, first in zip(run.ranks, firsts, strict=True)
+    ]
+    if all(places) and not set.intersection(*places):
+        steps = [" or ".join(str(n + 1) for n in sorted(of)) for of in places]
+        said = "; ".join(f"rank {rank} of step {step}" for rank, step in enumerate(steps))
+        yield Finding(
+            "ranks-resume-apart",
+            f"{kill}; the next start resumed with the weights after step {at}, and the ranks "
+            f"trained their shares of different steps: {said}",
+            "all ranks resume from the same step",
+            "at how each rank learns which step comes next",
         )
 
 
@@ -227,6 +255,8 @@ def _cause(pairs: Sequence[tuple[Step, Step]], step: str) -> Finding | None:
             )
     for rank, (ours, whole) in enumerate(pairs):
         others = [other.rng for _, other in pairs if other.rng != whole.rng]
+        if not ours.samples:
+            continue  # a pass over no samples draws nothing
         if ours.rng and ours.rng in others:
             return Finding(
                 "one-noise-for-all",
@@ -239,7 +269,7 @@ def _cause(pairs: Sequence[tuple[Step, Step]], step: str) -> Finding | None:
             return Finding(
                 "different-noise",
                 f"{step} drew different random numbers on rank {rank} than in the "
-                "uninterrupted run, so its dropout mask differs",
+                "uninterrupted run, so its dropout differs",
                 SAME_RUN,
                 "at everything that draws random numbers between the start and that step",
             )

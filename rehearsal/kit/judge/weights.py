@@ -5,6 +5,7 @@ Weights are what ``observe.samples.weights_of`` writes down: each parameter's by
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -44,8 +45,14 @@ def weights_differ(
         who: the beginning of the sentence, up to "differ" or "differs".
     """
     difference, name = largest_difference(ours, theirs)
-    if not difference <= most:
-        yield Finding(code, f"{who} by up to {difference:.2g}, in {name}", rule, look)
+    if difference <= most:
+        return
+    found = f"{who} by up to {difference:.2g}, in {name}"
+    if ours.keys() != theirs.keys():
+        found = f"{who}: only one of them has {name}"
+    elif not math.isfinite(difference):
+        found = f"{who} or aren't finite: there are NaNs or infinities in {name}"
+    yield Finding(code, found, rule, look)
 
 
 def ranks_differ(
