@@ -85,7 +85,7 @@ def judge(
         yield from mismatched_collectives(reports)
         return
     num_samples = sum(EPOCHS) * world_size * MICRO_BATCH_SIZE
-    look = "at the last micro-batches of an epoch"
+    look = "at the loop over an epoch's micro-batches, above all where it ends"
     for finding in coverage_findings(reports, num_samples, 1, look):
         # No two epochs share a sample, so all of them together are counted as one.
         found = finding.found.replace("in 1 epoch", f"in {len(EPOCHS)} epochs")
@@ -105,7 +105,7 @@ def judge(
         first["expected"],
         1e-4,
         "a step follows the mean over all its micro-batches on all ranks",
-        "at a step with fewer micro-batches: what is summed, and what is it divided by?",
+        "at what a step sums, and at what it divides by, also when it has fewer micro-batches",
     )
     sent = bytes_reduced(reports[0])
     most = STEPS * first["gradient_bytes"]
