@@ -109,7 +109,10 @@ class RankContext:
         Collective: every rank calls it once. The deadline is counted afresh from here.
         """
         self.record("joining")
+        # With a barrier: a rank with nothing to do could end while others still connect to it.
+        os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
         dist.init_process_group("gloo", timeout=self.timeout)
+        del os.environ["TORCH_DIST_INIT_BARRIER"]
         self.record("joined")
         if deadline.current is not None:
             deadline.current.start()
@@ -151,6 +154,7 @@ class RankContext:
             return  # saved to memory: there is no file to tear
         self._counts["torn"] += 1
         if self._fault and self._counts["torn"] == self._fault["count"]:
+            self.is_armed = False  # it's not the learner who truncates the file
             os.truncate(target, os.stat(target).st_size // 2)
             os.kill(self._pid, signal.SIGKILL)
 
