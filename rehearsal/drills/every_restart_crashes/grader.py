@@ -89,10 +89,11 @@ def restarted(name: str) -> Judge:
                 f"at {failures[0].where}, and {LOOK}" if failures[0].where else LOOK,
             )
         elif all(report.has_answer for report in reports):
-            # The interrupted save may count, if it was as good as complete.
+            # The interrupted save may count, if it was as good as complete. So may one that was
+            # not due.
             start = PLAN.steps - most_steps(reports)
             due = max(0, in_step - 1) // EVERY * EVERY
-            start = start if due <= start <= in_step else due
+            start = start if start >= due and start in saved_steps(writer) else due
             whole = "whole" if len(reports) == 2 else ""
             judge_it = judge_restart(PLAN, whole, LOOK, {name: start})
             for finding in judge_it(reports, earlier):
@@ -100,6 +101,15 @@ def restarted(name: str) -> Judge:
                 yield finding._replace(look=POSITION) if is_count else finding
 
     return judge
+
+
+def saved_steps(report: RankReport) -> set[int]:
+    """After how many optimizer steps a rank wrote files."""
+    steps, kinds = set[int](), [event["kind"] for event in report.events]
+    for at, event in enumerate(report.events):
+        if event["kind"] == "file" and event["op"] in WRITES and event["path"]:
+            steps.add(kinds[:at].count("optimizer_step"))
+    return steps
 
 
 def name_of(file: Mapping[str, str]) -> str:
