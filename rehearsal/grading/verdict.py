@@ -83,7 +83,7 @@ ENGINE_FINDINGS = FindingTable(
         ),
         "left": (
             "a rank ended its process instead of returning",
-            "a rank returns from the function that was called; it does not exit",
+            "a rank ends by returning from the function that was called",
             "at calls of exit, os._exit or abort; gloo also aborts if ranks call different "
             "collectives",
         ),
@@ -299,6 +299,8 @@ def failure_verdict(
         if report.exitcode == -signal.SIGKILL:
             look = "at what your code kills, and at its memory: the operating system kills a "
             look += "process that uses too much"
+        elif "gloo::" in report.output:
+            look = "at the collectives: do all ranks issue the same ones, with equal sizes?"
         return "crashed", [ENGINE_FINDINGS("left", found, look)], report.output
     if not causes and failed:
         waiting, done = failed[0], [report.rank for report in reports if report.has_answer]

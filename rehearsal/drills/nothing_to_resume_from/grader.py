@@ -95,6 +95,7 @@ def judge_start(
     elif starts[0] > done + 1:
         rule = "a checkpoint's step is the number of completed steps"
         look = "at the step number in a checkpoint, and at which step comes next"
+        look = look if steps[0] else "at what the loop goes over, and at what ends it"
         found = f"{text} {starts[0]}" if steps[0] else f"{where}trained no samples on rank 0"
         yield Finding("skips-a-step", found, rule, look)
 

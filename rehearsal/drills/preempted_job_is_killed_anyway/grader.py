@@ -34,6 +34,7 @@ CODES = {
     "not-the-same-run": "stopped and resumed, the run ends with different weights",
 }
 STREAM = SampleStream(steps=9)
+LOOP = "at what ends the loop, and at where the optimizer steps"
 WITHOUT_SIGNAL = "without a signal, a run takes every step that shares yields, once"
 
 
@@ -98,7 +99,7 @@ def judge_stop(
     if not signaled:  # a rank gets the signal right after one of its own optimizer steps
         text = f"the ranks took {some(steps)} of {STREAM.steps} optimizer steps and returned "
         text += f"{some(returned(reports))}, before any of them got a signal"
-        yield Finding("not-all-steps", text, WITHOUT_SIGNAL, "at what ends the loop")
+        yield Finding("not-all-steps", text, WITHOUT_SIGNAL, LOOP)
         return
     facts = f"{who}; the ranks left after steps {some(steps)} of {STREAM.steps}"
     if max(steps) == STREAM.steps:
@@ -120,7 +121,7 @@ def judge_resume(
     trained = steps_in_stream(reports[0], len(reports), STREAM.share)
     step = min(trained, default=STREAM.steps)
     if step != left:
-        text = f"the stopped job took {counted(left, 'step')}; the next one "
+        text = f"the stopped job took {counted(left, 'optimizer step')}; the next one "
         text += (
             f"began at step {step}, counted from 0"
             if trained
@@ -133,7 +134,7 @@ def judge_resume(
     if (taken := steps_taken(reports[0])) != STREAM.steps - left:
         text = f"the next job began after step {left} and got no signal; rank 0 took "
         text += f"{counted(taken, 'optimizer step')}, and {STREAM.steps - left} were left"
-        yield Finding("not-all-steps", text, WITHOUT_SIGNAL, "at what ends the loop")
+        yield Finding("not-all-steps", text, WITHOUT_SIGNAL, LOOP)
         return
     if any(report.answer["finished"] is not True for report in reports):
         text = f"the run reached its end, and its ranks returned {some(returned(reports))}"

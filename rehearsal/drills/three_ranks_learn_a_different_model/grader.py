@@ -130,7 +130,7 @@ def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[F
         found += f"({counted(corpus.world_size, 'rank')}, "
         found += f"grad_accum_steps={corpus.grad_accum_steps})"
         rule = "a step follows the mean over its tokens"
-        look = "at every factor, including those that DDP adds"
+        look = "at every factor, also those that DDP adds, and at when gradients are cleared"
         if weight == 0:
             look = "at the order of backward and step: which gradients does the optimizer see?"
         yield Finding("step-is-scaled", found, rule, look)

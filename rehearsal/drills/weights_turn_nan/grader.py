@@ -105,8 +105,8 @@ def judge(reports: Sequence[RankReport], start: int = 0) -> Iterator[Finding]:
             code = "wrong-number-of-passes"
             rule = "each step, skipped or not, runs one forward pass"
             look = "at how often the loop runs, and at each call of the model in it"
-            if start and passes > left:
-                code = "repeats-saved-steps"
+            if start:
+                code = "repeats-saved-steps" if passes > left else code
                 rule = "a skipped step still counts, and a checkpoint due at it is saved"
                 look = "at the steps after which a checkpoint is saved, and at where a restart "
                 look += "begins"
@@ -134,14 +134,16 @@ def weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Findi
         if not difference <= 1e-5:
             found = f"{where}, the weights after step 1, which is not a bad one, differ by up "
             found += f"to {difference:.2g}, in {name}, from those of one process that starts "
-            found += "with rank 0's"
+            found += "with rank 0's weights"
             rule = "a good step follows the mean over its global batch, from rank 0's weights"
             look = "at the weights with which training begins, at the gradient, and at the rate"
             yield Finding("not-the-same-run", found, rule, look)
     difference, name = largest_difference(first, references[""])
     if not difference <= 1e-5:
         code, rule = "partial-step", RULE + ": neither weights nor optimizer state change"
-        look = "at what a skipped step still changes"
+        look = (
+            "at what a skipped step still changes, and at whether good steps update as before"
+        )
         if largest_difference(first, references["coasting"])[0] <= 1e-5:
             code = "moved-without-a-gradient"
         elif "restarted" in where:
