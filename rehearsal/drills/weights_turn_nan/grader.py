@@ -142,7 +142,7 @@ def weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Findi
     if not difference <= 1e-5:
         code, rule = "partial-step", RULE + ": neither weights nor optimizer state change"
         look = (
-            "at what a skipped step still changes, and at whether good steps update as before"
+            "at what a skipped step still changes, and at how a good step updates"
         )
         if largest_difference(first, references["coasting"])[0] <= 1e-5:
             code = "moved-without-a-gradient"
