@@ -141,9 +141,7 @@ def weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Findi
     difference, name = largest_difference(first, references[""])
     if not difference <= 1e-5:
         code, rule = "partial-step", RULE + ": neither weights nor optimizer state change"
-        look = (
-            "at what a skipped step still changes, and at how a good step updates"
-        )
+        look = "at what a skipped step still changes, and at how a good step updates"
         if largest_difference(first, references["coasting"])[0] <= 1e-5:
             code = "moved-without-a-gradient"
         elif "restarted" in where:
