@@ -23,8 +23,9 @@ CODES = {
 }
 PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 2
-POSITION = "at which step a checkpoint holds, and at where the loop continues from there"
-LOOK = "at which files are in the folder, under which names, at each moment of a save"
+POSITION = "at which checkpoint is loaded, which step it holds, and where the loop continues"
+LOOK = "at which files are in the folder, under which names, at each moment of a save, and at "
+LOOK += "what a start reads"
 
 
 def train_in(run: str, count: int = 0, data: bytes | None = None) -> Body:

@@ -25,7 +25,7 @@ CODES = {
     "never-trained": "a sample is left out",
     "wrong-steps": "a global batch is not one optimizer step",
     "micro-batch-too-large": "a forward pass takes more than micro_batch_size samples",
-    "ranks-differ": "the ranks take different steps",
+    "ranks-differ": "the ranks start with different weights or take different steps",
     "clipped-per-micro-batch": "a gradient is clipped before all micro-batches are in it",
     "clipped-per-rank": "a gradient is clipped before all ranks are in it",
     "norm-of-norms": "the right gradient is clipped by a norm that is not its own",
@@ -69,7 +69,8 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         global_batch_size=GLOBAL_BATCH_SIZE,
         micro_batch_size=MICRO_BATCH_SIZE,
     )
-    return {"returned": returned, "steps": watch.facts(inputs, targets, LR)}
+    steps = watch.facts(inputs, targets, LR)
+    return {"returned": returned, "steps": steps, "off": watch.off_rank_0s()}
 
 
 def judge(
@@ -80,6 +81,7 @@ def judge(
         return mismatched_collectives(reports)
     look = "at each loop around the model, and at which of a step's samples each rank takes"
     parts = [coverage_findings(reports, NUM_SAMPLES, EPOCHS, look), shape_findings(reports)]
+    parts.append(start_findings(reports))
     steps = (step_findings(reports, step) for step in range(STEPS))
     return first_of(*parts, *steps, log_findings(reports))
 
@@ -101,6 +103,18 @@ def shape_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
             found += f"{len(reports)} ran {most} samples in one forward pass"
             rule = "a micro-batch is what fits in memory"
             yield Finding("micro-batch-too-large", found, rule, "at what goes into the model")
+            return
+
+
+def start_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """Whether the first step begins with rank 0's weights on every rank."""
+    for report in reports:
+        if not (off := report.answer["off"]) <= 1e-6:
+            found = f"on {counted(len(reports), 'rank')}, rank {report.rank} began step 1 with "
+            found += f"weights that differ by up to {off:.2g} from those rank 0 was given"
+            rule = "training starts from rank 0's weights, on every rank"
+            look = "at what each rank does with its own weights before the first step"
+            yield Finding("ranks-differ", found, rule, look)
             return
 
 

@@ -111,8 +111,8 @@ def judge(
         changed = list(
             weights_differ(
                 "training-changed",
-                f"on {counted(len(reports), 'rank')}, rank {report.rank}'s weights differ from "
-                "those of one process that trains the samples of all ranks",
+                f"on {counted(len(reports), 'rank')}, the weights of rank {report.rank} and "
+                "those of one process with all ranks' samples differ",
                 report.answer["weights"],
                 answer["expected"],
                 1e-5,

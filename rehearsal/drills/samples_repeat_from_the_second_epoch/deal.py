@@ -44,7 +44,7 @@ def deal_findings(
                 text += f"{len(twice or missing)} of {num_samples} samples were "
                 text += "trained more than once" if twice else "never trained"
                 text += f" ({some(twice or missing)})"
-                look = "at which part of each global batch a rank takes, and of the epoch"
+                look = "at how an epoch is cut into batches, and each of them among the ranks"
             rule = "an epoch trains each sample exactly once, on one of the ranks"
             yield Finding("trained-twice", text, rule, look)
     if len(epochs) > 1 and epochs[0] in epochs[1:]:
