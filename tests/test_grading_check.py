@@ -20,7 +20,7 @@ from rehearsal.grading.check import attempt_of_source, grade_attempt, judge
 from rehearsal.grading.in_rank import is_blank, mismatch_of
 from rehearsal.engine.ranks import RUNNING_AGAIN, SERVER_ENDED, STUCK_MEETING
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, Verdict, failure_verdict
+from rehearsal.grading.verdict import Finding, Verdict, failure_verdict, shortened
 
 DRILL = "lift_to_distributed"
 pytestmark = pytest.mark.ranks
@@ -376,6 +376,39 @@ class TestPieces:
         assert outcome is not None
         assert outcome[1][0].code == "peer-returned"
         assert "ranks 0 and 1 lost the connection" in outcome[1][0].found
+
+    @pytest.mark.parametrize(
+        ("exitcode", "ended", "look"),
+        [
+            (3, "rank 0 exited with code 3 before it returned", "calls of exit"),
+            (-6, "rank 0 was ended by SIGABRT before it returned", "calls of exit"),
+            (-9, "rank 0 was ended by SIGKILL before it returned", "memory"),
+        ],
+    )
+    def test_a_signal_that_ended_a_rank_is_named(
+        self, exitcode: int, ended: str, look: str
+    ) -> None:
+        """Nobody exits "with code -6", and out of memory is no call of exit."""
+        outcome = failure_verdict([RankReport(rank=0, exitcode=exitcode)], 5.0)
+        assert outcome is not None
+        (finding,) = outcome[1]
+        assert (finding.code, finding.found) == ("left", ended)
+        assert look in finding.look
+
+    def test_an_exception_of_the_check_is_not_called_the_learners(self) -> None:
+        """A check that fails on what was returned finds no line of the learner's to show."""
+        failure = Failure(kind="TypeError", message="None is\n   no list", traceback="")
+        outcome = failure_verdict([RankReport(rank=0, exitcode=1, failure=failure)], 5.0)
+        assert outcome is not None
+        (finding,) = outcome[1]
+        assert finding.found == "rank 0: TypeError: None is no list"
+        assert "returns" in finding.rule
+        assert "returns" in finding.look
+
+    def test_a_long_message_is_cut_where_the_reader_sees_it(self) -> None:
+        """A message that ends in the middle of a word looks complete."""
+        assert shortened("a  b\nc") == "a b c"
+        assert shortened("word " * 9, 12) == "word word..."
 
     def test_a_verdict_shows_found_rule_look_and_next(self) -> None:
         """In text and in HTML, where the learner's text is escaped."""

@@ -7,6 +7,7 @@ not a sandbox.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import linecache
 import math
@@ -108,7 +109,10 @@ class RankContext:
         Collective: every rank calls it once. The deadline is counted afresh from here.
         """
         self.record("joining")
+        # With a barrier: a rank with nothing to do could end while others still connect to it.
+        os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
         dist.init_process_group("gloo", timeout=self.timeout)
+        del os.environ["TORCH_DIST_INIT_BARRIER"]
         self.record("joined")
         if deadline.current is not None:
             deadline.current.start()
@@ -125,6 +129,7 @@ class RankContext:
         sys.addaudithook(self._audit)
         save = torch.save
 
+        @functools.wraps(save)  # so that its errors name save
         def recorded_save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             if (path := self._inside(f)) is not None:
                 self.record("file", op="torch.save", path=path)
@@ -149,10 +154,12 @@ class RankContext:
             return  # saved to memory: there is no file to tear
         self._counts["torn"] += 1
         if self._fault and self._counts["torn"] == self._fault["count"]:
+            self.is_armed = False  # it's not the learner who truncates the file
             os.truncate(target, os.stat(target).st_size // 2)
             os.kill(self._pid, signal.SIGKILL)
 
     def _recorded_sync(self, sync: Callable[[Any], None]) -> Callable[[Any], None]:
+        @functools.wraps(sync)
         def recorded(fd: Any) -> None:
             number = fd if isinstance(fd, int) else fd.fileno()
             with contextlib.suppress(OSError):
@@ -164,6 +171,7 @@ class RankContext:
         return recorded
 
     def _recorded_transfer(self, name: str, transfer: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(transfer)
         def recorded(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             peer = args[0] if args else kwargs.get("dst", kwargs.get("src"))
             size = tensor.numel() * tensor.element_size()
@@ -281,7 +289,11 @@ def main(folder: Path, rank: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     temporary = folder / f"answer-{rank}.tmp"
-    temporary.write_text(json.dumps(answer, default=plain))
+    try:
+        text = json.dumps(answer, default=plain)
+    except Exception as error:  # such as a dict with tuples as keys
+        text, code = json.dumps(failure_of(error, files)), 1
+    temporary.write_text(text)
     temporary.rename(folder / f"answer-{rank}.json")
     # Not sys.exit: the interpreter would wait for threads that the learner may have left.
     os._exit(code)

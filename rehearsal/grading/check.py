@@ -37,6 +37,7 @@ from rehearsal.grading.verdict import (
     Verdict,
     cheat_findings,
     failure_verdict,
+    listed,
 )
 
 # By name: this process needs none of the code that runs in a rank.
@@ -122,8 +123,8 @@ def grade(
     """
     the_drill = load(drill)
     if not any(name in namespace for name in the_drill.needs):
-        *more, last = the_drill.needs
-        text = f"{', '.join(more)} and {last} are" if more else f"{last} is"
+        are = "are" if len(the_drill.needs) > 1 else "is"
+        text = f"{listed(list(the_drill.needs))} {are}"
         nothing = ENGINE_FINDINGS("not-attempted", f"{text} not defined")
         return Verdict(
             drill=the_drill.id,

@@ -150,5 +150,7 @@ def mismatch_of(value: object, signature: str) -> str:
     try:
         found.bind(*positional, **dict.fromkeys(keywords))
     except TypeError as error:
-        return f"takes {found}, expected {signature} ({error})"
+        names = [p.replace(annotation=kinds.empty) for p in found.parameters.values()]
+        taken = found.replace(parameters=names, return_annotation=kinds.empty)
+        return f"takes {taken}; the check calls it with {signature}: {error}"
     return ""

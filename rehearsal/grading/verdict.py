@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -82,7 +83,7 @@ ENGINE_FINDINGS = FindingTable(
         ),
         "left": (
             "a rank ended its process instead of returning",
-            "a rank returns from the function that was called; it does not exit",
+            "a rank ends by returning from the function that was called",
             "at calls of exit, os._exit or abort; gloo also aborts if ranks call different "
             "collectives",
         ),
@@ -280,7 +281,7 @@ def failure_verdict(
             return "wrong", wrong, ""
     if blank := sorted({name for report in reports for name in report.blank}):
         verb = "raises" if len(blank) == 1 else "raise"
-        found = f"{', '.join(blank)} still {verb} NotImplementedError"
+        found = f"{listed(blank)} still {verb} NotImplementedError"
         return "not_attempted", [ENGINE_FINDINGS("not-attempted", found)], ""
     late = [report.rank for report in reports if report.exitcode is None]
     if late:
@@ -294,8 +295,13 @@ def failure_verdict(
     silent = [report for report in reports if not report.has_answer and not report.failure]
     if not causes and silent:
         report = silent[0]
-        found = f"rank {report.rank} exited with code {report.exitcode} before it returned"
-        return "crashed", [ENGINE_FINDINGS("left", found)], report.output
+        found, look = f"{how_it_ended(report)} before it returned", ""
+        if report.exitcode == -signal.SIGKILL:
+            look = "at what your code kills, and at its memory: the operating system kills a "
+            look += "process that uses too much"
+        elif "gloo::" in report.output:
+            look = "at the collectives: do all ranks issue the same ones, with equal sizes?"
+        return "crashed", [ENGINE_FINDINGS("left", found, look)], report.output
     if not causes and failed:
         waiting, done = failed[0], [report.rank for report in reports if report.has_answer]
         where = waiting.failure.where if waiting.failure else ""
@@ -310,11 +316,35 @@ def failure_verdict(
     if causes:
         report, failure = causes[0], causes[0].failure
         assert failure is not None
-        found = f"rank {report.rank}: {failure.kind}: {failure.message.strip()[:300]}"
-        nowhere = "at what your code returns or defines: no line of it is in the traceback"
-        look = f"at {failure.where}" if failure.where else nowhere
-        return "crashed", [ENGINE_FINDINGS("crashed", found, look)], failure.traceback
+        found = f"rank {report.rank}: {failure.kind}: {shortened(failure.message)}"
+        finding = ENGINE_FINDINGS("crashed", found, f"at {failure.where}")
+        if not failure.where:  # the check raised it, on what it was given
+            rule = "what your code returns and defines has the form that the brief describes"
+            look = "at what your code returns or defines: no line of it is in the traceback"
+            finding = finding._replace(rule=rule, look=look)
+        return "crashed", [finding], failure.traceback
     return None
+
+
+def how_it_ended(report: RankReport) -> str:
+    """ "rank 1 exited with code 3", "rank 1 was ended by SIGABRT"."""
+    code = report.exitcode or 0
+    if code >= 0:
+        return f"rank {report.rank} exited with code {code}"
+    numbers = {int(number): number.name for number in signal.Signals}
+    return f"rank {report.rank} was ended by {numbers.get(-code, f'signal {-code}')}"
+
+
+def shortened(message: str, most: int = 300) -> str:
+    """A message on one line, and no longer than ``most`` characters."""
+    line = " ".join(message.split())
+    return line if len(line) <= most else f"{line[: most - 3].rstrip()}..."
+
+
+def listed(names: Sequence[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def counted(count: int, noun: str) -> str:
@@ -324,8 +354,7 @@ def counted(count: int, noun: str) -> str:
 
 def named_ranks(ranks: Sequence[int]) -> str:
     """ "rank 2", "ranks 0 and 2", "ranks 0, 1 and 2"."""
-    *first, last = map(str, ranks)
-    return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
+    return f"rank{'s' * (len(ranks) > 1)} {listed([str(rank) for rank in ranks])}"
 
 
 def state_when_hung(report: RankReport) -> str:

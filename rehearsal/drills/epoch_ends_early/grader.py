@@ -25,7 +25,7 @@ CODES = RESTART_CODES | {
 NUM_SAMPLES, BATCH_SIZE, EPOCHS, EVERY = 26, 3, 2, 2
 PLAN = Plan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=5)
 PLAN_OF_THREE = Plan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=3)
-LOOK = "at what the saved position counts, and at when it advances"
+LOOK = "at what the saved position counts, when it advances, and who reads it"
 
 
 class Samples(Dataset[tuple[Tensor, Tensor]]):

@@ -72,16 +72,24 @@ def judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterable[Finding]:
     """Where the job began, and, if it reached its end, which checkpoints remain."""
-    newest = 11 if earlier else 10
+    # A step's forward pass shows that the save of the previous step was complete.
+    first_job = next(iter(earlier.values()), None)
+    newest = max(FOUND)
+    if first_job:
+        newest = max(steps_in_stream(first_job[0], len(reports), STREAM.share), default=newest)
     steps = [steps_in_stream(report, len(reports), STREAM.share) for report in reports]
     if not any(steps) and not reports[0].has_answer:
         return
     starts = [own[0] if own else STREAM.steps for own in steps]
     held = "should have held" if earlier else "held"  # what the first job left, or the check
-    text = f"the folder {held} the checkpoints of steps {newest - 1} and {newest}; the first "
-    text += f"steps of the ranks are {some([own[0] if own else 'none' for own in steps])}"
+    text = f"the folder {held} the checkpoints of steps {newest - 1} and {newest}"
+    for rank, own in enumerate(steps):
+        text += f"; rank {rank} then " if not rank else f", and rank {rank} "
+        text += f"began with shares({own[0]})" if own else "trained no samples"
     rule = "all ranks resume from the newest checkpoint"
     look = "at how the newest is found: what would it be among steps 2, 9, 10 and 100?"
+    if earlier:
+        look = f"at what a save leaves in the folder, and {look}"
     if len(set(starts)) > 1:
         yield Finding("ranks-resume-apart", text, rule, "at what each rank finds by itself")
     elif starts[0] == 0:
@@ -89,19 +97,23 @@ def judge(
             "starts-over",
             text,
             rule,
-            "at what a start looks for in a folder from before the fix",
+            "at what a start looks for, also in a folder from before the fix",
         )
     elif starts[0] != newest:
         code = "not-the-newest" if starts[0] < newest else "wrong-position"
+        if code == "wrong-position":
+            rule = "step-N.pt is saved after N steps, so training continues with shares(N)"
+            look = "at what the saved step counts, and at which step comes next"
         yield Finding(code, text, rule, look)
     elif all(report.has_answer for report in reports):
         files = reports[0].answer["files"]
         left = sorted(int(number[0]) for name in files if (number := re.findall(r"\d+", name)))
         if left != [STREAM.steps - 1, STREAM.steps]:
-            text = f"with keep={KEEP}, {some(sorted(files)) or 'no step-*.pt files'} "
-            text += f"remain after step {STREAM.steps}"
+            text = f"with keep={KEEP}, these checkpoints remain after step {STREAM.steps}: "
+            text += some(sorted(files)) or "none"
             rule = "delete the oldest, keep the newest"
-            yield Finding("keeps-the-wrong-files", text, rule, "at every place that sorts")
+            look = "at what is deleted, and at every place that sorts"
+            yield Finding("keeps-the-wrong-files", text, rule, look)
         yield from differs_from_one_run(reports)
 
 

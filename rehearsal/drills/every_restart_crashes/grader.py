@@ -14,7 +14,7 @@ from rehearsal.kit.observe.restart import Body, trains
 from .strike import WRITES, strike
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, Judge, counted
+from rehearsal.grading.verdict import Finding, Judge, counted, shortened
 
 CODES = {
     **RESTART_CODES,
@@ -23,7 +23,9 @@ CODES = {
 }
 PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 2
-LOOK = "at which files are in the folder, under which names, at each moment of a save"
+POSITION = "at which checkpoint is loaded, which step it holds, and where the loop continues"
+LOOK = "at which files are in the folder, under which names, at each moment of a save, and at "
+LOOK += "what a start reads"
 
 
 def train_in(run: str, count: int = 0, data: bytes | None = None) -> Body:
@@ -48,7 +50,10 @@ def judge_saves(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """An uninterrupted run, and how many files it wrote."""
-    yield from judge_whole(PLAN)(reports, earlier)
+    findings = list(judge_whole(PLAN)(reports, earlier))
+    yield from findings
+    if findings:
+        return
     files = [event for report in reports for event in report.of("file")]
     writes = [event for event in files if event["op"] in WRITES and event["path"]]
     if len(writes) < PLAN.steps // EVERY:
@@ -76,21 +81,36 @@ def restarted(name: str) -> Judge:
             last = writer.of("file")[-1]
             yield Finding(
                 "crash-loop",
-                f"rank 0 was killed in {last['op']} of {name_of(last)} while it saved step "
-                f"{in_step}; then the restart failed with {failures[0].kind}: "
-                f"{failures[0].message.split('. ')[0][:120]}",
+                f"rank 0 was killed {'in' if last['op'] in WRITES else 'right before'} "
+                f"{last['op']} of {name_of(last)}, after {counted(in_step, 'step')}; then the "
+                f"restart failed with {failures[0].kind}: "
+                f"{shortened(failures[0].message.split('. ')[0], 120)}",
                 "a kill costs at most the steps since the last checkpoint; each restart finds "
                 "an intact checkpoint, or none",
-                LOOK,
+                f"at {failures[0].where}, and {LOOK}" if failures[0].where else LOOK,
             )
         elif all(report.has_answer for report in reports):
-            # The interrupted save may count, if it was as good as complete.
+            # The interrupted save may count, if it was as good as complete. So may one that was
+            # not due.
             start = PLAN.steps - most_steps(reports)
-            start = start if start == in_step else in_step - EVERY
+            due = max(0, in_step - 1) // EVERY * EVERY
+            start = start if start >= due and start in saved_steps(writer) else due
             whole = "whole" if len(reports) == 2 else ""
-            yield from judge_restart(PLAN, whole, LOOK, {name: start})(reports, earlier)
+            judge_it = judge_restart(PLAN, whole, LOOK, {name: start})
+            for finding in judge_it(reports, earlier):
+                is_count = finding.code in ("never-trained", "trained-twice")
+                yield finding._replace(look=POSITION) if is_count else finding
 
     return judge
+
+
+def saved_steps(report: RankReport) -> set[int]:
+    """After how many optimizer steps a rank wrote files."""
+    steps, kinds = set[int](), [event["kind"] for event in report.events]
+    for at, event in enumerate(report.events):
+        if event["kind"] == "file" and event["op"] in WRITES and event["path"]:
+            steps.add(kinds[:at].count("optimizer_step"))
+    return steps
 
 
 def name_of(file: Mapping[str, str]) -> str:

@@ -26,7 +26,7 @@ CODES = {
 # Five steps an epoch, the last of 3 samples; checkpoints after steps 4, 5, 8, 10, 12 and 15.
 PLAN = Plan(num_samples=23, epochs=3, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 4
-LOOK = "at which position the newest checkpoint gives, and at when it is written"
+LOOK = "at which position the newest checkpoint gives, when it is written, and who reads it"
 WHOLE = judge_whole(PLAN)
 OF_ALL_SAMPLES = {"never-trained": "epoch-skipped", "trained-twice": "epoch-trained-again"}
 

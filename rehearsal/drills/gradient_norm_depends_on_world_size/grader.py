@@ -17,7 +17,7 @@ from rehearsal.kit.judge.weights import STAY_EQUAL
 from rehearsal.kit.observe.samples import OddNet, watch_samples
 from .watch import StepWatch, outlying_samples
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding, counted
+from rehearsal.grading.verdict import Finding, counted, shortened
 
 CODES = {
     "collective-on-some-ranks": "the run hangs or fails: the ranks' collectives differ",
@@ -25,7 +25,7 @@ CODES = {
     "never-trained": "a sample is left out",
     "wrong-steps": "a global batch is not one optimizer step",
     "micro-batch-too-large": "a forward pass takes more than micro_batch_size samples",
-    "ranks-differ": "the ranks take different steps",
+    "ranks-differ": "the ranks start with different weights or take different steps",
     "clipped-per-micro-batch": "a gradient is clipped before all micro-batches are in it",
     "clipped-per-rank": "a gradient is clipped before all ranks are in it",
     "norm-of-norms": "the right gradient is clipped by a norm that is not its own",
@@ -38,6 +38,16 @@ CODES = {
 # Two steps of 9 samples, each with an outlier, and one of 2: one of three ranks gets none.
 NUM_SAMPLES, GLOBAL_BATCH_SIZE, MICRO_BATCH_SIZE, EPOCHS = 20, 9, 2, 2
 STEPS, MAX_NORM, LR = 6, 4.0, 0.05
+# Where to look, by code.
+WHEN = "at the moment when the gradient is clipped: what has been added to it by then?"
+LOOKS = {
+    "clipped-per-micro-batch": WHEN,
+    "clipped-per-rank": WHEN,
+    "norm-of-norms": "at the norm that decides how to clip: what is it the norm of?",
+    "clipped-in-parts": "at what is measured and clipped at once: how much of the gradient?",
+    "clipped-up": "at what happens to a gradient within the bound, and at every earlier factor",
+    "not-clipped": "at what bounds the gradient, and at when that happens in a step",
+}
 SIZES = [9, 9, 2]
 # Where each used parameter lies in the gradient: weight and bias of two layers.
 TENSORS = [[slice(0, 20)], [slice(20, 24)], [slice(24, 32)], [slice(32, 34)]]
@@ -59,7 +69,8 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         global_batch_size=GLOBAL_BATCH_SIZE,
         micro_batch_size=MICRO_BATCH_SIZE,
     )
-    return {"returned": returned, "steps": watch.facts(inputs, targets, LR)}
+    steps = watch.facts(inputs, targets, LR)
+    return {"returned": returned, "steps": steps, "off": watch.off_rank_0s()}
 
 
 def judge(
@@ -68,8 +79,9 @@ def judge(
     """The first findings of one job; they explain the later ones."""
     if any(not report.has_answer for report in reports):
         return mismatched_collectives(reports)
-    look = "at which of a step's samples each rank takes"
+    look = "at each loop around the model, and at which of a step's samples each rank takes"
     parts = [coverage_findings(reports, NUM_SAMPLES, EPOCHS, look), shape_findings(reports)]
+    parts.append(start_findings(reports))
     steps = (step_findings(reports, step) for step in range(STEPS))
     return first_of(*parts, *steps, log_findings(reports))
 
@@ -79,8 +91,9 @@ def shape_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
     for report in reports:
         steps = report.answer["steps"]
         if len(steps) != STEPS:
-            found = f"rank {report.rank} of {len(reports)} took {len(steps)} optimizer steps "
-            found += f"in {EPOCHS} epochs of {STEPS // EPOCHS} global batches"
+            found = f"rank {report.rank} of {len(reports)} took "
+            found += f"{counted(len(steps), 'optimizer step')} in {EPOCHS} epochs of "
+            found += f"{STEPS // EPOCHS} global batches"
             rule = "all micro-batches of a global batch, on all ranks, are one optimizer step"
             yield Finding("wrong-steps", found, rule, "at when the optimizer steps")
             return
@@ -93,6 +106,18 @@ def shape_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
             return
 
 
+def start_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """Whether the first step begins with rank 0's weights on every rank."""
+    for report in reports:
+        if not (off := report.answer["off"]) <= 1e-6:
+            found = f"on {counted(len(reports), 'rank')}, rank {report.rank} began step 1 with "
+            found += f"weights that differ by up to {off:.2g} from those rank 0 was given"
+            rule = "training starts from rank 0's weights, on every rank"
+            look = "at what each rank does with its own weights before the first step"
+            yield Finding("ranks-differ", found, rule, look)
+            return
+
+
 def step_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]:
     """Which gradient the step followed, on all ranks."""
     by_rank = [report.answer["steps"][step] for report in reports]
@@ -101,14 +126,15 @@ def step_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]
     for rank, own in enumerate(by_rank):
         if not away(own["followed"], followed)[0] < 1e-4:
             found = f"{where}moved ranks 0 and {rank} differently: by gradients of norm "
-            found += f"{norm(followed):.3g} and {norm(own['followed']):.3g}"
+            found += f"{norm(followed):.3g} and {norm(own['followed']):.3g}, whose difference "
+            apart = [a - b for a, b in zip(followed, own["followed"], strict=True)]
+            found += f"has norm {norm(apart):.3g}"
             look = "at what each rank uses that the others do not have"
             yield Finding("ranks-differ", found, STAY_EQUAL, look)
             return
     sums = [own["sums"] for own in by_rank]
     rule = "a step follows the mean gradient of its samples, clipped as a whole to max_norm; "
     rule += "how the samples were split changes nothing"
-    look = "at the moment when the gradient is clipped: what has been added to it by then?"
     for code, words, vector in ways_to_clip(
         sums, SIZES[step % 3], MAX_NORM, {"tensor": TENSORS}
     ):
@@ -116,7 +142,7 @@ def step_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]
             if code:
                 found = f"{where}followed {words}; the norm of the result is "
                 found += f"{norm(vector):.3g}, and max_norm={MAX_NORM:g}"
-                yield Finding(code, found, rule, look)
+                yield Finding(code, found, rule, LOOKS[code])
             return
     found = f"{where}followed a gradient of norm {norm(followed):.3g} that is not the mean "
     found += "over its samples, clipped or not"
@@ -132,10 +158,15 @@ def log_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
         vectors = [v for report in reports for v in report.answer["steps"][step]["sums"]]
         right.append(norm([sum(x) / SIZES[step % 3] for x in zip(*vectors, strict=True)]))
     for report in reports:
+        returned = report.answer["returned"]
+        rule = "train returns the norm of each step's gradient before clipping"
         try:
-            log = [float(value) for value in report.answer["returned"]]
+            log = [float(value) for value in returned]
         except (TypeError, ValueError):
-            log = []
+            found = f"rank {report.rank} of {len(reports)} returned "
+            found += f"{shortened(repr(returned), 60)} instead of a list of {STEPS} floats"
+            yield Finding("logs-the-wrong-norm", found, rule, "at what train returns")
+            return
         pairs = list(zip(log, right, strict=False))
         wrong = [n for n, (a, b) in enumerate(pairs) if not math.isclose(a, b, rel_tol=1e-3)]
         if len(log) != STEPS or wrong:
@@ -144,8 +175,8 @@ def log_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
             if wrong:
                 found += f"; step {wrong[0] + 1}'s is {log[wrong[0]]:.4g}, while the mean "
                 found += f"gradient's norm was {right[wrong[0]]:.4g}"
-            rule = "train returns the norm of each step's gradient before clipping"
-            yield Finding("logs-the-wrong-norm", found, rule, "at which gradient is measured")
+            look = "at which gradient is measured, and at when its norm is added to the list"
+            yield Finding("logs-the-wrong-norm", found, rule, look)
             return
 
 

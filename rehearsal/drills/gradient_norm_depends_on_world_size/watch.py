@@ -53,6 +53,14 @@ class StepWatch:
         self.steps.append((self.now, self.before, self.flat()))
         self.now = []
 
+    def off_rank_0s(self) -> float:
+        """How far from rank 0's initial weights the first step began, at most."""
+        given = torch.cat([p.detach().flatten() for p in used_parameters(OddNet(seed=0))])
+        return max(
+            ((before - given).abs().max().item() for _, before, _ in self.steps[:1]),
+            default=0.0,
+        )
+
     def facts(self, inputs: Tensor, targets: Tensor, lr: float) -> list[dict[str, Any]]:
         """For each step: its micro-batches, their gradients of summed errors, and its own."""
         facts = []

@@ -67,5 +67,7 @@ def setting_findings(
             base = right[at] / factor(step)
             found += f", which is factor(s)={factor(step):.4g} times {base:.4g}"
         look = "at everything that a state dict brings back, and at what sets it again later"
+        if not now.start:  # nothing to bring back
+            look = "at what sets each group's rate and decay before a step"
         yield Finding(code, found, RULE, look)
         return

@@ -92,7 +92,8 @@ def findings(
         found += f"s={now.start} has samples {some(sorted(samples_of(now.start)))}"
         is_over = now.start > 0 and first == sorted(samples_of(0))
         code = "starts-over" if is_over else "wrong-position"
-        yield Finding(code, found, RULE, "at what is read from the checkpoint, and when")
+        look = "at what is saved and what is read back, when, and at which samples a step takes"
+        yield Finding(code, found, RULE, look)
         return
     for step, number in enumerate(range(taken), now.start):
         if step < steps:
@@ -130,8 +131,9 @@ def step_findings(
         forgets = largest_difference(ends[0], reference["forgets"][step])[0] < 1e-4
         found = f"{where}the settings are right, but the weights differ by up to "
         found += f"{difference:.2g}, in {name}, from those of an uninterrupted run"
-        found += "; an optimizer without its moments ends there" * forgets
-        look = "at what else a step depends on, besides weights, samples and settings"
+        found += "; a new optimizer, without the saved moments, reaches these weights" * forgets
+        look = "at what else a step depends on: the weights before it, the gradient, and the "
+        look += "optimizer's moments"
         code = "moments-lost" if forgets else "not-the-same-run"
         yield Finding(code, found, RULE, look)
     about = f"{where}the settings are right, but "

@@ -18,7 +18,7 @@ from rehearsal.kit.observe.samples import OddNet, watch_samples, weights_of
 from rehearsal.kit.observe.stream import SampleStream
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, counted, is_echo
+from rehearsal.grading.verdict import Finding, counted, is_echo, listed, shortened
 
 CODES = {
     "never-saves": "no checkpoint is written",
@@ -73,9 +73,10 @@ def judge_start(
     where = where if chain else "in an empty folder, the first job "
     for report in reports:
         if chain and report.failure and not is_echo(report) and not steps[report.rank]:
-            failure = f"{report.failure.kind}: {report.failure.message[:80]}"
+            failure = f"{report.failure.kind}: {shortened(report.failure.message, 120)}"
             rule = "what a kill leaves behind never makes the next start fail"
             look = "at the names under which files are written, and looked for"
+            look = f"at {report.failure.where}, and {look}" if report.failure.where else look
             yield Finding("unreadable-checkpoint", f"{where}raised {failure}", rule, look)
             return
     if not steps[0] and not reports[0].has_answer:
@@ -84,13 +85,17 @@ def judge_start(
     text, look = f"{where}began at step", "at what the folder holds between two operations"
     if starts[0] < done:
         rule = "every step is saved, and a kill loses no completed save"
+        look = f"at which step is saved under which number, and {look}"
         yield Finding("lost-progress", f"{text} {starts[0]}", rule, look)
     elif all(steps) and len(set(starts)) > 1:
-        found = f"{text}s {some(starts)} on its ranks"
+        ranks = [f"step {start} on rank {rank}" for rank, start in enumerate(starts)]
+        found = f"{where}began at {listed(ranks)}"
         rule = "all ranks resume from the same step"
         yield Finding("ranks-resume-apart", found, rule, "at which ranks load the checkpoint")
     elif starts[0] > done + 1:
         rule = "a checkpoint's step is the number of completed steps"
+        look = "at the step number in a checkpoint, and at which step comes next"
+        look = look if steps[0] else "at what the loop goes over, and at what ends it"
         found = f"{text} {starts[0]}" if steps[0] else f"{where}trained no samples on rank 0"
         yield Finding("skips-a-step", found, rule, look)
 
@@ -105,7 +110,10 @@ def scenario(number: int, fault: Fault | None) -> Scenario:
         # A save through a file object cannot be torn; it is killed at other operations.
         was_due = fault is not None and fault.at != "torn" and not killed(reports[0])
         if was_due and reports[0].has_answer:
-            text = "rank 0 trained to the end without a save in which it could be killed"
+            files = [file for file in reports[0].of("file") if file["path"]]
+            operations = counted(len(files), "file operation")
+            text = f"rank 0 trained to the end with only {operations} in the folder; the whole "
+            text += f"run has {STREAM.steps} steps"
             rule = "a checkpoint is saved after each step"
             yield Finding("never-saves", text, rule, "at which rank saves, and when")
         elif all(report.has_answer for report in reports):
@@ -126,8 +134,8 @@ def judge_end(reports: Sequence[RankReport], keep: int) -> Iterable[Finding]:
     answer, wanted = reports[0].answer, STREAM.steps + 1 - keep
     names = (re.match(r"step-(\d+)", name) for name in answer["files"])
     left = sorted(int(name[1]) for name in names if name)
-    text = f"with keep={keep}, the checkpoints that remain are those of steps "
-    text += some(left) or "(none)"
+    text = f"with keep={keep}, the checkpoints that remain are "
+    text += some([f"step-{step}.pt" for step in left]) or "none"
     rule = "a finished run leaves exactly the newest keep checkpoints"
     look = "at which files are deleted, and when"
     if len(left) > keep:

@@ -27,12 +27,15 @@ CODES = {
     "killed-by-sigterm": "the signal ends a rank before it can save",
     "ignores-the-signal": "a rank got SIGTERM, and the job trained to its end",
     "stops-late": "the job takes more than one step after the signal",
+    "not-all-steps": "the job ends before a signal, or before its last step",
     "wrong-return-value": "train returns True for a stopped run, or False for a finished one",
     "starts-over": "after the stop, the next job begins at step 0",
     "wrong-position": "the next job repeats or skips a step",
     "not-the-same-run": "stopped and resumed, the run ends with different weights",
 }
 STREAM = SampleStream(steps=9)
+LOOP = "at what ends the loop, and at where the optimizer steps"
+WITHOUT_SIGNAL = "without a signal, a run takes every step that shares yields, once"
 
 
 def body_in(name: str, signaled_after: Sequence[int] = ()) -> Body:
@@ -70,7 +73,7 @@ def judge_stop(
     """All ranks left after the same step, at most one step after the first signal."""
     signaled = {r.rank: steps_taken(r, "signaled") for r in reports if r.of("signaled")}
     who = "; ".join(f"rank {rank} got SIGTERM after step {at}" for rank, at in signaled.items())
-    who = who or "no rank got SIGTERM"
+    who = who or "no rank has got SIGTERM yet"
     rule = "all ranks take a step or none does, so they have to leave together"
     look = "at what a rank knows when it decides to leave, and what the others know then"
     for report in reports:
@@ -93,10 +96,15 @@ def judge_stop(
         yield from (f._replace(found=f"{who}; {f.found}", look=look) for f in findings)
         return
     steps = [steps_taken(report) for report in reports]
+    if not signaled:  # a rank gets the signal right after one of its own optimizer steps
+        text = f"the ranks took {some(steps)} of {STREAM.steps} optimizer steps and returned "
+        text += f"{some(returned(reports))}, before any of them got a signal"
+        yield Finding("not-all-steps", text, WITHOUT_SIGNAL, LOOP)
+        return
     facts = f"{who}; the ranks left after steps {some(steps)} of {STREAM.steps}"
     if max(steps) == STREAM.steps:
         yield Finding("ignores-the-signal", facts, "a signal on any rank stops all ranks", look)
-    elif max(steps) > min(signaled.values(), default=0) + 1:
+    elif max(steps) > min(signaled.values()) + 1:
         rule = "after the signal, ranks take at most one more step: the grace period is short"
         yield Finding("stops-late", facts, rule, "at how often the ranks check")
     elif any(report.answer["finished"] is not False for report in reports):
@@ -113,7 +121,7 @@ def judge_resume(
     trained = steps_in_stream(reports[0], len(reports), STREAM.share)
     step = min(trained, default=STREAM.steps)
     if step != left:
-        text = f"the stopped job took {counted(left, 'step')}; the next one "
+        text = f"the stopped job took {counted(left, 'optimizer step')}; the next one "
         text += (
             f"began at step {step}, counted from 0"
             if trained
@@ -122,6 +130,11 @@ def judge_resume(
         rule = "the next job continues after the last step of the stopped one"
         code = "starts-over" if step == 0 else "wrong-position"
         yield Finding(code, text, rule, "at what is saved, when, and by which rank")
+        return
+    if (taken := steps_taken(reports[0])) != STREAM.steps - left:
+        text = f"the next job began after step {left} and got no signal; rank 0 took "
+        text += f"{counted(taken, 'optimizer step')}, and {STREAM.steps - left} were left"
+        yield Finding("not-all-steps", text, WITHOUT_SIGNAL, LOOP)
         return
     if any(report.answer["finished"] is not True for report in reports):
         text = f"the run reached its end, and its ranks returned {some(returned(reports))}"

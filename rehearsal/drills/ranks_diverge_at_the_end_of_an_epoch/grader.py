@@ -26,7 +26,7 @@ CODES = {
     "too-many-bytes": "gradients are all-reduced more than once per optimizer step",
 }
 # Micro-batches per epoch: a last step of one, an epoch shorter than a step, no remainder.
-EPOCHS, GRAD_ACCUM_STEPS, MICRO_BATCH_SIZE, LR = (7, 2, 6), 3, 2, 0.02
+EPOCHS, GRAD_ACCUM_STEPS, MICRO_BATCH_SIZE, LR = (7, 2, 6), 3, 3, 0.02
 STEPS = sum(-(-count // GRAD_ACCUM_STEPS) for count in EPOCHS)
 
 
@@ -85,7 +85,7 @@ def judge(
         yield from mismatched_collectives(reports)
         return
     num_samples = sum(EPOCHS) * world_size * MICRO_BATCH_SIZE
-    look = "at the last micro-batches of an epoch"
+    look = "at the loop over an epoch's micro-batches, above all where it ends"
     for finding in coverage_findings(reports, num_samples, 1, look):
         # No two epochs share a sample, so all of them together are counted as one.
         found = finding.found.replace("in 1 epoch", f"in {len(EPOCHS)} epochs")
@@ -97,7 +97,11 @@ def judge(
         rule = "a step is grad_accum_steps micro-batches, or what is left of an epoch"
         yield Finding("wrong-number-of-steps", text, rule, "at when the optimizer steps")
         return
-    yield from ranks_differ(weights_of_ranks(reports))
+    look = (
+        "at the weights with which each rank begins, and at each update: are the gradients it "
+    )
+    look += "uses already reduced?"
+    yield from ranks_differ(weights_of_ranks(reports), look)
     yield from weights_differ(
         "not-the-global-mean",
         f"the weights on {counted(world_size, 'rank')} differ from those of one process",
@@ -105,7 +109,7 @@ def judge(
         first["expected"],
         1e-4,
         "a step follows the mean over all its micro-batches on all ranks",
-        "at a step with fewer micro-batches: what is summed, and what is it divided by?",
+        "at what a step sums, and at what it divides by, also when it has fewer micro-batches",
     )
     sent = bytes_reduced(reports[0])
     most = STEPS * first["gradient_bytes"]

@@ -27,6 +27,10 @@ CODES = {
 PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 2
 LOOK = "at who decides which step the job resumes from, and how the others learn of it"
+POSITION = (
+    "at the steps after which a rank saves, which step a checkpoint holds, and where the "
+)
+POSITION += "loop continues"
 WHOLE = judge_whole(PLAN)
 
 
@@ -105,7 +109,9 @@ def restarted(*starts: int, killed: str, whole: str = "") -> Judge:
             return
         start = PLAN.steps - most_steps(reports)
         start = start if start in starts else starts[0]
-        yield from judge_restart(PLAN, whole, LOOK, {killed: start})(reports, earlier)
+        for finding in judge_restart(PLAN, whole, LOOK, {killed: start})(reports, earlier):
+            is_count = finding.code in ("never-trained", "trained-twice")
+            yield finding._replace(look=POSITION) if is_count else finding
 
     return judge
 

@@ -20,7 +20,7 @@ CODES = {
 # Three full steps of 6, and one of 2: with three ranks, one of them gets no sample.
 PLAN = Plan(num_samples=20, epochs=3, steps_per_epoch=4)
 GLOBAL_BATCH_SIZE, EVERY = 6, 2
-LOOK = "at what the saved position counts, and whether more or fewer ranks count the same"
+LOOK = "at what is saved and read back: does the position mean the same to more or fewer ranks?"
 WHOLE = judge_whole(PLAN)
 
 

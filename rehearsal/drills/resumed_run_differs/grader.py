@@ -22,7 +22,8 @@ CODES = {**RESTART_CODES, **NOISE_CODES}
 # 13 samples for each of two ranks, in batches of 3: the last batch of an epoch has one.
 PLAN = Plan(num_samples=26, epochs=2, steps_per_epoch=5)
 POSITION = "at which position is saved, and at which one a restart begins"
-LOOK = "at every draw from the random state between the restore and the first step"
+LOOK = "at what sets each rank's random state, at a start and at a restart, and at every draw "
+LOOK += "from it before the first step"
 
 
 def train_in(run: str, every: int = 2) -> Body:
@@ -64,7 +65,11 @@ def restarted(killed: str, start: int) -> Judge:
         )
         if not findings or findings[0].code == "not-the-same-run":
             # The noise says more than the weights that follow from it.
-            noise = same_noise(reports), other_noise(reports, earlier["whole"], start, LOOK)
+            where = f"restarted after the save due at step {start}, "
+            noise = (
+                same_noise(reports, where),
+                other_noise(reports, earlier["whole"], start, LOOK),
+            )
             yield from first_of(*noise, findings)
         else:
             yield from findings

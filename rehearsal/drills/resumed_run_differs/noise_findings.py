@@ -20,20 +20,27 @@ def noise_of(report: RankReport) -> list[list[float]]:
     return [event["values"] for event in report.of("noise")]
 
 
-def same_noise(reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """A finding if two ranks or two steps drew the same."""
+def same_noise(reports: Sequence[RankReport], where: str = "") -> Iterator[Finding]:
+    """A finding if two ranks or two steps drew the same.
+
+    Args:
+        where: the beginning of the sentence, as "restarted ..., ".
+    """
     seen: dict[tuple[float, ...], tuple[int, int]] = {}
     for report in reports:
         for step, values in enumerate(noise_of(report), 1):
             rank, earlier = seen.setdefault(tuple(values), (report.rank, step))
             if (rank, earlier) != (report.rank, step):
+                code = "same-noise-in-two-steps"
+                found = f"{where}rank {rank} drew the same noise in its forward passes "
+                found += f"{earlier} and {step}"
+                if rank != report.rank:
+                    code = "same-noise-on-two-ranks"
+                    found = f"{where}rank {rank} in its forward pass {earlier} and rank "
+                    found += f"{report.rank} in its forward pass {step} drew the same noise"
                 yield Finding(
-                    "same-noise-on-two-ranks"
-                    if rank != report.rank
-                    else "same-noise-in-two-steps",
-                    f"rank {rank} in forward pass {earlier} and rank {report.rank} in forward "
-                    f"pass {step}, counted from the start or restart, drew the same noise: "
-                    f"{values[0]:.4f}, ...",
+                    code,
+                    f"{found}: {values[0]:.4f}, ...",
                     "no two ranks and no two steps draw the same noise",
                     "at what determines a rank's random state in each step",
                 )
@@ -46,7 +53,8 @@ def other_noise(
     """A finding at the first step that drew different noise than the uninterrupted run."""
     for report in reports:
         theirs = noise_of(whole[report.rank])
-        for step, values in enumerate(noise_of(report), start):
+        ours = noise_of(report)
+        for step, values in enumerate(ours[: len(theirs) - start], start):
             if values == theirs[step]:
                 continue
             again = values in theirs[:start]

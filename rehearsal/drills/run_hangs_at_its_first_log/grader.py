@@ -13,7 +13,7 @@ from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.weights import weights_differ
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding, counted
+from rehearsal.grading.verdict import Finding, counted, shortened
 
 CODES = {
     "collective-on-some-ranks": "the run hangs or fails: the ranks' collectives differ",
@@ -21,11 +21,13 @@ CODES = {
     "logs-on-other-ranks": "a rank other than 0 returns log lines",
     "logs-rank-0-only": "the logged loss covers only rank 0's own samples",
     "not-the-global-loss": "the logged loss is not the mean over the samples of all ranks",
-    "training-changed": "the weights differ from those of the same training without a log",
+    "wrong-return-value": "train returns something other than a list of (step, loss)",
+    "training-changed": "the weights differ from those that the steps should lead to",
 }
 # Shares of a step by rank: 3, 2 and 1 samples, the last two steps fewer.
 SHARES = [(3, 2, 1), (1, 3, 2), (2, 1, 3), (3, 1, 1), (1, 2, 3), (2, 2, 1), (1, 1, 2)]
 LR, LOG_EVERY = 0.03, 3
+PAIRS = "train returns a list: on rank 0, a pair (step, loss) for each log line; else empty"
 
 
 def shares_of(rank: int, world_size: int) -> Iterator[tuple[Any, Any]]:
@@ -45,11 +47,18 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
     model = OddNet()
     shares = shares_of(rank, world_size)
     log = learner.train(model, shares, lr=LR, log_every=LOG_EVERY)
-    return {
-        "log": [[int(step), float(loss)] for step, loss in log],
-        "weights": weights_of(model),
-        **expected(world_size),
-    }
+    return {"log": log, "weights": weights_of(model), **expected(world_size)}
+
+
+def is_log(lines: object) -> bool:
+    """Whether that is a list of pairs of a whole number and a number."""
+    return isinstance(lines, list) and all(
+        isinstance(line, list)
+        and len(line) == 2
+        and all(isinstance(value, int | float) for value in line)
+        and float(line[0]).is_integer()
+        for line in lines
+    )
 
 
 def expected(world_size: int) -> dict[str, Any]:
@@ -77,7 +86,13 @@ def judge(
     if any(not report.has_answer for report in reports):
         yield from mismatched_collectives(reports)
         return
-    log, answer = reports[0].answer["log"], reports[0].answer
+    answer = reports[0].answer
+    for report in reports:
+        if not is_log(report.answer["log"]):
+            text = f"rank {report.rank} returned {shortened(repr(report.answer['log']), 80)}"
+            yield Finding("wrong-return-value", text, PAIRS, "at what train returns")
+            return
+    log = [(int(step), float(loss)) for step, loss in answer["log"]]
     wanted = [step for step in range(1, len(SHARES) + 1) if step % LOG_EVERY == 0]
     if [step for step, _ in log] != wanted:
         steps = some([step for step, _ in log])
@@ -96,12 +111,13 @@ def judge(
         changed = list(
             weights_differ(
                 "training-changed",
-                f"rank {report.rank}'s weights differ from those of the same run without a log",
+                f"on {counted(len(reports), 'rank')}, the weights of rank {report.rank} and "
+                "those of one process with all ranks' samples differ",
                 report.answer["weights"],
                 answer["expected"],
                 1e-5,
-                "logging must not change the training",
-                "at what the log shares with the step",
+                "a step follows the mean over its samples on all ranks, with or without a log",
+                "at what a step sums and divides by, and at what the log shares with it",
             )
         )
         yield from changed

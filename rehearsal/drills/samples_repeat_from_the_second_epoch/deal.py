@@ -35,11 +35,17 @@ def deal_findings(
     for epoch, steps in enumerate(epochs):
         twice, missing = miscounted(chain(*steps), num_samples)
         if twice or missing:
-            text = f"in epoch {epoch}, {len(twice)} of {num_samples} samples were trained more "
-            text += f"than once ({some(twice) or '-'}), and {len(missing)} never "
-            text += f"({some(missing) or '-'})"
-            rule = "an epoch trains each sample exactly once, on one of the ranks"
+            text = f"in epoch {epoch}, "
             look = "at what the order of an epoch depends on, on each rank"
+            if twice and missing:
+                text += f"{len(twice)} of {num_samples} samples were trained more than once "
+                text += f"({some(twice)}), and {len(missing)} never ({some(missing)})"
+            else:
+                text += f"{len(twice or missing)} of {num_samples} samples were "
+                text += "trained more than once" if twice else "never trained"
+                text += f" ({some(twice or missing)})"
+                look = "at how an epoch is cut into batches, and each of them among the ranks"
+            rule = "an epoch trains each sample exactly once, on one of the ranks"
             yield Finding("trained-twice", text, rule, look)
     if len(epochs) > 1 and epochs[0] in epochs[1:]:
         text = f"epochs 0 and {epochs[1:].index(epochs[0]) + 1} have the same batches"

@@ -17,9 +17,10 @@ from rehearsal.kit.observe.samples import OddNet, ids_of, marked_samples
 from rehearsal.kit.observe.samples import watch_samples, weights_of
 from .deal import deal_findings, orders
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding, Judge
+from rehearsal.grading.verdict import Finding, Judge, counted, shortened
 
 CODES = {
+    "wrong-return-value": "train returns something other than a list of (step, loss)",
     "wrong-evaluations": "rank 0 does not return the evaluations due, or another rank does",
     "trained-twice": "an epoch does not train each sample once, in steps of one global batch",
     "order-repeats": "two epochs have the same order",
@@ -30,6 +31,7 @@ CODES = {
 }
 NUM_SAMPLES, NUM_HELD_OUT, EVAL_SIZE, EPOCHS, GLOBAL_BATCH_SIZE = 22, 40, 8, 3, 7
 STEPS_PER_EPOCH = -(-NUM_SAMPLES // GLOBAL_BATCH_SIZE)
+PAIRS = "train returns a list: on rank 0, a pair (step, loss) for each evaluation; else empty"
 
 
 def body_with(seed: int, eval_every: int) -> Body:
@@ -57,7 +59,7 @@ def body_with(seed: int, eval_every: int) -> Body:
             eval_every=eval_every,
             eval_size=EVAL_SIZE,
         )
-        return {"weights": weights_of(model), "evaluated": [int(step) for step, _ in lines]}
+        return {"weights": weights_of(model), "lines": lines}
 
     return body
 
@@ -66,7 +68,12 @@ def evaluation_findings(reports: Sequence[RankReport], eval_every: int) -> Itera
     """Rank 0 evaluates when it is due, on different samples each time."""
     last = EPOCHS * STEPS_PER_EPOCH
     due = [step for step in range(1, last + 1) if step % eval_every == 0]
-    found = [report.answer["evaluated"] for report in reports]
+    for report in reports:
+        if not is_log(report.answer["lines"]):
+            text = f"rank {report.rank} returned {shortened(repr(report.answer['lines']), 80)}"
+            yield Finding("wrong-return-value", text, PAIRS, "at what train returns")
+            return
+    found = [[int(step) for step, _ in report.answer["lines"]] for report in reports]
     if found != [due] + [[]] * (len(reports) - 1):
         text = (
             f"with eval_every={eval_every} and {last} steps, rank 0 should return evaluations "
@@ -75,6 +82,8 @@ def evaluation_findings(reports: Sequence[RankReport], eval_every: int) -> Itera
         rule = "rank 0 reports every evaluation that is due, and no other rank reports one"
         look = "at when an evaluation is added to the list, and on which rank"
         yield Finding("wrong-evaluations", text, rule, look)
+    else:
+        yield from too_early(reports[0], due)
     drawn = [event["samples"] for event in reports[0].of("evaluated")]
     for number, samples in enumerate(drawn):
         if samples in drawn[:number]:
@@ -84,6 +93,32 @@ def evaluation_findings(reports: Sequence[RankReport], eval_every: int) -> Itera
             text += f"the same samples: {some(samples)}"
             rule = "each evaluation uses a fresh draw"
             yield Finding("same-draw", text, rule, "at which random generator is used")
+            return
+
+
+def is_log(lines: object) -> bool:
+    """Whether that is a list of pairs of a whole number and a number."""
+    return isinstance(lines, list) and all(
+        isinstance(line, list)
+        and len(line) == 2
+        and all(isinstance(value, int | float) for value in line)
+        and float(line[0]).is_integer()
+        for line in lines
+    )
+
+
+def too_early(report: RankReport, due: Sequence[int]) -> Iterable[Finding]:
+    """A finding if an evaluation ran before the step for which it is reported."""
+    kinds = [e["kind"] for e in report.events if e["kind"] in ("optimizer_step", "evaluated")]
+    passes = [at for at, kind in enumerate(kinds) if kind == "evaluated"]
+    if len(passes) != len(due):
+        return  # nobody knows which pass belongs to which evaluation
+    for step, at in zip(due, passes, strict=True):
+        if (done := kinds[:at].count("optimizer_step")) < step:
+            text = f"rank 0 evaluated after {counted(done, 'optimizer step')}, and returned "
+            text += f"that loss for step {step}"
+            rule = "an evaluation that is due at a step runs after it; steps count from 1"
+            yield Finding("wrong-evaluations", text, rule, "at how the steps are counted")
             return
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +26,7 @@ CODES = {
     "not-a-number": "a micro-batch that is all padding turns weights NaN",
     "ranks-differ": "the ranks end with different weights",
     "trains-on-padding": "padding moves a weight",
+    "tokens-weigh-differently": "tokens of one micro-batch do not all weigh the same",
     "micro-batches-weigh-differently": "tokens weigh more in one micro-batch than in another",
     "ranks-weigh-differently": "tokens weigh more on one rank than on another",
     "step-is-scaled": "all tokens weigh the same, but the step does not follow their mean",
@@ -73,7 +75,9 @@ def judge_run(reports: Sequence[RankReport], corpus: Corpus) -> Iterable[Finding
     if any(math.isnan(share) for share in first["shares"]):
         text = "weights turned NaN"
         text += " in a run in which some micro-batches are all padding" * (corpus.least == 0)
-        rule = "a micro-batch that is all padding adds nothing to the step"
+        rule = "a step follows the mean over its tokens"
+        if corpus.least == 0:
+            rule = "a micro-batch that is all padding adds nothing to the step"
         yield Finding("not-a-number", text, rule, "at every division")
         return
     yield from ranks_differ(weights_of_ranks(reports))
@@ -81,7 +85,9 @@ def judge_run(reports: Sequence[RankReport], corpus: Corpus) -> Iterable[Finding
 
 def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[Finding]:
     """A finding if the tokens of a step do not all weigh one over their number."""
-    weighs = {}  # by rank and micro-batch: how many tokens, and what the first weighs
+    weighs = {}  # by rank and micro-batch: how many tokens, and what each weighs
+    places = product(range(corpus.grad_accum_steps), range(corpus.world_size))
+    total = sum(corpus.num_tokens(step, micro_step, rank) for micro_step, rank in places)
     for rank in range(corpus.world_size):
         for micro_step in range(corpus.grad_accum_steps):
             at = corpus.first_id(step, micro_step, rank)
@@ -92,9 +98,17 @@ def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[F
                 rule = "padding has no loss"
                 yield Finding("trains-on-padding", text, rule, "at where the mask is used")
                 return
+            for number, share in enumerate(shares[at : at + count]):
+                if abs(share - shares[at]) > 1e-4 / total:
+                    text = f"in step {step + 1}, the tokens of rank {rank}'s micro-batch "
+                    text += f"{micro_step + 1} weigh {shares[at]:.4f} (token 1) and "
+                    text += f"{share:.4f} (token {number + 1})"
+                    rule = f"each of a step's tokens (here {total}) weighs the same"
+                    look = "at the loss, and at every factor: which parameters does it reach?"
+                    yield Finding("tokens-weigh-differently", text, rule, look)
+                    return
             if count:
                 weighs[rank, micro_step] = count, shares[at]
-    total = sum(count for count, _ in weighs.values())
     rule = f"each of a step's tokens (here {total}) weighs the same, wherever it landed"
     pairs = [(a, b) for a in weighs for b in weighs if a < b]
     # Pairs on one rank first: between ranks there is one more divisor.
@@ -111,12 +125,14 @@ def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[F
             return
     weight = next(iter(weighs.values()))[1]
     if abs(weight - 1 / total) > 1e-4 / total:
-        found = f"in step {step + 1}, the first token of each micro-batch weighs {weight:.4f}; "
-        found += f"with {total} tokens in the step, each token should weigh {1 / total:.4f} "
+        found = f"in step {step + 1}, each token weighs {weight:.4f}; with {total} tokens in "
+        found += f"the step, it should weigh {1 / total:.4f} "
         found += f"({counted(corpus.world_size, 'rank')}, "
         found += f"grad_accum_steps={corpus.grad_accum_steps})"
         rule = "a step follows the mean over its tokens"
-        look = "at every factor, including those that DDP adds"
+        look = "at every factor, also those that DDP adds, and at when gradients are cleared"
+        if weight == 0:
+            look = "at the order of backward and step: which gradients does the optimizer see?"
         yield Finding("step-is-scaled", found, rule, look)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from torch import Tensor
+
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.kit.judge.findings import only_first
@@ -14,6 +16,7 @@ from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import largest_difference, numbers, ranks_differ
 from rehearsal.kit.judge.weights import weights_of_ranks
 from rehearsal.kit.observe.restart import trains
+from rehearsal.kit.observe.samples import ids_of, weights_of
 from .poison import NormNet, expected, not_finite_files, poisoned_samples
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
@@ -25,8 +28,9 @@ CODES = {
     "ranks-differ": "the ranks end with different weights",
     "wrong-steps-skipped": "train does not return the steps that had to be skipped",
     "moved-without-a-gradient": "in a skipped step, momentum still moves the weights",
+    "wrong-number-of-passes": "a step does not run exactly one forward pass",
     "partial-step": "a step that had to be skipped trains part of its samples or gradient",
-    "not-the-same-run": "the weights differ from those of a run without the poisoned steps",
+    "not-the-same-run": "a good step or a restart leads to different weights than it should",
     "repeats-saved-steps": "a restart trains steps that should be in a checkpoint",
 }
 # Five steps an epoch. Sample 8 ruins the loss of steps 2 and 7, sample 16 the gradient of
@@ -36,12 +40,27 @@ SKIPPED = [2, 4, 7, 9]
 RULE = "if the loss or gradient is NaN or infinite on any rank, every rank skips the step"
 
 
+def net_of(context: RankContext) -> NormNet:
+    """A rank's model, which records the weights with which its second step begins."""
+    net, first = NormNet(seed=context.rank), list[list[int]]()
+
+    def seen(_: object, inputs: tuple[Tensor, ...]) -> None:
+        samples = ids_of(inputs[0])
+        first.append(samples)
+        if samples != first[0]:
+            context.record("second_step", weights=weights_of(net))
+            handle.remove()
+
+    handle = net.register_forward_pre_hook(seen)
+    return net
+
+
 def train_in(run: str) -> Body:
     """A body that trains in the folder of ``run``, or resumes there."""
     train = trains(
         run,
         NUM_SAMPLES,
-        model=lambda context: NormNet(seed=context.rank),
+        model=net_of,
         data=lambda _, num_samples: poisoned_samples(num_samples),
         epochs=EPOCHS,
         global_batch_size=GLOBAL_BATCH_SIZE,
@@ -54,6 +73,7 @@ def train_in(run: str) -> Body:
         answer = train(context, learner)
         run_of = (NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, LR)
         references = {"": expected(*run_of), "coasting": expected(*run_of, coasts=True)}
+        references["step 1"] = expected(*run_of, steps=1)
         return {**answer, "references": references, "not_finite_files": found}
 
     return body
@@ -78,17 +98,28 @@ def judge(reports: Sequence[RankReport], start: int = 0) -> Iterator[Finding]:
     left, wanted = EPOCHS * 5 - start, [step for step in SKIPPED if step > start]
     for report in reports:
         passes, returned = len(report.of("forward")), report.answer["returned"]
-        if start and passes != left:
-            found = f"{where}, rank {report.rank} ran {passes} forward passes; {left} steps "
-            found += "were left"
-            rule = "a skipped step still counts, and a checkpoint that is due at it is saved"
-            look = "at the steps after which a checkpoint is saved"
-            yield Finding("repeats-saved-steps", found, rule, look)
+        if passes != left:
+            found = f"{where}, rank {report.rank} ran {passes} forward "
+            found += f"pass{'es' * (passes != 1)}; "
+            found += f"{left} steps were left" if start else f"the run has {left} steps"
+            code = "wrong-number-of-passes"
+            rule = "each step, skipped or not, runs one forward pass"
+            look = "at how often the loop runs, and at each call of the model in it"
+            if start:
+                code = "repeats-saved-steps" if passes > left else code
+                rule = "a skipped step still counts, and a checkpoint due at it is saved"
+                look = "at the steps after which a checkpoint is saved, and at where a restart "
+                look += "begins"
+            yield Finding(code, found, rule, look)
         if returned != wanted:
             found = f"{where}, rank {report.rank} returned {returned}; steps {wanted}, counted "
             found += "from 1, have a loss or a gradient that is not finite"
             look = "at which ranks add to the list, and when"
-            yield Finding("wrong-steps-skipped", found, RULE, look)
+            if isinstance(returned, list) and set(map(str, wanted)) < set(map(str, returned)):
+                look = "at what a bad step leaves behind for the next one, and at when a rank "
+                look += "adds to the list"
+            rule = "on every rank, train returns the steps that must be skipped, and no others"
+            yield Finding("wrong-steps-skipped", found, rule, look)
     yield from weight_findings(reports, where)
 
 
@@ -97,10 +128,20 @@ def weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Findi
     first, references = reports[0].answer["weights"], reports[0].answer["references"]
     look = "at the weights with which each rank begins, and at what it does in a bad step"
     yield from ranks_differ(weights_of_ranks(reports), look, most=0.0, where=f"{where}, ")
+    began = [event["weights"] for event in reports[0].of("second_step")]
+    if began and "restarted" not in where:
+        difference, name = largest_difference(began[0], references["step 1"])
+        if not difference <= 1e-5:
+            found = f"{where}, the weights after step 1, which is not a bad one, differ by up "
+            found += f"to {difference:.2g}, in {name}, from those of one process that starts "
+            found += "with rank 0's weights"
+            rule = "a good step follows the mean over its global batch, from rank 0's weights"
+            look = "at the weights with which training begins, at the gradient, and at the rate"
+            yield Finding("not-the-same-run", found, rule, look)
     difference, name = largest_difference(first, references[""])
     if not difference <= 1e-5:
         code, rule = "partial-step", RULE + ": neither weights nor optimizer state change"
-        look = "at what a skipped step still changes"
+        look = "at what a skipped step still changes, and at how a good step updates"
         if largest_difference(first, references["coasting"])[0] <= 1e-5:
             code = "moved-without-a-gradient"
         elif "restarted" in where:

@@ -30,26 +30,33 @@ def poisoned_samples(count: int) -> tuple[Tensor, Tensor]:
 
 
 def expected(
-    num_samples: int, global_batch_size: int, epochs: int, lr: float, *, coasts: bool = False
+    num_samples: int,
+    global_batch_size: int,
+    epochs: int,
+    lr: float,
+    *,
+    coasts: bool = False,
+    steps: int | None = None,
 ) -> dict[str, str]:
     """One process, SGD with momentum written out, without the poisoned steps.
 
     Args:
         coasts: the momentum moves the weights even in them.
+        steps: stops after so many.
     """
     model, (inputs, targets) = NormNet(seed=0), poisoned_samples(num_samples)
     used = [p for name, p in model.named_parameters() if name != "unused"]
     speeds = [torch.zeros_like(parameter) for parameter in used]
-    for _ in range(epochs):
-        for first in range(0, num_samples, global_batch_size):
-            step = slice(first, first + global_batch_size)
-            errors = (model(inputs[step]) - targets[step]).pow(2).sum(1).mean()
-            grads = torch.autograd.grad(errors, used)
-            is_finite = all(bool(grad.isfinite().all()) for grad in grads)
-            for parameter, speed, grad in zip(used, speeds, grads, strict=True):
-                if is_finite or coasts:
-                    speed.mul_(0.9).add_(grad if is_finite else torch.zeros_like(grad))
-                    parameter.data.sub_(lr * speed)
+    firsts = [*range(0, num_samples, global_batch_size)] * epochs
+    for first in firsts[:steps]:
+        step = slice(first, first + global_batch_size)
+        errors = (model(inputs[step]) - targets[step]).pow(2).sum(1).mean()
+        grads = torch.autograd.grad(errors, used)
+        is_finite = all(bool(grad.isfinite().all()) for grad in grads)
+        for parameter, speed, grad in zip(used, speeds, grads, strict=True):
+            if is_finite or coasts:
+                speed.mul_(0.9).add_(grad if is_finite else torch.zeros_like(grad))
+                parameter.data.sub_(lr * speed)
     return weights_of(model)
 
 
