@@ -147,6 +147,8 @@ def publish_body(context: RankContext, learner: SimpleNamespace) -> Any:
     os.fsync = no_sync  # type: ignore[assignment]
     answer: dict[str, Any] = {"first": choice(learner, checkpoints), "taken": []}
     answer["exists"] = target.exists()
+    if not answer["exists"]:
+        return answer
     empty = checkpoints / "step-00000006"
     empty.mkdir()
     for taken in (target, empty):
@@ -206,7 +208,7 @@ def publish_judge(
         if "malformed" in answer["first"]:
             looks = "at what latest_checkpoint_path returns"
         elif "value" in answer["first"] and not answer["first"]["value"][2]:
-            looks = "at which names latest_checkpoint_path takes for checkpoints"
+            looks = "at which names latest_checkpoint_path accepts, and at what it returns"
         yield Finding(
             "not-published",
             "publish returned, but latest_checkpoint_path did not return step-00000005: it "
@@ -244,7 +246,10 @@ def publish_judge(
             "a folder's list of names reaches the disk only when the folder is fsynced",
             "at the folders whose list of names has changed",
         )
-    for taken, result, is_same in answer["taken"]:
+    # The wrong exception alone is the smaller mistake, so it comes last.
+    for taken, result, is_same in sorted(
+        answer["taken"], key=lambda one: "raised" in one[1] and one[2]
+    ):
         raised = result.get("raised", "")
         if not raised.startswith("FileExistsError") or not is_same:
             what = "an empty folder" if taken.endswith("6") else "an intact checkpoint"
@@ -356,7 +361,7 @@ def choose_judge(
         )
     got = answer["whole"].get("value", [None])
     look = "at how you compare two steps, and at which names count"
-    if got[0] == newest and not got[2]:
+    if got[0] == newest and got[1] != NEW and not got[2]:
         rule = "the manifest returned is that of the checkpoint, with the facts of publish"
         look = "at which manifest you return, and at what publish does with the facts"
     if got != [newest, NEW, []]:
@@ -709,8 +714,8 @@ def save_judge(
     if states != [answer["mine"] for answer in answers]:
         yield Finding(
             "random-states",
-            f"rank 0 passed {counted(len(states), 'random state')} to writer.save, and not "
-            "those of ranks 0 and 1, in this order",
+            f"writer.save got {counted(len(states), 'random state')} on rank 0, but the list "
+            "isn't [rank 0's, rank 1's]",
             "each rank has its own random numbers, and a resume continues all of them",
             "at whose random state you pass to the writer",
         )
@@ -725,7 +730,7 @@ def save_judge(
 
 def times(count: int) -> str:
     """How often, in words."""
-    return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def raised_alone(what: str, look: str = "") -> Finding:

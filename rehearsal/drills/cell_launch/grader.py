@@ -295,7 +295,10 @@ def start_findings(
     elif at is not None and not least <= at <= saved:
         wanted = f"step {saved + 1}"
         if least < saved:
-            wanted = f"one of steps {least + 1} to {min(saved + 1, len(plan))}"
+            last = min(saved + 1, len(plan))
+            wanted = f"one of steps {least + 1} to {last}"
+            wanted = f"step {least + 1} or {last}" if last == least + 2 else wanted
+            wanted = f"step {last}" if last == least + 1 else wanted
         yield Finding(
             code,
             f"{saved} steps were done; the next start began with step {at + 1} instead of "
