@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -19,7 +20,7 @@ from rehearsal.kit.observe.samples import OddNet, weights_of
 from rehearsal.kit.observe.waiting import all_arrive
 from .kills import die_at_each_file_operation
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding, named_ranks
+from rehearsal.grading.verdict import Finding, counted, named_ranks
 
 CODES = {
     "not-published": "after publish there is no intact checkpoint of that name",
@@ -137,7 +138,7 @@ def contents(folder: Path) -> list[list[str]]:
 def publish_body(context: RankContext, learner: SimpleNamespace) -> Any:
     """Publish; then onto existing names; then in processes that die on the way."""
     close_answers(context)
-    checkpoints = context.folder / "publish"
+    checkpoints = context.folder / "checkpoints"
     temporary = temporary_of(checkpoints, 5)
     target = checkpoints / "step-00000005"
     context.record("begins")
@@ -145,6 +146,9 @@ def publish_body(context: RankContext, learner: SimpleNamespace) -> Any:
     context.record("ends")
     os.fsync = no_sync  # type: ignore[assignment]
     answer: dict[str, Any] = {"first": choice(learner, checkpoints), "taken": []}
+    answer["exists"] = target.exists()
+    if not answer["exists"]:
+        return answer
     empty = checkpoints / "step-00000006"
     empty.mkdir()
     for taken in (target, empty):
@@ -181,7 +185,7 @@ def publish_judge(
     kinds = [event["kind"] for event in events]
     events = events[kinds.index("begins") : kinds.index("ends")]
     files = [event for event in events if event["kind"] == "file"]
-    name = "publish/step-00000005"
+    name = "checkpoints/step-00000005"
     inside = [e for e in files if e["path"].startswith(name) and e["op"] in ("open", "mkdir")]
     if inside:
         yield Finding(
@@ -191,51 +195,75 @@ def publish_judge(
             "at which names you write to before the checkpoint is complete",
         )
         return
+    if not answer["exists"]:
+        yield Finding(
+            "not-published",
+            f"publish returned, but there is no {name}",
+            "once publish has returned, the checkpoint is there",
+            "at what happens to the temporary folder",
+        )
+        return
     if answer["first"].get("value", [None])[0] != "step-00000005":
+        looks = "at what you write to the manifest, and at what verifies it"
+        if "malformed" in answer["first"]:
+            looks = "at what latest_checkpoint_path returns"
+        elif "value" in answer["first"] and not answer["first"]["value"][2]:
+            looks = "at which names latest_checkpoint_path accepts, and at what it returns"
         yield Finding(
             "not-published",
             "publish returned, but latest_checkpoint_path did not return step-00000005: it "
             f"{said(answer['first'])}",
             "a checkpoint that was just published verifies",
-            "at what you write to the manifest, and at what verifies it",
+            looks,
         )
         return
     at = next((i for i, e in enumerate(files) if e["op"] == "rename" and e["to"] == name), None)
     before = {e["path"] for e in files[:at] if e["op"] == "fsync"}
     renames = {e["to"]: e["path"] for e in files[:at] if e["op"] == "rename"}
     wanted = ["state.pt", "rng-rank-0.pt", "rng-rank-1.pt", "manifest.json"]
-    paths = {file: f"publish/tmp-5/{file}" for file in wanted}
+    source = files[at]["path"] if at is not None else "checkpoints/tmp-5"
+    paths = {file: f"{source}/{file}" for file in wanted}
     late = [f for f, p in paths.items() if p not in before and renames.get(p) not in before]
     if late:
         moment = "the rename" if at is not None else "it returned"
         yield Finding(
             "renamed-before-fsync",
-            f"publish did not fsync {some(late)} in publish/tmp-5 before {moment}",
+            f"publish did not fsync {some(late)} in {source} before {moment}",
             "a power loss may keep the rename and lose what was written before it",
             "at what is on disk, not just written, when the name appears",
         )
     after = {e["path"] for e in files[at:] if e["op"] == "fsync"} if at is not None else set()
-    folders = ["publish/tmp-5"] if "publish/tmp-5" not in before else []
-    folders += ["publish"] if "publish" not in after else []
+    folders = [source] if source not in before else []
+    folders += ["checkpoints"] if "checkpoints" not in after else []
     if folders:
-        when = "before" if folders[0] != "publish" else "after"
-        seen = "" if at is not None else " (no rename to publish/step-00000005 was recorded)"
+        when = "before" if folders[0] != "checkpoints" else "after"
+        seen = (
+            "" if at is not None else " (no rename to checkpoints/step-00000005 was recorded)"
+        )
         yield Finding(
             "folder-not-synced",
             f"publish did not fsync the folder {folders[0]} {when} the rename{seen}",
             "a folder's list of names reaches the disk only when the folder is fsynced",
             "at the folders whose list of names has changed",
         )
-    for taken, result, is_same in answer["taken"]:
-        if "raised" not in result or not is_same:
+    # The wrong exception alone is the smaller mistake, so it comes last.
+    for taken, result, is_same in sorted(
+        answer["taken"], key=lambda one: "raised" in one[1] and one[2]
+    ):
+        raised = result.get("raised", "")
+        if not raised.startswith("FileExistsError") or not is_same:
             what = "an empty folder" if taken.endswith("6") else "an intact checkpoint"
+            look = "at what you do if the target exists, and at what a rename would do to it"
+            if raised and is_same:
+                look = "at which exception the caller can expect"
             yield Finding(
                 "wrote-into-existing",
                 f"{taken} existed, as {what}. publish "
-                f"{'raised' if 'raised' in result else 'did not raise'}, and the folder "
+                f"{f'raised {raised}' if raised else 'did not raise'}, and the folder "
                 f"{'is unchanged' if is_same else 'has changed'}",
-                "publish raises if its target exists, even empty, and leaves it unchanged",
-                "at what a rename does with an existing target",
+                "publish raises FileExistsError if its target exists, even empty, and leaves "
+                "it unchanged",
+                look,
             )
     yield from crash_findings(answer["crashes"])
 
@@ -278,9 +306,9 @@ def flip(path: Path) -> None:
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "one bit of state.pt flipped": lambda f: flip(f / "state.pt"),
     "rng-rank-1.pt cut to 600 bytes": lambda f: os.truncate(f / "rng-rank-1.pt", 600),
-    "rng-rank-0.pt missing": lambda f: (f / "rng-rank-0.pt").unlink(),
-    "manifest.json missing": lambda f: (f / "manifest.json").unlink(),
-    "manifest.json empty": lambda f: os.truncate(f / "manifest.json", 0),
+    "no rng-rank-0.pt": lambda f: (f / "rng-rank-0.pt").unlink(),
+    "no manifest.json": lambda f: (f / "manifest.json").unlink(),
+    "an empty manifest.json": lambda f: os.truncate(f / "manifest.json", 0),
     "a different step in manifest.json": lambda f: edit(f / "manifest.json"),
 }
 
@@ -332,13 +360,17 @@ def choose_judge(
             "at what happens if the folder is missing or empty",
         )
     got = answer["whole"].get("value", [None])
+    look = "at how you compare two steps, and at which names count"
+    if got[0] == newest and got[1] != NEW and not got[2]:
+        rule = "the manifest returned is that of the checkpoint, with the facts of publish"
+        look = "at which manifest you return, and at what publish does with the facts"
     if got != [newest, NEW, []]:
         yield Finding(
             "not-the-newest",
             f"of steps {OLD} and {NEW}, both intact, latest_checkpoint_path "
             f"{said(answer['whole'])}",
             rule,
-            "at how you compare two steps, and at which names count",
+            look,
         )
         return
     for what, result in answer["damaged"]:
@@ -444,6 +476,8 @@ def restore_body(context: RankContext, learner: SimpleNamespace) -> Any:
         step_of(old)
     facts = {"step": 12, "epoch": 3, "losses": [0.5, 0.25]}
     state = learner.build_checkpoint(old, **facts)
+    if not isinstance(state, Mapping):
+        raise TypeError(f"build_checkpoint returned {str(state)[:80]}, not a dict")
     keys = {n: value if n in facts else isinstance(value, dict) for n, value in state.items()}
     torch.save(state, folder / "state.pt")
     new = parts_of(2, lr=0.02, decay=0.1, position=0, scale=7)  # autocast changed to fp16
@@ -506,6 +540,18 @@ def restored(result: Mapping[str, Any]) -> str:
     return f"returned a state of step {result['value']}"
 
 
+CONFIGURED: list[Any] = [[0.02, 0.1, [0.8, 0.99]], [0.02, 0.0, [0.8, 0.99]]]
+
+
+def hyperparameters(groups: Sequence[Any]) -> str:
+    """Rate, weight decay and betas of each group, in words."""
+    texts = []
+    rounded = json.loads(json.dumps(groups), parse_float=lambda text: f"{float(text):g}")
+    for lr, decay, betas in rounded:
+        texts.append(f"lr {lr}, weight decay {decay}, betas ({', '.join(map(str, betas))})")
+    return " and ".join(texts)
+
+
 class Hostile:
     """Makes a folder when something unpickles it carelessly."""
 
@@ -530,21 +576,36 @@ def restore_judge(
     wanted |= {"step": 12, "epoch": 3, "losses": [0.5, 0.25]}
     differ = [n for n, value in wanted.items() if answer["keys"].get(n, "missing") != value]
     if differ:
+        look = "at which parts and facts you save, and at what you save for one that is None"
+        if differ == ["sampler"]:
+            look = "at how you distinguish a part that is None from one that is falsy"
         yield Finding(
             "state-left-out",
-            "at the end of a run's plan, these are missing or wrong in what build_checkpoint "
-            f"returned: {some(differ)}",
+            "the sampler was at the end of its plan, and the scaler was None. These are "
+            f"missing or wrong in what build_checkpoint returned: {some(differ, 7)}",
             "a checkpoint contains the state of every part, not just the weights",
-            "at how you distinguish a part that is None from one that is falsy",
+            look,
         )
-    if answer["nothing"] != {"value": True} or answer["loaded"] != {"value": 12}:
+    if answer["nothing"] != {"value": True}:
         yield Finding(
             "not-restored",
-            f"without a folder, restore_if_present {said(answer['nothing'], is_none=True)}; "
+            f"without a folder, restore_if_present {said(answer['nothing'], is_none=True)}",
+            "without a checkpoint there is nothing to restore, and that is not an error",
+            "at what you do if the folder is None",
+        )
+        return
+    if answer["loaded"] != {"value": 12}:
+        has_raised = "raised" in answer["loaded"]
+        yield Finding(
+            "not-restored",
             "from a checkpoint of step 12 without a scaler's state, into a run with a scaler, "
-            f"it {restored(answer['loaded'])}",
-            "a part may be new or gone; everything else is restored anyway",
-            "at parts and states that are None",
+            f"restore_if_present {restored(answer['loaded'])}",
+            "a part may be new or gone; everything else is restored anyway"
+            if has_raised
+            else "restore_if_present returns the state that it loaded",
+            "at the line that raises: is a part or a state None there?"
+            if has_raised
+            else "at what you return",
         )
         return
     difference, name = largest_difference(*answer["weights"])
@@ -557,11 +618,11 @@ def restore_judge(
             "a resume continues from the saved state",
             "at what you load into which part",
         )
-    if answer["settings"] != [[0.02, 0.1, [0.8, 0.99]], [0.02, 0.0, [0.8, 0.99]]]:
+    if answer["settings"] != CONFIGURED:
         yield Finding(
             "old-hyperparameters",
-            "lr 0.02, decay 0.1 and 0, and betas (0.8, 0.99) were configured; after the "
-            f"restore the groups have {answer['settings']}",
+            f"the optimizer's two groups were configured with {hyperparameters(CONFIGURED)}; "
+            f"after the restore they have {hyperparameters(answer['settings'])}",
             "the settings configured for this start take effect, not the saved ones",
             "at what an optimizer's state dict contains besides its moments",
         )
@@ -600,7 +661,13 @@ def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
 
     class Writer:
         def save(self, state: Any, rng_states: Any, manifest: Any) -> None:
-            calls.append([[s["torch"].sum() for s in rng_states], manifest])
+            try:
+                sums = [state["torch"].sum() for state in rng_states]
+            except Exception:
+                wanted = "not a list of what rng_state() returned on each rank"
+                text = f"writer.save got rng_states={str(rng_states)[:80]}, {wanted}"
+                raise TypeError(text) from None
+            calls.append([sums, manifest])
             if fails:
                 raise OSError(28, "No space left on device")
 
@@ -635,8 +702,9 @@ def save_judge(
         if len(answer["calls"]) != (rank == 0) or answer["fails"] > (rank == 0):
             yield Finding(
                 "wrong-writer",
-                f"rank {rank} of {len(answers)} called writer.save {len(answer['calls'])} "
-                f"time(s) for a save that works, then {answer['fails']} for one that fails",
+                f"rank {rank} of {len(answers)} called writer.save "
+                f"{times(len(answer['calls']))} in a save that works, and "
+                f"{times(answer['fails'])} in one that fails",
                 "rank 0 writes for all ranks, once",
                 "at which ranks write",
             )
@@ -646,8 +714,8 @@ def save_judge(
     if states != [answer["mine"] for answer in answers]:
         yield Finding(
             "random-states",
-            f"rank 0 passed {len(states)} random state(s) to writer.save for {len(answers)} "
-            "ranks; they are not those of ranks 0 and 1, in this order",
+            f"writer.save got {counted(len(states), 'random state')} on rank 0, but the list "
+            "isn't [rank 0's, rank 1's]",
             "each rank has its own random numbers, and a resume continues all of them",
             "at whose random state you pass to the writer",
         )
@@ -656,17 +724,23 @@ def save_judge(
     late = [r for r, answer in enumerate(answers) if not answer["waited"]]
     if bad or len(late) < len(answers):
         ranks = named_ranks(bad or late or range(len(answers)))
-        yield raised_alone(f"the failure was not raised on {ranks} within 1 s")
+        look = "at what you do with the exception" if 0 in bad else ""
+        yield raised_alone(f"the failure was not raised on {ranks} within 1 s", look)
 
 
-def raised_alone(what: str) -> Finding:
+def times(count: int) -> str:
+    """How often, in words."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def raised_alone(what: str, look: str = "") -> Finding:
     """About the save in which the writer raises."""
     return Finding(
         "raised-alone",
         f"in a second save, writer.save raises on rank 0 (disk full), and {what}",
         "if a save fails on one rank, every rank raises, or the others hang in the next "
         "collective",
-        "at how the other ranks learn about the outcome of the save",
+        look or "at how the other ranks learn about the outcome of the save",
     )
 
 

@@ -12,6 +12,16 @@ from typing import Any
 from rehearsal.engine.rank import CHANGES, WRITES
 
 
+DOING = {
+    "os.rename": "renaming",
+    "os.remove": "removing",
+    "os.mkdir": "creating",
+    "os.rmdir": "removing",
+    "os.truncate": "truncating",
+    "os.link": "linking",
+}
+
+
 def die_at_each_file_operation(
     prepare: Callable[[int], Path], act: Callable[[Path], None], at_most: int = 40
 ) -> Iterator[tuple[Path, str]]:
@@ -55,9 +65,9 @@ def _die_before_change(number: int, writer: int) -> None:
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES:
-            count("the opening of", arguments[0])
+            count("opening", arguments[0])
         elif event in CHANGES:
-            count(f"the {event.removeprefix('os.')} of", arguments[0])
+            count(DOING[event], arguments[0])
 
     def counted(fd: Any) -> None:  # a kill loses nothing from the page cache
         number = fd if isinstance(fd, int) else fd.fileno()

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 CHILD = """
-import base64, sys
+import base64, contextlib, sys
 import cloudpickle
 function, learner = cloudpickle.loads(base64.b64decode(sys.stdin.read()))
-print(function(learner))
+with contextlib.redirect_stdout(sys.stderr):
+    answer = function(learner)
+print(answer)
 """
 
 
@@ -50,7 +52,9 @@ class FreshInterpreter:
             pipe.write(payload)
         self.process.stdin = None  # written: it works while this process does
 
-    def answer(self) -> str:
-        """What it returned, as text; an exception's last line if there was one."""
+    def answer(self) -> list[str]:
+        """What it returned, as text; and the last line of the exception, if it raised one."""
         printed, errors = self.process.communicate()
-        return printed.rstrip("\n") or errors.strip().splitlines()[-1]
+        if self.process.returncode:
+            return ["", (errors.strip().splitlines() or ["an exit without a message"])[-1]]
+        return [printed.removesuffix("\n"), ""]

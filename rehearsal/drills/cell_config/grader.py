@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ CODES = {
     "message-without-name": "the error does not name the setting and its value",
     "not-frozen": "a setting can be changed after its checks",
     "wrong-global-batch": "global_batch_size is not the number of samples in a step",
+    "digest-not-a-string": "the digest is not a string",
     "digest-of-the-process": "the digest differs between interpreters",
     "digest-of-the-rank": "the digest differs between ranks",
     "digest-of-the-place": "paths, workers or log intervals change the digest",
@@ -150,6 +152,7 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         "frozen": refusal(lambda: setattr(make(), "seed", -1)) is not None,
         "batches": [make(**changes).global_batch_size for changes, _ in BATCHES],
         "digest": digest(),
+        "is_text": isinstance(make().digest(), str),
         "same": [digest(**changes) for _, changes in SAME],
         "files": [digest(data=f"tokens:/{disk}/x") for disk in "ab"],
         "spellings": [digest(learning_rate=one) for one in (1, 1.0)],
@@ -172,6 +175,25 @@ def said(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
+def pair_said(one: Changes, other: Changes) -> str:
+    """Two configs by the settings in which they differ, with their global batch sizes."""
+    first, second = ({n: (BASE | c)[n] for n in {**one, **other}} for c in (one, other))
+    sizes = [batch_size(BASE | changes) for changes in (one, other)]
+    batches = "" if sizes[0] == sizes[1] else f" (global batches of {sizes[0]} and {sizes[1]})"
+    return f"{said(first)} and {said(second)}{batches}"
+
+
+def batch_size(settings: Changes) -> int:
+    """Samples in a step of a config that pins no global batch size."""
+    names = ["micro_batch_size", "grad_accum_steps", "world_size"]
+    return math.prod(settings[name] for name in names)
+
+
+def short(digest: str) -> str:
+    """A digest's first characters."""
+    return f"{digest[:16]}..." if len(digest) > 16 else digest or "''"
+
+
 def value_findings(answer: Mapping[str, Any]) -> Iterable[Finding]:
     """What is refused, and how."""
     rule = "a config that exists is valid: a bad value fails here, by name"
@@ -190,11 +212,14 @@ def value_findings(answer: Mapping[str, Any]) -> Iterable[Finding]:
         found = f"TrainConfig accepted {said(changes)}"
         if outcome is None:
             look = f"at the check of {name}: how does {value!r} get past it?"
+            if len(changes) > 1:
+                look = f"at what compares {' with '.join(changes)}"
             yield Finding("bad-value-accepted", found, rule, look)
             continue
         found, text = f"{said(changes)} raised {outcome[0]}: {outcome[2][:120]}", outcome[2]
         if not outcome[1]:
-            look = "at which exception a caller can rely on, even under python -O"
+            look = "at which exception a caller can rely on"
+            look += ", even under python -O" if outcome[0] == "AssertionError" else ""
             yield Finding("wrong-error", found, rule, look)
         elif name not in text.replace("-", "_") or str(value) not in text:
             look = "at the message: does it say which setting, and which value?"
@@ -207,15 +232,23 @@ def value_findings(answer: Mapping[str, Any]) -> Iterable[Finding]:
 def digest_findings(first: Mapping[str, Any], last: Mapping[str, Any]) -> Iterable[Finding]:
     """The digests of ranks 0 and 1."""
     rule, digest = ("equal trainings have equal digests, in every process", first["digest"])
-    if digest != first["elsewhere"]:
-        # Or the last line of an exception.
-        found = f"digest() of the same config is {digest[:16]}... in a rank; a new interpreter "
-        found += f"printed {first['elsewhere'][:120]}"
-        look = "at what Python salts in each process"
+    if not first["is_text"]:
+        found = f"digest() returned {short(digest)}, which is not a str"
+        why = "a digest is saved and compared as text"
+        yield Finding("digest-not-a-string", found, why, "at what you return")
+    elsewhere, error = first["elsewhere"]
+    if error:
+        found = f"digest() returned {short(digest)} in a rank; in a new interpreter, the same "
+        look = "at what your class needs that only exists in this process"
+        yield Finding("digest-of-the-process", f"{found}call raised {error[:120]}", rule, look)
+    elif digest != elsewhere:
+        found = f"digest() of the same config is {short(digest)} in a rank and "
+        found += f"{short(elsewhere)} in a new interpreter"
+        look = "at what differs from process to process: what does Python salt, for one?"
         yield Finding("digest-of-the-process", found, rule, look)
     if digest != last["digest"]:
-        found = f"the same config has the digest {digest[:16]} on rank 0 and "
-        found += f"{last['digest'][:16]} on rank 1"
+        found = f"the same config has the digest {short(digest)} on rank 0 and "
+        found += f"{short(last['digest'])} on rank 1"
         yield Finding("digest-of-the-rank", found, rule, "at what differs between ranks")
     for (what, changes), other in zip(SAME, first["same"], strict=True):
         if digest != other:
@@ -231,8 +264,7 @@ def digest_findings(first: Mapping[str, Any], last: Mapping[str, Any]) -> Iterab
     seen: dict[str, Changes] = {}
     for changes, other in zip(OTHERS, first["others"], strict=True):
         if other in seen:
-            found = f"{said(seen[other]) or 'the base config'} and {said(changes)} have the "
-            found += "same digest"
+            found = f"{pair_said(seen[other], changes)} have the same digest, {short(other)}"
             rule = "a resume compares digests, so two trainings must not share one"
             look = "at which settings go in, and at what separates their values"
             yield Finding("two-trainings-one-digest", found, rule, look)
@@ -250,7 +282,9 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
             cut = said({name: (BASE | changes)[name] for name in names})
             rule = "the global batch is the number of samples in one optimizer step"
             look = "at what you multiply, and at the setting that overrides it"
-            found = f"with {cut}, global_batch_size is {found}, not {expected}"
+            is_called = found is not None and not isinstance(found, int | float)
+            look = "at what reading config.global_batch_size gives you" if is_called else look
+            found = f"with {cut}, global_batch_size is {str(found)[:60]}, not {expected}"
             yield Finding("wrong-global-batch", found, rule, look)
     yield from digest_findings(answer, reports[-1].answer)
 

@@ -6,6 +6,7 @@ five ranks get none. One process plays all ranks of a job, since a sampler needs
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -22,7 +23,7 @@ from rehearsal.kit.judge.coverage import miscounted
 from rehearsal.kit.judge.findings import only_first, some
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding, FindingTable
+from rehearsal.grading.verdict import Finding, FindingTable, counted
 from .cpu_limit import at_most
 
 ONCE = "in each epoch, each sample goes to exactly one rank, once"
@@ -32,7 +33,8 @@ TABLE = FindingTable(
     {
         "never-ends": (
             "iterating without a commit yields more than the plan",
-            "a loader fetches ahead of training, so iterating doesn't wait for commits",
+            "an iteration ends where the plan ends; a loader fetches ahead of training, so it "
+            "can't wait for commits",
             "at what the loop checks before each step",
         ),
         "order-not-reproducible": (
@@ -63,7 +65,7 @@ TABLE = FindingTable(
         "trained-twice": (
             "a sample is dealt more than once in an epoch",
             ONCE,
-            "at where a step begins, and at what fills up a share",
+            "at whether all ranks use one order, where a step begins, and what fills a share",
         ),
         "never-trained": (
             "a sample of an epoch is dealt to no rank",
@@ -73,7 +75,8 @@ TABLE = FindingTable(
         "step-depends-on-ranks": (
             "the samples of a step change with the number of ranks",
             "a step is defined before it is split, so world size may change between two steps",
-            "at what you split first: the epoch into steps, or the epoch among ranks",
+            "at what the order is made from, and at what you split first: the epoch into "
+            "steps, or the epoch among ranks",
         ),
         "uneven-shares": (
             "a rank has more than its share of a step",
@@ -93,7 +96,7 @@ TABLE = FindingTable(
         "wrong-length": (
             "len() is not the number of micro-batches left",
             "len() is the number of lists that an iteration started now would yield",
-            "at where len() starts counting",
+            "at what len() counts, and from where",
         ),
         "position-moves-on-fetch": (
             "the position moves when something iterates",
@@ -140,6 +143,7 @@ WORLD_SIZES = ([1, 3], [2, 5])  # checked by rank 0, by rank 1
 SEEDS = (3, 1, 2, 3)
 COMMITTED = 5  # in the middle of the second epoch
 FAR_EPOCH = 300_000_000
+MOST_LISTS = 200  # no iteration is followed further than this
 
 Keys = list[list[int]]  # pairs of epoch and sample
 
@@ -169,9 +173,36 @@ def sampler_of(
     return learner.ResumeAwareDistributedSampler(schedule, cfg, rank, world_size)
 
 
-def taken(sampler: Any, most: int = 200) -> list[Keys]:
+def taken(sampler: Any, most: int = MOST_LISTS) -> list[Keys]:
     """The micro-batches of an iteration started now."""
-    return [[[int(e), int(s)] for e, s in keys] for keys in islice(iter(sampler), most)]
+    return [pairs_in(keys) for keys in islice(iter(sampler), most)]
+
+
+def pairs_in(keys: Any) -> Keys:
+    """What an iteration yielded, as plain data; a TypeError with what it was if it can't be."""
+    try:
+        return [[int(epoch), int(sample)] for epoch, sample in keys]
+    except (TypeError, ValueError):
+        what = "not a list of pairs (epoch, sample)"
+        raise TypeError(f"iterating yields {str(keys)[:80]}, {what}") from None
+
+
+def position_of(sampler: Any) -> int:
+    """The position in the sampler's state; a TypeError with the state if there is none."""
+    state = sampler.state_dict()
+    try:
+        return operator.index(state["position"])
+    except (TypeError, KeyError, IndexError):
+        wanted = "not {'position': an int}"
+        raise TypeError(f"state_dict() returned {str(state)[:80]}, {wanted}") from None
+
+
+def micro_steps_of(sampler: Any) -> int:
+    """The sampler's micro_steps; a TypeError with what it is if that isn't a number."""
+    try:
+        return int(sampler.micro_steps)
+    except (TypeError, ValueError):
+        raise TypeError(f"micro_steps is {sampler.micro_steps!r:.80}, not an int") from None
 
 
 def flat(batches: list[Keys]) -> Keys:
@@ -186,7 +217,7 @@ def deal(learner: SimpleNamespace, world_size: int, position: int = 0) -> dict[s
         for sampler in samplers:
             sampler.load_state_dict({"position": position})
     return {
-        "micro_steps": [int(sampler.micro_steps) for sampler in samplers],
+        "micro_steps": [micro_steps_of(sampler) for sampler in samplers],
         "lengths": [sampler.__len__() for sampler in samplers],
         "ranks": [taken(sampler) for sampler in samplers],
     }
@@ -211,26 +242,27 @@ def resumes(context: RankContext, learner: SimpleNamespace) -> Any:
     close_answers(context)
     straight = taken(sampler_of(learner, context.rank, 2))
     sampler = sampler_of(learner, context.rank, 2)
+    states = [position_of(sampler)]
     taken(sampler, 3)
-    states = [sampler.state_dict()["position"]]
+    states.append(position_of(sampler))
     loader: DataLoader[Any] = DataLoader(
         Echo(), batch_sampler=Plain(sampler), collate_fn=as_they_are, num_workers=1
     )
     batches = iter(loader)
-    states.append(sampler.state_dict()["position"])
+    states.append(position_of(sampler))
     trained = []
     for _ in range(COMMITTED):
-        trained += list(islice(batches, int(sampler.micro_steps)))
+        trained += list(islice(batches, micro_steps_of(sampler)))
         sampler.commit()
-    states.append(sampler.state_dict()["position"])
+    states.append(position_of(sampler))
     far = sampler_of(learner, context.rank, 2, epochs=2 * FAR_EPOCH)
     try:
         with at_most(0.5):
             far.load_state_dict({"position": FAR_EPOCH * STEPS})
-            start: list[Keys] | None = taken(far, int(far.micro_steps))
+            start: list[Keys] | None = taken(far, micro_steps_of(far))
     except (TimeoutError, MemoryError):
         start = None
-    resumed = deal(learner, (1, 3)[context.rank], int(states[-1]))
+    resumed = deal(learner, (1, 3)[context.rank], states[-1])
     return {
         "straight": straight,
         "trained": trained,
@@ -239,7 +271,7 @@ def resumes(context: RankContext, learner: SimpleNamespace) -> Any:
         "left": sampler.__len__(),
         "resumed": resumed,
         "far": start,
-        "micro_steps": int(sampler.micro_steps),
+        "micro_steps": micro_steps_of(sampler),
         "after_the_end": deal(learner, 2, PLAN)["ranks"],
     }
 
@@ -285,7 +317,11 @@ def keys_of(step: list[Keys]) -> list[tuple[int, int]]:
 
 
 def cover(steps: Sequence[list[Keys]], where: str, codes: tuple[str, str]) -> Iterable[Finding]:
-    """Findings if a sample of the plan is not there exactly once per epoch."""
+    """Findings if a sample of the plan is not there exactly once per epoch.
+
+    Args:
+        where: the beginning of the sentence, as "on 2 ranks".
+    """
     keys = [key for step in steps for key in keys_of(step)]
     for epoch in range(EPOCHS):
         wrong = miscounted((sample for e, sample in keys if e == epoch), NUM_SAMPLES)
@@ -293,17 +329,23 @@ def cover(steps: Sequence[list[Keys]], where: str, codes: tuple[str, str]) -> It
             if samples:
                 how = "dealt more than once" if samples is wrong.extra else "dealt to no rank"
                 be = "is" if len(samples) == 1 else "are"
-                found = f"{len(samples)} of {NUM_SAMPLES} samples {be} {how} in epoch {epoch} "
-                yield TABLE(code, f"{found}{where}: {some(samples)}")
+                found = f"{where}, {len(samples)} of {NUM_SAMPLES} samples {be} {how} in epoch "
+                yield TABLE(code, f"{found}{epoch}: {some(samples)}")
+        if unknown := [s for e, s in keys if e == epoch and not 0 <= s < NUM_SAMPLES]:
+            found = f"{where}, sample {unknown[0]} is dealt in epoch {epoch}, but the samples "
+            found += f"run from 0 to {NUM_SAMPLES - 1}"
+            yield TABLE(codes[0], found, "at what fills a share")
 
 
 def shape_findings(deal: dict[str, Any]) -> Iterable[Finding]:
     """How many micro-batches there are, and how large."""
     size, counts = len(deal["ranks"]), [len(batches) for batches in deal["ranks"]]
-    if max(counts) > PLAN * max(deal["micro_steps"]):
-        found = f"without a commit, an iteration yields {max(counts)} micro-batches or more; "
-        found += f"the plan has {PLAN} steps of {max(deal['micro_steps'])}"
-        yield TABLE("never-ends", found)
+    if (most := max(counts)) > PLAN * max(deal["micro_steps"]):
+        is_cut = most >= MOST_LISTS
+        found = f"on {counted(size, 'rank')}, an iteration without a commit yields {most} lists"
+        found += f"{' or more' if is_cut else ''}; the plan has {PLAN} steps, and micro_steps "
+        look = "" if is_cut else "at how many lists you yield for a step, and how many steps"
+        yield TABLE("never-ends", f"{found}is {max(deal['micro_steps'])}", look)
     if len({*counts}) > 1 or len({*deal["micro_steps"]}) > 1:
         found = f"ranks 0 to {size - 1} yield {some(counts)} micro-batches; their micro_steps "
         found += f"are {some(deal['micro_steps'])}"
@@ -311,7 +353,8 @@ def shape_findings(deal: dict[str, Any]) -> Iterable[Finding]:
     sizes = [len(keys) for batches in deal["ranks"] for keys in batches]
     if (most := max(sizes, default=0)) > MICRO:
         found = (
-            f"on {size} rank(s) a micro-batch has {most} samples; micro_batch_size is {MICRO}"
+            f"on {counted(size, 'rank')}, a micro-batch has {most} samples; micro_batch_size "
+            f"is {MICRO}"
         )
         yield TABLE("micro-batch-too-large", found)
 
@@ -324,7 +367,7 @@ def deal_findings(deal: dict[str, Any], alone: dict[str, Any]) -> Iterable[Findi
             found = f"step {number} yields the pair {wrong[0]}; with {STEPS} steps per epoch, "
             found += f"that step is in epoch {number // STEPS}"
             yield TABLE("wrong-epoch", found)
-    yield from cover(steps, f"on {size} rank(s)", ("trained-twice", "never-trained"))
+    yield from cover(steps, f"on {counted(size, 'rank')}", ("trained-twice", "never-trained"))
     for number, (step, whole) in enumerate(zip(steps, steps_of(alone), strict=False)):
         ours, theirs = keys_of(step), keys_of(whole)
         if ours != theirs:
@@ -370,8 +413,11 @@ def judge_deals(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
 def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """The position, and what comes after it."""
     for rank, answer in enumerate(report.answer for report in reports):
-        peeked, fetched, committed = answer["states"]
+        first, peeked, fetched, committed = answer["states"]
         cut = COMMITTED * answer["micro_steps"]
+        if first:
+            found = f"rank {rank}: before the first step, the position is {first}, not 0"
+            yield TABLE("wrong-position", found, "at where the position begins")
         if peeked or fetched:
             found = f"rank {rank}: no step was trained, but the position was {peeked} after a "
             found += (
@@ -381,6 +427,11 @@ def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]
         if committed != COMMITTED:
             found = f"rank {rank}: after {COMMITTED} commits the position is {committed}"
             yield TABLE("wrong-position", found)
+        if answer["trained"][:1] != answer["straight"][:1]:
+            found = f"rank {rank}: after a peek at three micro-batches, list 1 of a new "
+            found += f"iteration is {some(answer['trained'][:1]) or 'missing'} instead of "
+            found += some(answer["straight"][:1])
+            yield TABLE("iterates-from-elsewhere", found)
         if answer["trained"] != answer["straight"][:cut]:
             found = f"rank {rank}: {COMMITTED} steps through a loader, each committed, differ "
             found += "from the same steps of an iteration without commits"
@@ -411,8 +462,8 @@ def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]
     }
     for answer in (report.answer for report in reports):
         resumed = answer["resumed"]
-        where = f"(the run's first {COMMITTED} steps on 2 ranks, the rest on "
-        where += f"{len(resumed['ranks'])})"
+        where = f"with the run's first {COMMITTED} steps on 2 ranks and the rest on "
+        where += f"{len(resumed['ranks'])}"
         steps = steps_of(done) + steps_of(resumed)
         yield from cover(steps, where, ("resume-repeats", "resume-skips"))
         if any(answer["after_the_end"]):
@@ -423,6 +474,10 @@ def judge_resumes(reports: Sequence[RankReport], _: object) -> Iterable[Finding]
             found = f"a resume at position {FAR_EPOCH * STEPS:,} and the micro-batches of its "
             found += "first step took more than 0.5 s of CPU time, or ran out of memory"
             yield TABLE("replays-the-past", found)
+        elif not any(answer["far"]):
+            found = f"after a resume at position {FAR_EPOCH * STEPS:,}, halfway through the "
+            found += "plan, the first step has no samples"
+            yield TABLE("resume-skips", found)
         elif {epoch for keys in answer["far"] for epoch, _ in keys} != {FAR_EPOCH}:
             found = f"after a resume at position {FAR_EPOCH * STEPS:,}, an iteration begins "
             found += f"with {answer['far'][:2]}; with {STEPS} steps per epoch, that position "

@@ -18,7 +18,7 @@ from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.waiting import all_arrive
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, is_echo
+from rehearsal.grading.verdict import Finding, counted, is_echo, named_ranks
 
 CODES = {
     "trained-twice": "a sample is trained more than once per epoch",
@@ -110,6 +110,8 @@ def body_of(name: str) -> Callable[[RankContext, SimpleNamespace], Any]:
         context.record("begins")
         summary = learner.run(cfg)
         context.record("ends")
+        if not isinstance(summary, Mapping):
+            raise TypeError(f"run returned {str(summary)[:80]}, not a dict")
         from trainer_core.model import weights_sha256
 
         true = weights_sha256(watch.model) if watch.model is not None else None
@@ -139,6 +141,8 @@ def summary_findings(
         loss = summary.get("loss")
         if not isinstance(loss, float) or not math.isfinite(loss):
             wrong["loss"] = loss
+        if summary.get("run_dir") is None:
+            wrong["run_dir"] = None
         if wrong:
             yield Finding(
                 "wrong-summary",
@@ -146,7 +150,8 @@ def summary_findings(
                 + ", ".join(
                     f"{name}={value!r} instead of {wanted[name]!r}"
                     if name in wanted
-                    else f"{name}={value!r} instead of a finite float"
+                    else f"{name}={value!r} instead of "
+                    + ("a finite float" if name == "loss" else "the run's folder")
                     for name, value in wrong.items()
                 ),
                 "the launcher relies on the return value of every rank",
@@ -168,6 +173,14 @@ def uninterrupted_judge(
     yield from summary_findings(reports, TOTAL, "done")
 
 
+def steps_said(counts: Sequence[int]) -> str:
+    """The ranks' numbers of optimizer steps, as the beginning of a sentence."""
+    if len(set(counts)) == 1:
+        return f"each rank took {counted(counts[0], 'optimizer step')}"
+    taken = ", ".join(f"rank {rank} took {count}" for rank, count in enumerate(counts))
+    return f"{taken} optimizer steps"
+
+
 def agreement_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
     """Whether the ranks agree on steps and weights."""
     counts = [len(report.of("optimizer_step")) for report in reports]
@@ -178,11 +191,24 @@ def agreement_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
     if len(set(counts)) > 1 or len(hashes) > 1:
         yield Finding(
             "ranks-differ",
-            f"the ranks took {some(counts)} optimizer steps and ended with "
+            f"{steps_said(counts)} and ended with "
             f"{'different' if len(hashes) > 1 else 'equal'} weights",
             STAY_EQUAL,
             "at what a rank decides on its own",
         )
+
+
+def how_run_ended(report: RankReport) -> str:
+    """How a rank's call of run ended."""
+    if report.has_answer:
+        return "returned"
+    if report.failure:
+        return "lost its connection" if is_echo(report) else f"raised {report.failure.kind}"
+    if report.exitcode is None:
+        return "was still running at the deadline"
+    if report.exitcode < 0:
+        return f"was killed by {signal.Signals(-report.exitcode).name}"
+    return f"exited with code {report.exitcode}"
 
 
 def sigterm_judge(
@@ -199,12 +225,16 @@ def sigterm_judge(
             "at what SIGTERM does by default",
         )
         return
+    if len(set(counts)) == 1 and all(r.failure and not is_echo(r) for r in reports):
+        return  # the same exception on every rank: its traceback says more
     if not all(report.has_answer for report in reports) or len(set(counts)) > 1:
+        ends = [
+            f"rank {report.rank} took {count} steps and {how_run_ended(report)}"
+            for report, count in zip(reports, counts, strict=True)
+        ]
         yield Finding(
             "stopped-alone",
-            f"rank 1 received SIGTERM in step {STOP_AT}; the ranks took {some(counts)} steps, "
-            f"and run returned on rank(s) "
-            f"{some([r.rank for r in reports if r.has_answer]) or 'none'}",
+            f"rank 1 received SIGTERM in step {STOP_AT}: {', '.join(ends)}",
             rule,
             "at which ranks know about the signal, and when",
         )
@@ -245,7 +275,8 @@ def start_findings(
         how = "took no step"
         if steps:
             how = (
-                f"first trained samples {some(steps[0], 8)}, then {len(steps) - 1} more step(s)"
+                f"first trained samples {some(steps[0], 8)}, then took "
+                f"{counted(len(steps) - 1, 'more step')}"
             )
         yield Finding(
             "different-order",
@@ -264,13 +295,16 @@ def start_findings(
     elif at is not None and not least <= at <= saved:
         wanted = f"step {saved + 1}"
         if least < saved:
-            wanted = f"one of steps {least + 1} to {saved + 1}"
+            last = min(saved + 1, len(plan))
+            wanted = f"one of steps {least + 1} to {last}"
+            wanted = f"step {least + 1} or {last}" if last == least + 2 else wanted
+            wanted = f"step {last}" if last == least + 1 else wanted
         yield Finding(
             code,
             f"{saved} steps were done; the next start began with step {at + 1} instead of "
             f"{wanted}",
             "a kill costs at most the steps since the last save; a stop costs none",
-            "at when the loop saves",
+            "at when the loop saves, and at the position that is saved and restored",
         )
 
 
@@ -319,8 +353,9 @@ def finished_judge(
         if files or steps:
             yield Finding(
                 "touched-finished-run",
-                f"starting the finished run, rank {report.rank} took {steps} steps and did "
-                f"{len(files)} file operation(s)" + (f": {some(files, 3)}" if files else ""),
+                f"starting the finished run, rank {report.rank} took "
+                f"{counted(steps, 'step')} and did {counted(len(files), 'file operation')}"
+                + (f": {some(files, 3)}" if files else ""),
                 "a finished run stays unchanged, however often it is started",
                 "at what you do before you know whether anything is left to train",
             )
@@ -389,7 +424,7 @@ def error_judge(
     if out and not any(out.values()):
         yield Finding(
             "error-swallowed",
-            about + ", and run returned without an error on rank(s) " + some(list(out)),
+            f"{about}, and run returned without an error on {named_ranks(list(out))}",
             rule,
             "at what you do with the exception",
         )
