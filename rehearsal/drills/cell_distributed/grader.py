@@ -382,7 +382,11 @@ def starts(context: RankContext, learner: SimpleNamespace) -> Any:
         ),
     }
     infos.clear()
-    own = {"LOCAL_RANK": other, "LOCAL_WORLD_SIZE": 2, "CUDA_VISIBLE_DEVICES": other}
+    own: dict[str, Any] = {
+        "LOCAL_RANK": other,
+        "LOCAL_WORLD_SIZE": 2,
+        "CUDA_VISIBLE_DEVICES": other,
+    }
     only = start({"device": "auto"}, 1, **own)  # a rank that was refused alone may fail here
     return {
         **answer,
