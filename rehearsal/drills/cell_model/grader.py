@@ -424,8 +424,9 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
             yield TABLE("fails-without-warm-up", f"{said}, {curve[0]}")
             return
         backwards, rates = curve
-        if backwards != rates:
-            step = next(i for i in range(LAST_STEP) if backwards[i] != rates[i]) + 1
+        pairs = zip(map(repr, backwards), map(repr, rates), strict=True)  # NaN is NaN
+        if differ := [step for step, (a, b) in enumerate(pairs, 1) if a != b]:
+            step = differ[0]
             found = f"{said}, step {step} has the rate {backwards[step - 1]:.4g} if steps are "
             found += f"asked for in descending order, and {rates[step - 1]:.4g} in ascending "
             found += "order"
