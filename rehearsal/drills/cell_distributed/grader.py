@@ -413,7 +413,8 @@ def judge_alone(answer: Mapping[str, Any]) -> Iterable[Finding]:
     for how, error, has_group, *identities in answer["alone"]:
         if error or has_group:
             what = f"it raised {error[0]}: {error[2][:120]}" if error else "it created a group"
-            yield TABLE("group-of-one", f"one process, {how}: {what}")
+            look = "at when maybe_init_dist joins a group" if has_group else ""
+            yield TABLE("group-of-one", f"one process, {how}: {what}", look)
         for who in identities:
             if who != ALONE:
                 yield identity_finding(who, ALONE)

@@ -157,7 +157,8 @@ def phases_judge(
                     + (took if name in spans else "the step has no block of that phase"),
                     "a phase gets the wall-clock time of all its blocks in that step, even if "
                     "one raises",
-                    "at where a block starts and ends, and at which clock you read"
+                    "at where a block starts and ends, at which clock you read, and at how its "
+                    "time gets to the step"
                     if name in spans
                     else "at how a block's time gets to its step",
                 )

@@ -330,7 +330,7 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
     yield Finding(
         "wrong-gradient",
         f"{where} did not follow the mean gradient: the largest error is in "
-        f"{names[right[1]]}, {right[0]:.2g} times the gradient's largest element",
+        f"{names[right[1]]}, {right[0]:.3g} times the gradient's largest element",
         "a step follows the gradients of its own samples: all of them, and nothing else",
         "at what each backward pass adds, and at each line that changes a gradient or a weight",
     )
