@@ -136,6 +136,7 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
                 "reads": reads,
                 "lrs": [group["lr"] for group in optimizer.param_groups],
                 "unread": [float(x) for x in trainer.unread[-1]] if trainer.unread else [],
+                "entries": len(trainer.unread),
                 "returned": None if returned is None else float(returned),
             }
         )
@@ -361,6 +362,13 @@ def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Findin
         samples, loss, length, skipped = [*answer["unread"], *[None] * 4][:4]
         where = f"step {step + 1}, rank {report.rank}: "
         size = sum(sum(cut) for cut in CUTS[step][: len(reports)])
+        if answer["entries"] > 1:
+            yield Finding(
+                "record",
+                f"{where}train_step appended {answer['entries']} entries to unread",
+                "a step appends one entry to unread, or the host counts its samples twice",
+                "at what you append",
+            )
         if samples != size or skipped != flag or answer["returned"] != flag:
             yield Finding(
                 "record",
