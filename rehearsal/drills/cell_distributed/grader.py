@@ -26,7 +26,7 @@ from rehearsal.kit.observe.refusal import refusal
 from rehearsal.kit.observe.samples import marked_samples, weights_of
 from rehearsal.kit.observe.waiting import wait_until
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding, FindingTable
+from rehearsal.grading.verdict import Finding, FindingTable, counted
 
 WHO = "identity comes from the launcher's environment; a process alone is rank 0 of 1"
 # code: meaning; rule; where to look
@@ -62,6 +62,11 @@ TABLE = FindingTable(
             "an impossible world size or GPU count is accepted",
             "what can't work is refused at the start, with a ValueError",
             "at what you compare before you join the group",
+        ),
+        "refuses-the-possible": (
+            "a start that the brief allows is refused",
+            "what can work starts: cfg.world_size is 1 or torchrun's, and auto needs no GPU",
+            "at the conditions under which maybe_init_dist raises",
         ),
         "raises-alone": (
             "one rank raises and another does not",
@@ -125,6 +130,7 @@ CODES = TABLE.codes
 FEATURES, STEPS, SAVED_AFTER = 5, 4, 2
 SHARES = ([3, 1, 2], [2, 0, 1], [4, 4, 1], [1, 2, 0])  # samples by step and rank
 PATIENCE_S = 3.0
+ALONE = [0, 0, 1, "cpu"]  # rank, local rank, world size, device
 
 
 # ---------------------------------------------------------------- in the ranks
@@ -272,9 +278,14 @@ def alone(learner: SimpleNamespace) -> dict[str, Any]:
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1")
     for how in ("started with WORLD_SIZE=1", "started by no launcher"):
         infos: list[Any] = []
-        error = refusal(lambda: learner.maybe_init_dist(cfg), into=infos)
-        answer["alone"].append([how, error, dist.is_initialized(), *map(identity_of, infos)])
-        if error or dist.is_initialized():
+        error = None
+        if not answer["alone"]:
+            infos.append(learner.maybe_init_dist(cfg))  # an exception here is a crash
+        else:
+            error = refusal(lambda: learner.maybe_init_dist(cfg), into=infos)
+        identities = [identity_of(info) for info in infos]
+        answer["alone"].append([how, error, dist.is_initialized(), *identities])
+        if error or dist.is_initialized() or identities != [ALONE]:
             break
         model = Crossed(seed=0)
         wrapped = learner.wrap_model(model, infos[0], torch.zeros(0, FEATURES))
@@ -287,27 +298,47 @@ def alone(learner: SimpleNamespace) -> dict[str, Any]:
     return answer
 
 
+def put_in_place(learner: SimpleNamespace, owner: Any, name: str, stand_in: Any) -> None:
+    """Replace a function of torch, also where the learner has imported it by name."""
+    original = getattr(owner, name)
+    setattr(owner, name, stand_in)
+    names = getattr(learner.maybe_init_dist, "__globals__", {})
+    for own in [own for own, value in names.items() if value is original]:
+        names[own] = stand_in
+
+
 def starts(context: RankContext, learner: SimpleNamespace) -> Any:
     """Starts that must be refused, and starts with GPUs that only record calls."""
     close_answers(context)
     gc.freeze()
     answer = alone(learner)
-    if "is_unwrapped" not in answer or answer["alone"][-1][1]:
+    if len(answer["alone"]) < 2 or answer["alone"][-1][1:] != [None, False, ALONE]:
         return answer
     notes: list[list[Any]] = []
     turns: list[Path] = []
+    visible = [0]
 
-    def start(settings: dict[str, Any], gpus: int, **env: int) -> Any:
+    def start(settings: dict[str, Any], gpus: int, can: bool = False, **env: int) -> Any:
         turns.append(context.folder / f"start-{len(turns)}")
         notes.clear()
         os.environ.update({name: str(value) for name, value in env.items()})
-        torch.cuda.device_count = lambda: gpus
-        torch.cuda.is_available = lambda: gpus > 0
+        visible[:] = [gpus]
         cfg = TrainConfig(**{"dist_timeout_s": 2.0, **settings})
-        return refusal(lambda: learner.maybe_init_dist(cfg), into=infos)
+        if not can:
+            return refusal(lambda: learner.maybe_init_dist(cfg), into=infos)
+        try:  # what can work may be refused by mistake; any other exception is a crash
+            infos.append(learner.maybe_init_dist(cfg))
+        except ValueError as error:
+            return [type(error).__name__, True, str(error)]
+        return None
 
-    def joins(backend: Any = None, *_: Any, **kwargs: Any) -> None:
-        timeout = kwargs.get("timeout")
+    def joins(
+        backend: Any = None,
+        init_method: Any = None,
+        timeout: Any = None,
+        *_: Any,
+        **kwargs: Any,
+    ) -> None:
         told = [str(backend), str(kwargs.get("device_id"))]
         notes.append(["join", *told, timeout and timeout.total_seconds()])
         # As in a real group, nobody gets through before all have arrived.
@@ -324,13 +355,25 @@ def starts(context: RankContext, learner: SimpleNamespace) -> Any:
         )
 
     infos: list[Any] = []
-    torch.cuda.set_device = sets
-    dist.init_process_group = joins
-    dist.barrier = dist.all_reduce = meets
+    for owner, name, stand_in in (
+        (torch.cuda, "device_count", lambda: visible[0]),
+        (torch.cuda, "is_available", lambda: visible[0] > 0),
+        (torch.cuda, "set_device", sets),
+        (dist, "init_process_group", joins),
+        (dist, "barrier", meets),
+        (dist, "all_reduce", meets),
+    ):
+        put_in_place(learner, owner, name, stand_in)
     other = 1 - context.rank  # so rank and local rank differ
-    cuda = start({"device": "auto", "dist_timeout_s": 77.0}, 2, LOCAL_RANK=other)
+    cuda = start({"device": "auto", "dist_timeout_s": 77.0}, 2, can=True, LOCAL_RANK=other)
     devices = [str(info.device) for info in infos]
     seen = list(notes)
+    infos.clear()
+    possible = {
+        "world_size=2, 2 started": start({"device": "cpu", "world_size": 2}, 0, can=True),
+        "device=auto, without a GPU": start({"device": "auto"}, 0, can=True),
+    }
+    without_gpus = [str(info.device) for info in infos]
     refused = {
         "device=cuda, without a GPU": start({"device": "cuda"}, 0),
         "world_size=5, 2 started": start({"device": "cpu", "world_size": 5}, 0),
@@ -339,14 +382,20 @@ def starts(context: RankContext, learner: SimpleNamespace) -> Any:
         ),
     }
     infos.clear()
-    own = {"LOCAL_RANK": other, "LOCAL_WORLD_SIZE": 2, "CUDA_VISIBLE_DEVICES": other}
-    only = start({"device": "auto"}, 1, **own)
+    own: dict[str, Any] = {
+        "LOCAL_RANK": other,
+        "LOCAL_WORLD_SIZE": 2,
+        "CUDA_VISIBLE_DEVICES": other,
+    }
+    only = start({"device": "auto"}, 1, **own)  # a rank that was refused alone may fail here
     return {
         **answer,
         "cuda": cuda,
         "notes": seen,
         "devices": devices,
         "local_rank": other,
+        "possible": possible,
+        "without_gpus": without_gpus,
         "refused": refused,
         "only_gpu": {
             "error": only,
@@ -364,10 +413,11 @@ def judge_alone(answer: Mapping[str, Any]) -> Iterable[Finding]:
     for how, error, has_group, *identities in answer["alone"]:
         if error or has_group:
             what = f"it raised {error[0]}: {error[2][:120]}" if error else "it created a group"
-            yield TABLE("group-of-one", f"one process, {how}: {what}")
+            look = "at when maybe_init_dist joins a group" if has_group else ""
+            yield TABLE("group-of-one", f"one process, {how}: {what}", look)
         for who in identities:
-            if who != [0, 0, 1, "cpu"]:
-                yield identity_finding(who, [0, 0, 1, "cpu"])
+            if who != ALONE:
+                yield identity_finding(who, ALONE)
     if not answer["is_unwrapped"]:
         yield TABLE("not-unwrapped", "in a single process, unwrap returns a different object")
 
@@ -386,6 +436,14 @@ def judge_starts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """Devices, and what every rank must refuse."""
     for report in reports:
         yield from judge_alone(report.answer)
+    for rank, report in enumerate(reports):
+        for what, error in report.answer["possible"].items():
+            if error:
+                found = f"{what}: rank {rank} raised {error[0]}: {error[2][:160]}"
+                yield TABLE("refuses-the-possible", found)
+        if set(report.answer["without_gpus"]) != {"cpu"}:
+            found = f"without a GPU, with device=cpu and then auto, rank {rank} is on "
+            yield TABLE("wrong-identity", found + " and ".join(report.answer["without_gpus"]))
     for what in reports[0].answer["refused"]:
         errors = [report.answer["refused"][what] for report in reports]
         refuses = [bool(error and error[1]) for error in errors]
@@ -405,16 +463,17 @@ def judge_starts(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     for rank, answer in enumerate(report.answer for report in reports):
         notes, local_rank = answer["notes"], answer["local_rank"]
         if answer["cuda"]:
-            found = "with two GPUs and two ranks, maybe_init_dist raised "
-            found += f"{answer['cuda'][0]}: {answer['cuda'][2][:160]}"
-            yield TABLE("wrong-identity", found)
+            found = "device=auto, with two GPUs and two ranks: rank "
+            found += f"{rank} raised {answer['cuda'][0]}: {answer['cuda'][2][:160]}"
+            yield TABLE("refuses-the-possible", found)
         joins = [note for note in notes if note[0] == "join"]
         expected = f"cuda:{local_rank}"
         if answer["devices"] != [expected] or not joins:
             device = answer["devices"][0] if answer["devices"] else "none"
             found = f"with two GPUs, rank {rank} with local rank {local_rank} has the device "
-            found += f"{device} and joins {len(joins)} group(s)"
-            yield TABLE("wrong-identity", found)
+            found += f"{device} and joins {counted(len(joins), 'group')}"
+            look = "" if joins else "at when maybe_init_dist joins a group"
+            yield TABLE("wrong-identity", found, look)
         _, backend, bound, timeout = joins[0]
         if "nccl" not in backend and backend != "None":
             found = f"with two GPUs, rank {rank} is on {expected}, and the group's backend is "
@@ -477,20 +536,22 @@ def judge_attempts(reports: Sequence[RankReport], _: object) -> Iterable[Finding
             yield TABLE("cleanup-waits", found)
         for event in report.of("destroyed"):
             if event["live_wrappers"]:
-                found = (
-                    f"rank {rank} had {event['live_wrappers']} DDP wrapper(s) alive when it "
-                )
-                yield TABLE("wrapper-outlives-group", f"{found}destroyed the group")
+                alive = counted(event["live_wrappers"], "live DDP wrapper")
+                found = f"rank {rank} had {alive} when it destroyed the group"
+                yield TABLE("wrapper-outlives-group", found)
         if first["is_initialized"]:
             found = f"rank {rank} is still in its group after cleanup_dist"
             yield TABLE("group-left-behind", found)
     for rank, (first, report) in enumerate(zip(left, reports, strict=True)):
         again = f"rank {rank}, in a second attempt in the same process, "
         if not report.has_answer:
-            why = "did not finish"
+            why, look = "did not finish", ""
             if report.failure:
                 why = f"raised {report.failure.kind}: {report.failure.message[:120]}"
-            yield TABLE("joins-the-last-attempt", again + why)
+                if report.failure.where:
+                    look = f"at {report.failure.where}, and at the store you pass to "
+                    look += "init_process_group"
+            yield TABLE("joins-the-last-attempt", again + why, look)
             continue
         if report.answer["finds"]:
             found = "sees the first group's keys in the store"

@@ -17,7 +17,7 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.kit.judge.findings import only_first, some
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted
 
 CODES = {
     "swallowed": "a phase swallows an exception raised in its block",
@@ -35,6 +35,7 @@ CODES = {
 }
 PHASES = "data_wait h2d forward backward grad_sync optimizer checkpoint other".split()
 SLACK_MS = 0.3  # difference between two clocks
+KEPT = [7, 8, 9, 10, 11, 12]  # steps whose lines are complete when the last one is truncated
 Span = list[float]  # at least and at most, in milliseconds
 
 
@@ -125,37 +126,41 @@ def phases_judge(
         return
     answer = reports[0].answer
     if answer["left"] != "bad batch":
+        left = f"ValueError({answer['left']!r})" if answer["left"] else "no exception"
         yield Finding(
             "swallowed",
-            "a ValueError raised in a phase's block did not leave the block",
+            f"a phase's block raised ValueError('bad batch'), and {left} left the block",
             "measuring doesn't change what is measured",
             "at what happens at the end of the block",
         )
     first, second, third = answer["read"]
     got = [[step for step, _ in part] for part in (first, second, third)]
-    odd = sorted({name for _, spent in first + second for name in set(spent) ^ set(PHASES)})
-    if got != [[1, 2, 3], [4], []] or odd:
+    if got != [[1, 2, 3], [4], []]:
         yield Finding(
             "steps-read",
             "read was called after step 3, after step 4, and again; it yielded steps "
-            f"{', then '.join(some(part) or 'none' for part in got)}"
-            + (f"; missing or unknown phases: {some(odd)}" if odd else ""),
+            f"{', then '.join(some(part) or 'none' for part in got)}",
             "read yields each closed step once, with all phases",
-            "at what read keeps and what it removes",
+            "at what end_step keeps, and at what read removes",
         )
         return
+    for step, spent in first + second:
+        yield from odd_phases(step, spent)
     for (step, total, spans), (_, spent) in zip(answer["steps"], first + second, strict=True):
         for name in PHASES[:-1]:
             least, most = spans.get(name, [0.0, 0.0])
             if not least - SLACK_MS <= spent[name] <= most + SLACK_MS:
-                took = f"its block(s) took {least:.2f} to {most:.2f} ms"
+                took = f"{least:.2f} to {most:.2f} ms passed in blocks of that phase"
                 yield Finding(
                     "phase-time",
                     f"{name} in step {step} is reported as {spent[name]:.2f} ms; "
                     + (took if name in spans else "the step has no block of that phase"),
                     "a phase gets the wall-clock time of all its blocks in that step, even if "
                     "one raises",
-                    "at where a block starts and ends, and at which clock you read",
+                    "at where a block starts and ends, at which clock you read, and at how its "
+                    "time gets to the step"
+                    if name in spans
+                    else "at how a block's time gets to its step",
                 )
         whole = sum(spent.values())
         if not total[0] - SLACK_MS <= whole <= total[1] + SLACK_MS:
@@ -177,32 +182,93 @@ def phases_judge(
             )
 
 
-def table_findings(steps: Sequence[Any], summary: Any) -> Iterator[Finding]:
-    """Nearest ranks, by hand."""
-    wanted = PHASES if steps else []
-    if sorted(summary) != sorted(wanted):
+def odd_phases(step: Any, spent: Mapping[Any, Any]) -> Iterator[Finding]:
+    """A step whose phases are not exactly PHASES, or whose times are not numbers."""
+    rule = "read yields each closed step once, with all phases"
+    if names := differing_phases(spent):
         yield Finding(
-            "percentile",
-            f"over {len(steps)} step(s) the summary has {some(sorted(summary)) or 'no phases'}",
-            "a summary has all of PHASES, or is empty if there are no steps",
-            "at which phases you loop over",
+            "steps-read",
+            f"read yielded step {step}, which {names}",
+            rule,
+            "at where a step gets its phases",
         )
         return
-    for name in wanted:
+    for name in PHASES:
+        if as_number(spent[name]) is None:
+            yield Finding(
+                "steps-read",
+                f"read yielded step {step}, in which the time of {name} is "
+                f"{shown(spent[name])}, not a number",
+                rule,
+                "at how you compute that time",
+            )
+            return
+
+
+def differing_phases(named: Mapping[Any, Any]) -> str:
+    """ "lacks h2d", "has the unknown phase loader"; empty if the names are PHASES."""
+    lacks = [name for name in PHASES if name not in named]
+    unknown = sorted(str(name) for name in named if name not in PHASES)
+    phase = "phase" if len(unknown) == 1 else "phases"
+    said = [f"lacks {some(lacks, 8)}"] if lacks else []
+    said += [f"has the unknown {phase} {some(unknown)}"] if unknown else []
+    return " and ".join(said)
+
+
+def shown(value: Any) -> str:
+    """Its repr, or the beginning of it."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def as_number(value: Any) -> float | None:
+    """The value as a float; None if it isn't a number."""
+    try:
+        return None if isinstance(value, str) else float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def table_findings(steps: Sequence[Any], summary: Any) -> Iterator[Finding]:
+    """Nearest ranks, by hand."""
+    over = f"over {counted(len(steps), 'step')}"
+    rule = (
+        "a summary has p50, p95 and max for each of PHASES, or is empty if there are no steps"
+    )
+    look = "at what summarize_timers returns"
+    if not isinstance(summary, Mapping):
+        found = f"{over}, summarize_timers returned {shown(summary)}, not a mapping"
+        yield Finding("percentile", found, rule, look)
+        return
+    if not steps and not summary:
+        return
+    names = differing_phases(summary)
+    if names or not steps:
+        names = names if steps and summary else "has phases" if summary else "is empty"
+        yield Finding("percentile", f"{over}, the summary {names}", rule, look)
+        return
+    for name in PHASES:
+        if not isinstance(summary[name], Mapping):
+            found = f"{over}, the summary of {name} is {shown(summary[name])}, "
+            yield Finding("percentile", found + "not a mapping", rule, look)
+            return
         column = sorted(step[name] for step in steps)
         for key, place in (
             ("p50", -(-len(column) // 2)),
             ("p95", -(-19 * len(column) // 20)),
             ("max", len(column)),
         ):
-            got = summary[name].get(key, math.nan)
-            if not abs(got - column[place - 1]) < 1e-3:
-                said = f"reported as {got} ms" if key in summary[name] else "missing"
+            got = as_number(summary[name].get(key))
+            if got is None or not abs(got - column[place - 1]) < 1e-3:
+                said = f"reported as {got} ms"
+                if got is None:
+                    said = f"{shown(summary[name].get(key))}, not a number"
+                if key not in summary[name]:
+                    said = "missing"
                 yield Finding(
                     "percentile",
-                    f"the {key} of {name} over {len(column)} step(s) is {said}; "
-                    f"by nearest rank it is number {place} of the sorted values, "
-                    f"{column[place - 1]} ms",
+                    f"the {key} of {name} {over} is {said}; by nearest rank it is number "
+                    f"{place} of the sorted values, {column[place - 1]} ms",
                     "by nearest rank, p95 is the smallest value that 95% of the values don't "
                     "exceed",
                     "at which of the sorted values you take",
@@ -219,7 +285,10 @@ def events_body(context: RankContext, learner: SimpleNamespace) -> Any:
     common = {"rank": 1, "attempt": 2, "run_id": "ab"}
     path = context.folder / "logs" / "rank-1.jsonl"
     path.parent.mkdir()
-    sinks: list[Any] = [SimpleNamespace(emit=s.append, close=lambda: None) for s in seen]
+    sinks: list[Any] = [
+        SimpleNamespace(emit=lambda record, rows=rows: rows.append(dumped(record)), close=bool)
+        for rows in seen
+    ]
     sinks.insert(1, learner.JsonlSink(path))
     path.touch()
     log = learner.RankLog(sinks, common)
@@ -250,7 +319,7 @@ def events_body(context: RankContext, learner: SimpleNamespace) -> Any:
         learner.log_rank_event(log, "run_start", step=step, epoch=1, loss=1.0)
         log.sinks[0].close()
     return {
-        "seen": [[json.dumps(r, default=str) for r in rows] for rows in seen],
+        "seen": seen,
         "began": began,
         "ended": ended,
         "alive": alive,
@@ -258,6 +327,11 @@ def events_body(context: RankContext, learner: SimpleNamespace) -> Any:
         "after": path.read_text(),
         "common": common,
     }
+
+
+def dumped(record: Any) -> str:
+    """What a sink got, as text."""
+    return json.dumps(dict(record) if isinstance(record, Mapping) else record, default=str)
 
 
 def strict(line: str) -> Any:
@@ -270,6 +344,19 @@ def strict(line: str) -> Any:
         return json.loads(line, parse_constant=refuse)
     except ValueError:
         return None
+
+
+def infinite_fields(line: str) -> str:
+    """ "loss is NaN and grad_norm is Infinity", if that is all that strict JSON rejects."""
+    try:
+        record = json.loads(line, parse_constant=lambda name: f"[{name}]")
+    except ValueError:
+        return ""
+    fields = record.items() if isinstance(record, dict) else ()
+    bad = [
+        f"{n} is {v[1:-1]}" for n, v in fields if v in ("[NaN]", "[Infinity]", "[-Infinity]")
+    ]
+    return " and ".join(bad)
 
 
 def events_judge(
@@ -288,47 +375,34 @@ def events_judge(
                 "at the loop over the sinks",
             )
             return
-    if len(files[0]) != 2:
+    steps = steps_of(files[0])
+    if len(steps) < 2 and None not in steps:
         yield lost("steps 7 and 8 were logged", files[0])
         return
+    if len(steps) != 2 and None in steps:
+        at = steps.index(None)
+        yield Finding(
+            "not-json",
+            f"2 events were logged, and the file has {counted(len(steps), 'line')}; line "
+            f"{at + 1} is no event: {files[0][at][:120]!r}",
+            "an event is one line of strict JSON",
+            "at what emit writes for one event",
+        )
+        return
+    if len(steps) != 2:
+        yield Finding(
+            "sink-left-out",
+            f"2 events were logged, and the file has {counted(len(steps), 'line')}, of steps "
+            f"{some(steps, 9)}",
+            "every sink gets every event once",
+            "at what emit writes for one event, and at who calls it",
+        )
+        return
     for number, rows in enumerate([first, files[0], last], start=1):
-        for row in rows:
-            record = strict(row)
-            if not isinstance(record, dict):
-                yield Finding(
-                    "not-json",
-                    f"sink {number} got an event that isn't "
-                    f"{'strict JSON' if record is None else 'a JSON object'}: {row[:120]}",
-                    "every line is strict JSON, or a reader of the log stops there",
-                    "at numbers that JSON can't express",
-                )
-                return
-            wanted = {
-                "event": "train_progress",
-                "rank": 1,
-                "attempt": 2,
-                "run_id": "ab",
-                "epoch": 0,
-                "loss": None,
-                "grad_norm": None,
-                "lr": 0.5,
-                "note": "a\nb",
-                "skipped": True,
-                "phases": {"h2d": 0.1},
-            }
-            wrong = [n for n, v in wanted.items() if record.get(n, "missing") != v]
-            if record.get("step") != record.get("count"):
-                wrong.append("step")
-            if not answer["began"] - 0.01 <= record.get("time", 0) <= answer["ended"] + 0.01:
-                wrong.append("time")
-            if wrong:
-                got = {name: record.get(name, "missing") for name in wrong}
-                yield Finding(
-                    "event-incomplete",
-                    f"sink {number} got an event in which these fields are wrong: {got}",
-                    "an event has its time, name, common fields, step, epoch and given fields",
-                    "at what you put into the record",
-                )
+        for place, row in enumerate(rows):
+            found = list(event_findings(answer, number, 7 + place, row))
+            yield from found
+            if found:
                 return
     if answer["common"] != {"rank": 1, "attempt": 2, "run_id": "ab"}:
         yield Finding(
@@ -348,7 +422,8 @@ def events_judge(
         )
     elif [step for step in killed if step] != [7, 8, 9, 10, 11, 12, 13]:
         yield lost("steps 7 to 13 were logged, then came a SIGKILL", files[1])
-    elif None in killed or after != [7, 8, 9, 10, 11, 12, None, 14, 15]:
+    # A start may end the truncated line, or remove it.
+    elif None in killed or after not in ([*KEPT, None, 14, 15], [*KEPT, 14, 15]):
         yield Finding(
             "corrupted-line",
             f"the file had the steps {some(killed, 9)}. The line of step 13 was truncated and "
@@ -359,9 +434,75 @@ def events_judge(
         )
 
 
+def event_findings(
+    answer: Mapping[str, Any], number: int, step: int, row: str
+) -> Iterator[Finding]:
+    """One event as one sink got it."""
+    got = f"sink {number} got" if number != 2 else "the JsonlSink wrote"
+    record = strict(row)
+    if record is None and row != "null":
+        bad = infinite_fields(row)
+        yield Finding(
+            "not-json",
+            f"{got} an event in which {bad}"
+            if bad
+            else f"{got} a line that isn't strict JSON: {row[:120]}",
+            "NaN and infinity become null: strict JSON has no such numbers"
+            if bad
+            else "every line is strict JSON, or a reader of the log stops there",
+            "at numbers that JSON can't express" if bad else "at what emit writes",
+        )
+        return
+    if not isinstance(record, dict):
+        yield Finding(
+            "event-incomplete",
+            f"{got} this instead of a mapping of fields: {row[:120]}",
+            "an event has its time, name, common fields, step, epoch and given fields",
+            "at what you pass to emit",
+        )
+        return
+    wanted = {
+        "event": "train_progress",
+        "rank": 1,
+        "attempt": 2,
+        "run_id": "ab",
+        "step": step,
+        "epoch": 0,
+        "count": step,
+        "loss": None,
+        "grad_norm": None,
+        "lr": 0.5,
+        "note": "a\nb",
+        "skipped": True,
+        "phases": {"h2d": 0.1},
+    }
+    wrong = [n for n, v in wanted.items() if record.get(n, "missing") != v]
+    wrong += ["time"] if "time" not in record else []
+    if wrong:
+        said = [f"{n}: {record[n]!r}" if n in record else f"{n}: missing" for n in wrong]
+        yield Finding(
+            "event-incomplete",
+            f"{got} an event with missing or wrong fields: {', '.join(said)}",
+            "an event has its time, name, common fields, step, epoch and given fields",
+            "at what you put into the record",
+        )
+        return
+    logged = as_number(record["time"])
+    began, ended = answer["began"], answer["ended"]
+    if logged is None or not began - 0.01 <= logged <= ended + 0.01:
+        yield Finding(
+            "event-incomplete",
+            f"{got} an event whose time is {record['time']!r}; time.time() was between "
+            f"{began:.3f} and {ended:.3f}",
+            "an event's time is that of time.time(), which other processes can read, too",
+            "at which clock you read",
+        )
+
+
 def steps_of(lines: Sequence[str]) -> list[Any]:
     """The step of each line; None where there is no event."""
-    return [(strict(line) or {}).get("step") for line in lines]
+    records = [strict(line) for line in lines]
+    return [r.get("step") if isinstance(r, dict) else None for r in records]
 
 
 def lost(what: str, lines: Sequence[str]) -> Finding:
@@ -369,7 +510,7 @@ def lost(what: str, lines: Sequence[str]) -> Finding:
     steps = steps_of(lines)
     return Finding(
         "lost-lines",
-        f"{what}; the file has {len(lines)} line(s), of steps {some(steps, 9)}"
+        f"{what}; the lines in the file have the steps {some(steps, 9)}"
         + " (None: not an event)" * (None in steps)
         if lines
         else f"{what}; the file is empty",

@@ -52,14 +52,13 @@ def summarize_timers(steps):
 
 
 class JsonlSink:
-    """An unbuffered descriptor; the next start ends a line that a kill truncated."""
+    """An unbuffered descriptor; the next start removes a line that a kill truncated."""
 
     def __init__(self, path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         self.fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         with open(path, "rb") as file:
-            if not (file.read() or b"\n").endswith(b"\n"):
-                os.write(self.fd, b"\n")
+            os.ftruncate(self.fd, file.read().rfind(b"\n") + 1)
 
     def emit(self, record):
         os.write(self.fd, (json.dumps(record, allow_nan=False) + "\n").encode())

@@ -182,7 +182,8 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
         torch.manual_seed(seed)
         weights.append(values_of(learner.TinyNet(INPUTS, HIDDEN, CLASSES, 2, 0.1)))
         answer["seed_kept"] = torch.initial_seed() == seed
-    answer |= {"weights": weights, "batch": batch_fault(learner), **outputs(learner)}
+    answer |= {"weights": weights, "noise": noise_without_dropout(learner)}
+    answer |= {"batch": batch_fault(learner), **outputs(learner)}
     if answer["batch"] is None:
         answer["dropout"] = dropout_statistics(learner)
     return {
@@ -201,16 +202,30 @@ def matrices_of(shapes: list[list[int]]) -> list[list[int]]:
     return sorted(sorted(shape) for shape in shapes if len(shape) == 2)
 
 
+@torch.no_grad()
+def noise_without_dropout(learner: SimpleNamespace) -> float:
+    """By how much two calls in train mode differ at dropout=0.0; NaN if the logits are NaN."""
+    torch.manual_seed(3)
+    model = learner.TinyNet(INPUTS, HIDDEN, CLASSES, 1, 0.0).train()
+    inputs = torch.randn(4, INPUTS)
+    difference: float = (model(inputs) - model(inputs)).abs().max().item()
+    return difference
+
+
 def batch_fault(learner: SimpleNamespace) -> str | None:
     """What is wrong with an empty batch, or with one sample alone."""
     model = learner.TinyNet(INPUTS, HIDDEN, CLASSES, 1, 0.0).train()
     inputs = torch.randn(4, INPUTS)
+    given = "an empty batch"
     try:
         logits = model(inputs[:0])
         logits.sum().backward()
-        difference = (model(inputs)[2] - model(inputs[2:3])[0]).abs().max().item()
+        given = "a batch of 4 samples"
+        together = model(inputs)[2]
+        given = "a batch of 1 sample"
+        difference = (together - model(inputs[2:3])[0]).abs().max().item()
     except (RuntimeError, ValueError, IndexError) as error:
-        return f"a batch of 0, 1 or 4 samples raised {type(error).__name__}: {error}"
+        return f"{given} raised {type(error).__name__}: {error}"
     if logits.shape != (0, CLASSES):
         return f"an empty batch gives outputs of shape {tuple(logits.shape)}"
     if not difference < 1e-4:
@@ -284,12 +299,13 @@ def curves(learner: SimpleNamespace, plan: tuple[int, int, float, int]) -> list[
         dataset_size=64,
         micro_batch_size=16,
     )
+    steps, step, rates = range(1, LAST_STEP + 1), 0, []
     try:
-        steps = range(1, LAST_STEP + 1)
-        backwards = [float(learner.learning_rate_at(cfg, step)) for step in reversed(steps)]
-        return [backwards[::-1], [float(learner.learning_rate_at(cfg, s)) for s in steps]]
+        for step in [*reversed(steps), *steps]:
+            rates.append(float(learner.learning_rate_at(cfg, step)))
     except ArithmeticError as error:
-        return [f"{type(error).__name__}: {error}"]
+        return [f"learning_rate_at(cfg, {step}) raised {type(error).__name__}: {error}"]
+    return [rates[:LAST_STEP][::-1], rates[LAST_STEP:]]
 
 
 # ---------------------------------------------------------------- in the kernel
@@ -314,6 +330,14 @@ def net_findings(answer: dict[str, Any], other: dict[str, Any]) -> Iterable[Find
         if first != others:
             found = "building the model after torch.manual_seed(12) changed torch's seed"
         yield TABLE("weights-not-from-the-seed", found)
+    if not answer["noise"] < 1e-4:
+        found = "with dropout=0.0, in train mode, "
+        if math.isfinite(answer["noise"]):
+            found += f"two calls give logits that differ by {answer['noise']:.2g}"
+            yield TABLE("no-dropout", found)
+        else:
+            found += "the logits of finite inputs are NaN or infinite"
+            yield TABLE("wrong-dropout", found, "at what forward computes for a dropout of 0")
     if answer["batch"]:
         yield TABLE("depends-on-the-batch", answer["batch"])
     if answer["bend"] < 1e-4:
@@ -322,7 +346,7 @@ def net_findings(answer: dict[str, Any], other: dict[str, Any]) -> Iterable[Find
     logits = answer["logits"]
     if logits != [10, -20, 30] * 4:
         found = "with weights of 0 and a last bias of 10, -20, 30, the outputs are "
-        found += f"{logits[:CLASSES]}"
+        found += ", ".join(f"{logit:.3g}" for logit in logits[:CLASSES])
         yield TABLE("not-logits", found)
     noise = answer["dropout"]
     if noise["eval"] > 1e-3:
@@ -397,11 +421,12 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
     for plan, curve in zip(PLANS, answer["curves"], strict=True):
         said = plan_said(plan)
         if len(curve) == 1:
-            yield TABLE("fails-without-warm-up", f"{said}, learning_rate_at raised {curve[0]}")
+            yield TABLE("fails-without-warm-up", f"{said}, {curve[0]}")
             return
         backwards, rates = curve
-        if backwards != rates:
-            step = next(i for i in range(LAST_STEP) if backwards[i] != rates[i]) + 1
+        pairs = zip(map(repr, backwards), map(repr, rates), strict=True)  # NaN is NaN
+        if differ := [step for step, (a, b) in enumerate(pairs, 1) if a != b]:
+            step = differ[0]
             found = f"{said}, step {step} has the rate {backwards[step - 1]:.4g} if steps are "
             found += f"asked for in descending order, and {rates[step - 1]:.4g} in ascending "
             found += "order"

@@ -74,7 +74,7 @@ def wrong_means(
     ):
         yield code, words, mean([scaled(rank, factor) for rank in each])
     last = [[0.0] * (num_micro - 1) + [1 / total] for _ in sums]
-    words = "the sum over the last micro-batches, divided by all samples"
+    words = "the sum over the ranks' last micro-batches, divided by the step's samples"
     yield "only-the-last-micro-batch", words, mean(last)
 
 

@@ -11,16 +11,16 @@ from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.judge.clipping import norm, weighted, away
+from rehearsal.kit.judge.clipping import away, clipped, norm, weighted
 from rehearsal.kit.judge.collectives import bytes_reduced
 from rehearsal.kit.judge.coverage import coverage_findings
-from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.judge.findings import only_first
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples
 from .candidates import candidate_gradients
 from .watch import HostReads, num_collectives, sums_per_micro_batch
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
+from rehearsal.grading.verdict import Finding, counted, named_ranks
 
 CODES = {
     "left-the-step": "a rank skips a collective of the step that its peers issue",
@@ -43,6 +43,12 @@ CODES = {
     "record": "the norm, flag or count in unread, or the returned flag, is wrong",
     "host-waits": "a tensor's value is read on the host within the step",
 }
+LOOKS = {
+    "mean-of-means": "at what you divide a loss by",
+    "scale": "at what you divide a loss by, and at what DDP divides by",
+    "only-the-last-micro-batch": "at what happens to the gradients between two micro-batches",
+    "clipping": "at when and by which norm you clip",
+}
 # Sizes of the micro-batches, by step and rank.
 CUTS = [
     [[3, 3, 1], [0, 3, 2], [0, 0, 2]],
@@ -51,6 +57,7 @@ CUTS = [
     [[3, 2, 1], [0, 1, 3], [0, 0, 1]],
 ]
 POISONED, LRS, DECAY = 2, [0.3, 0.2, 0.4, 0.1], 0.1
+FIRST_LR = 9.0  # the groups' own, before the first call
 BOUNDS: list[float | None] = [None, 1.0, 1.0, 5.0]  # the last is not reached
 EMPTY_STEP, LAST = 1, 3  # in EMPTY_STEP, the last of three ranks has no samples
 
@@ -91,7 +98,7 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
     matrices = [p for p in inner.parameters() if p.ndim > 1]
     others = [p for p in inner.parameters() if p.ndim < 2]
     groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": DECAY}]
-    optimizer = torch.optim.SGD([*groups, {"params": others}], lr=9.0, fused=True)
+    optimizer = torch.optim.SGD([*groups, {"params": others}], lr=FIRST_LR, fused=True)
     used = [p for p in inner.parameters() if p.requires_grad]
     steps = []
     for step, lr in enumerate(LRS):
@@ -129,6 +136,7 @@ def body(context: RankContext, learner: SimpleNamespace) -> Any:
                 "reads": reads,
                 "lrs": [group["lr"] for group in optimizer.param_groups],
                 "unread": [float(x) for x in trainer.unread[-1]] if trainer.unread else [],
+                "entries": len(trainer.unread),
                 "returned": None if returned is None else float(returned),
             }
         )
@@ -166,8 +174,8 @@ def findings(reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
     if places:
         yield Finding(
             "host-waits",
-            f"a step reads a tensor's value on the host {len(places)} time(s), first at "
-            f"{places[0]}",
+            f"a step reads a tensor's value on the host {counted(len(places), 'time')}, first "
+            f"at {places[0]}",
             "nothing in a step makes the host wait for the device",
             "at item(), float(), and tensors in an if",
         )
@@ -194,8 +202,8 @@ def sync_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
             about = f", in which a rank {why}" if step in (EMPTY_STEP, POISONED) else ""
             yield Finding(
                 "left-the-step",
-                f"step {step + 1}{about}: rank {rank} issued {known[rank]} "
-                f"collective(s), another rank {max(known.values())}",
+                f"step {step + 1}{about}: rank {rank} issued "
+                f"{counted(known[rank], 'collective')}, another rank {max(known.values())}",
                 "every rank issues the same collectives in a step, whatever samples it has",
                 "at branches that depend on this rank's samples or loss",
             )
@@ -236,17 +244,19 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
         cause = "one rank's gradient was not finite, and " if step == POISONED else ""
         yield Finding(
             "nonfinite-applied",
-            f"in step {step + 1} {cause}the weights of rank(s) {some(bad)} of {world_size} "
+            f"in step {step + 1} {cause}the weights of {named_ranks(bad)} of {world_size} "
             "became NaN or infinite",
             "a gradient that is NaN or infinite changes no weight on any rank",
-            "at what you base the decision on, and whether every rank knows it",
+            "at what you base the decision on, and whether every rank knows it"
+            if step == POISONED
+            else "at where NaN or infinity comes from: the samples of this step are finite",
         )
     moved = [r for r, a in enumerate(answers) if a["after"] != a["before"]]
     if step == POISONED and moved:
         yield Finding(
             "moved-without-gradient",
             f"in step {step + 1} one rank's gradient was not finite, and the weights of "
-            f"rank(s) {some(moved)} of {world_size} changed",
+            f"{named_ranks(moved)} of {world_size} changed",
             "a skipped update leaves weights and optimizer state unchanged",
             "at what the optimizer does with a zero gradient, and at who decides",
         )
@@ -269,29 +279,61 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
     sums = [[row[1:] for row in answer["truth"]] for answer in answers]
     sizes = CUTS[step][:world_size]
     close = 0.05 if reports[0].answer["amp"] == "bf16" else 1e-3
-    right = None
-    where = f"on {world_size} rank(s), step {step + 1} ({sum(map(sum, sizes))} samples)"
+    most = BOUNDS[step] or 1e9
+    mean = weighted(
+        [row for rank in sums for row in rank], [1 / sum(map(sum, sizes))] * sum(map(len, sums))
+    )
+    right = away(followed, clipped(mean, most))
+    where = f"on {counted(world_size, 'rank')}, step {step + 1} "
+    where += f"({sum(map(sum, sizes))} samples)"
+    if not moved:
+        yield Finding(
+            "wrong-gradient",
+            f"{where} changed no weight, and every gradient was finite",
+            "a step follows the mean gradient over its samples",
+            "at what decides whether the optimizer steps",
+        )
+        return
     places = {"tensor": [[part] for part in parts], "group": list(groups.values())}
-    for code, words, vector in candidate_gradients(sums, sizes, BOUNDS[step] or 1e9, places):
-        gap, place = away(followed, vector)
-        right = right or (gap, place)
-        if gap < close:
+    for code, words, vector in candidate_gradients(sums, sizes, most, places):
+        if away(followed, vector)[0] < close:
             if code:
                 yield Finding(
                     code,
                     f"{where} followed {words}",
                     "a step follows the mean gradient over its samples, however they are "
                     "split, clipped by its global norm",
-                    "at what you divide a loss by, and at when and by which norm you clip",
+                    LOOKS[code],
                 )
             return
-    assert right is not None
+    # The rate that the optimizer had before the call.
+    old = LRS[step - 1] if step else FIRST_LR
+    pairs = zip(answers[0]["before"], answers[0]["after"], decay, strict=True)
+    late = [(before - after) / old - d * before for before, after, d in pairs]
+    if away(late, clipped(mean, most))[0] < close:
+        yield Finding(
+            "learning-rate",
+            f"step {step + 1} was called with lr={lr}, and the weights changed as with {old}",
+            "every group of the optimizer steps with the given learning rate",
+            "at whether you set it before or after the optimizer steps",
+        )
+        return
+    stale = [x + 1 for x in mean]
+    if min(away(followed, v)[0] for v in (stale, clipped(stale, most))) < close:
+        yield Finding(
+            "wrong-gradient",
+            f"{where} followed the mean gradient plus 1 in every element, which is what the "
+            "gradients held before the call",
+            "gradients from before the call don't count",
+            "at what was in the gradients before the first backward pass",
+        )
+        return
     yield Finding(
         "wrong-gradient",
-        f"{where} did not follow the mean gradient: it is off in {names[right[1]]}, by "
-        f"{right[0]:.2g} of the largest element",
+        f"{where} did not follow the mean gradient: the largest error is in "
+        f"{names[right[1]]}, {right[0]:.3g} times the gradient's largest element",
         "a step follows the gradients of its own samples: all of them, and nothing else",
-        "at what was in the gradients before the first backward pass",
+        "at what each backward pass adds, and at each line that changes a gradient or a weight",
     )
 
 
@@ -320,6 +362,13 @@ def record_findings(reports: Sequence[RankReport], step: int) -> Iterator[Findin
         samples, loss, length, skipped = [*answer["unread"], *[None] * 4][:4]
         where = f"step {step + 1}, rank {report.rank}: "
         size = sum(sum(cut) for cut in CUTS[step][: len(reports)])
+        if answer["entries"] > 1:
+            yield Finding(
+                "record",
+                f"{where}train_step appended {answer['entries']} entries to unread",
+                "a step appends one entry to unread, or the host counts its samples twice",
+                "at what you append",
+            )
         if samples != size or skipped != flag or answer["returned"] != flag:
             yield Finding(
                 "record",
