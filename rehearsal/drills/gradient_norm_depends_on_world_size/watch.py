@@ -11,7 +11,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from rehearsal.kit.observe.samples import OddNet, ids_of, marked_samples
+from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of, marked_samples
 
 
 def outlying_samples(count: int) -> tuple[Tensor, Tensor]:
@@ -34,7 +34,7 @@ class StepWatch:
         self.model, self.now = model, list[list[int]]()
         self.steps: list[tuple[list[list[int]], Tensor, Tensor]] = []
         self.before = torch.empty(0)
-        model.register_forward_pre_hook(self._forward)
+        before_forward(model, self._forward)
         register_optimizer_step_pre_hook(self._begins)
         register_optimizer_step_post_hook(self._ends)
 
@@ -42,9 +42,9 @@ class StepWatch:
         """All used weights, as they are now."""
         return torch.cat([p.detach().flatten().clone() for p in used_parameters(self.model)])
 
-    def _forward(self, _: Any, inputs: tuple[Tensor, ...]) -> None:
+    def _forward(self, batch: Tensor) -> None:
         if torch.is_grad_enabled():
-            self.now.append(ids_of(inputs[0]))
+            self.now.append(ids_of(batch))
 
     def _begins(self, *_: Any) -> None:
         self.before = self.flat()

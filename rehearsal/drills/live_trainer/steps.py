@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from rehearsal.engine.rank import RankContext
-from rehearsal.kit.observe.samples import weights_of
+from rehearsal.kit.observe.samples import before_forward, weights_of
 
 from .draws import CASES, plan_of
 from .parts import batch_of
@@ -81,11 +81,11 @@ def step_body(context: RankContext, learner: SimpleNamespace) -> Any:
     wrapped = learner.wrap_model(cfg, model)
     micro: list[int] = []
 
-    def seen(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+    def seen(batch: torch.Tensor) -> None:
         if torch.is_grad_enabled():
-            micro.append(len(inputs[0]))
+            micro.append(len(batch))
 
-    model.register_forward_pre_hook(seen)
+    before_forward(model, seen)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     for case, scale in CASES.items():
         # At least 10: uneven shares, but as many micro-batches on each rank. With fewer on one,

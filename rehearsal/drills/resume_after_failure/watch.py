@@ -20,7 +20,7 @@ from torch.optim.optimizer import (
 
 from rehearsal.engine.rank import LIMITS, RankContext
 from rehearsal.kit.observe.random_state import random_state_digest
-from rehearsal.kit.observe.samples import OddNet, ids_of, weights_of
+from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of, weights_of
 
 TORN_BYTES = 700  # a file longer than this is cut here
 
@@ -38,9 +38,9 @@ class DropoutNet(OddNet):
 def watched(context: RankContext, model: nn.Module, folder: str) -> Iterator[None]:
     """Record each step of one start: samples, random state, learning rate, weights."""
 
-    def forward(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def forward(batch: Tensor) -> None:
         if torch.is_grad_enabled():
-            context.record("forward", samples=ids_of(inputs[0]), rng=random_state_digest())
+            context.record("forward", samples=ids_of(batch), rng=random_state_digest())
 
     def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         lr = float(optimizer.param_groups[0]["lr"])
@@ -51,7 +51,7 @@ def watched(context: RankContext, model: nn.Module, folder: str) -> Iterator[Non
 
     context.record("start", folder=folder)
     hooks = [
-        model.register_forward_pre_hook(forward),
+        before_forward(model, forward),
         register_optimizer_step_pre_hook(before),
         register_optimizer_step_post_hook(after),
     ]

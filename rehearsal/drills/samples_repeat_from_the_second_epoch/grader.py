@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
-from rehearsal.kit.observe.samples import OddNet, ids_of, marked_samples
-from rehearsal.kit.observe.samples import watch_samples, weights_of
+from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of
+from rehearsal.kit.observe.samples import marked_samples, watch_samples, weights_of
 from .deal import deal_findings, orders
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, Judge, counted, shortened
@@ -43,11 +43,11 @@ def body_with(seed: int, eval_every: int) -> Body:
         model = OddNet()
         watch_samples(context, model)
 
-        def evaluated(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        def evaluated(batch: Tensor) -> None:
             if not torch.is_grad_enabled():
-                context.record("evaluated", samples=ids_of(given[0]))
+                context.record("evaluated", samples=ids_of(batch))
 
-        model.register_forward_pre_hook(evaluated)
+        before_forward(model, evaluated)
         lines = learner.train(
             model,
             (inputs[:NUM_SAMPLES], targets[:NUM_SAMPLES]),

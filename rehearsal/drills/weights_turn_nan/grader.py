@@ -16,7 +16,7 @@ from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import largest_difference, numbers, ranks_differ
 from rehearsal.kit.judge.weights import weights_of_ranks
 from rehearsal.kit.observe.restart import trains
-from rehearsal.kit.observe.samples import ids_of, weights_of
+from rehearsal.kit.observe.samples import before_forward, ids_of, weights_of
 from .poison import NormNet, expected, not_finite_files, poisoned_samples
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
@@ -44,14 +44,14 @@ def net_of(context: RankContext) -> NormNet:
     """A rank's model, which records the weights with which its second step begins."""
     net, first = NormNet(seed=context.rank), list[list[int]]()
 
-    def seen(_: object, inputs: tuple[Tensor, ...]) -> None:
-        samples = ids_of(inputs[0])
+    def seen(batch: Tensor) -> None:
+        samples = ids_of(batch)
         first.append(samples)
         if samples != first[0]:
             context.record("second_step", weights=weights_of(net))
             handle.remove()
 
-    handle = net.register_forward_pre_hook(seen)
+    handle = before_forward(net, seen)
     return net
 
 

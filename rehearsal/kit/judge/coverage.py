@@ -57,7 +57,8 @@ class Miscounted(NamedTuple):
 
 def steps_in_stream(report: RankReport, num_ranks: int, share: int) -> list[int]:
     """The steps of a rank's forward passes, by the samples of a ``SampleStream``."""
-    return [event["samples"][0] // (share * num_ranks) for event in report.of("forward")]
+    passes = [event["samples"] for event in report.of("forward")]
+    return [samples[0] // (share * num_ranks) for samples in passes if samples]
 
 
 def miscounted(samples: Iterable[int], num_samples: int, times: int = 1) -> Miscounted:

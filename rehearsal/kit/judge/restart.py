@@ -25,7 +25,7 @@ CODES = {
     "not-the-same-run": "a restarted run ends with different weights than an uninterrupted one",
 }
 EACH_EPOCH_ONCE = "each epoch is trained once, from its first step to its last"
-EPOCH_BOUNDS = "at where an epoch begins and ends"
+EPOCH_BOUNDS = "at where an epoch begins and ends, and at which of its samples a rank takes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,12 +90,14 @@ def judge_restart(
         )
         where = f"on {counted(len(reports), 'rank')}, restarted {when}, "
         began = first_weights(reports)
-        fresh = first_weights(earlier[next(iter(attempts))])[: len(began)]
-        if start and taken == plan.steps and began == fresh:
+        fresh = first_weights(earlier[next(iter(attempts))])
+        # A restart on more ranks has weights of ranks that the killed job didn't have.
+        if start and taken == plan.steps and began and all(own in fresh for own in began):
             found = f"{where}the run took all {taken} optimizer steps, from the initial "
             found += "weights on"
             rule = "a restart resumes from the newest intact checkpoint"
-            yield Finding("starts-over", found, rule, look)
+            where_to_look = "at what the restart finds in the folder, and what it does with it"
+            yield Finding("starts-over", found, rule, where_to_look)
             return
         steps = surviving_steps(attempts, reports, earlier)
         when += " (a killed run's later steps don't count)" * (start > 0)

@@ -5,6 +5,9 @@ B  batch   D  features
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -46,14 +49,26 @@ class OddNet(nn.Module):
         return outputs  # (B, 2)
 
 
+def before_forward(model: nn.Module, see: Callable[[Tensor], None]) -> Any:
+    """Call ``see`` with the batch of each forward pass; returns the hook's handle.
+
+    The batch may be passed by name, as in ``model(inputs=batch)``.
+    """
+
+    def hook(_: nn.Module, inputs: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
+        see(next(iter((*inputs, *named.values()))))
+
+    return model.register_forward_pre_hook(hook, with_kwargs=True)
+
+
 def watch_samples(context: RankContext, model: nn.Module) -> None:
     """Record which samples go through ``model`` to be trained, read from the batch itself."""
 
-    def seen(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def seen(batch: Tensor) -> None:
         if torch.is_grad_enabled():
-            context.record("forward", samples=ids_of(inputs[0]))
+            context.record("forward", samples=ids_of(batch))
 
-    model.register_forward_pre_hook(seen)
+    before_forward(model, seen)
 
 
 def weights_of(model: nn.Module) -> dict[str, str]:
