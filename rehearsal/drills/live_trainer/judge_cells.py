@@ -149,11 +149,13 @@ def share_findings(ranks: Sequence[Any], alone: Sequence[Any], where: str) -> It
         together = sorted(i for _, own, _ in shares for i in own)
         if len(together) > len(set(together)):
             twice = [i for i, count in Counter(together).items() if count > 1]
-            found = f"{where}, step {number + 1} deals samples {some(twice)} more than once"
+            noun = "sample" if len(twice) == 1 else "samples"
+            found = f"{where}, step {number + 1} deals {noun} {some(twice)} more than once"
             yield TABLE("not-once-per-epoch", found)
             return
         if lost := sorted({*samples} - {*together}) if {*together} < {*samples} else []:
-            found = f"{where}, step {number + 1} leaves out samples {some(lost, 9)}"
+            noun = "sample" if len(lost) == 1 else "samples"
+            found = f"{where}, step {number + 1} leaves out {noun} {some(lost, 9)}"
             yield TABLE("not-once-per-epoch", found)
             return
         if together != sorted(samples):
