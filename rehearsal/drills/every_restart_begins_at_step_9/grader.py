@@ -97,13 +97,16 @@ def judge(
             "starts-over",
             text,
             rule,
-            "at what a start looks for, also in a folder from before the fix",
+            "at what a start looks for, also in a folder from before the fix, and at how each "
+            "rank learns of it",
         )
     elif starts[0] != newest:
         code = "not-the-newest" if starts[0] < newest else "wrong-position"
         if code == "wrong-position":
             rule = "step-N.pt is saved after N steps, so training continues with shares(N)"
             look = "at what the saved step counts, and at which step comes next"
+            if not any(steps):
+                look += ", and at what the loop does with a batch"
         yield Finding(code, text, rule, look)
     elif all(report.has_answer for report in reports):
         files = reports[0].answer["files"]

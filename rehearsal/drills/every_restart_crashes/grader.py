@@ -19,7 +19,7 @@ from rehearsal.grading.verdict import Finding, Judge, counted, shortened
 CODES = {
     **RESTART_CODES,
     "crash-loop": "a restart fails on the files that a killed run left",
-    "no-checkpoint": "a run writes fewer files than checkpoints are due",
+    "no-checkpoint": "rank 0 writes fewer files than checkpoints are due",
 }
 PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 2
@@ -54,15 +54,15 @@ def judge_saves(
     yield from findings
     if findings:
         return
-    files = [event for report in reports for event in report.of("file")]
+    files = reports[0].of("file")
     writes = [event for event in files if event["op"] in WRITES and event["path"]]
     if len(writes) < PLAN.steps // EVERY:
         yield Finding(
             "no-checkpoint",
-            f"the run wrote {counted(len(writes), 'file')} in {PLAN.steps} steps; with "
+            f"rank 0 wrote {counted(len(writes), 'file')} in {PLAN.steps} steps; with "
             f"checkpoint_every={EVERY}, {PLAN.steps // EVERY} checkpoints are due",
-            "what is not on disk is lost when the process dies",
-            "at what the loop does every few steps",
+            "rank 0 saves: what is not on disk is lost when the process dies",
+            "at what the loop does every few steps, and on which rank",
         )
 
 

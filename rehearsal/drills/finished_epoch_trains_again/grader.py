@@ -21,6 +21,7 @@ CODES = {
     "epoch-skipped": "a restart skips an epoch: every sample is trained too few times",
     "epoch-trained-again": "a restart repeats an epoch: every sample is trained too often",
     "no-save-at-epoch-end": "no checkpoint is saved at an epoch's end",
+    "no-save-when-due": "no checkpoint is saved after checkpoint_every steps",
     "finished-run-trains": "a finished run trains, or loses its weights, when started again",
 }
 # Five steps an epoch, the last of 3 samples; checkpoints after steps 4, 5, 8, 10, 12 and 15.
@@ -43,12 +44,41 @@ def train_in(run: str, every: int = EVERY) -> Body:
     )
 
 
-def judge_epochs(whole: str, attempts: Mapping[str, int]) -> Judge:
-    """The judge of a restart, with codes of its own where every sample is affected."""
+def has_saved(reports: Sequence[RankReport], step: int) -> bool:
+    """Whether a rank touched a file between this step and the next."""
+    for report in reports:
+        steps = 0
+        for event in report.events:
+            steps += event["kind"] == "optimizer_step"
+            if event["kind"] == "file" and event["path"] and steps == step:
+                return True
+    return False
+
+
+def judge_epochs(whole: str, killed: str, due: int) -> Judge:
+    """The judge of a restart, with codes of its own where every sample is affected.
+
+    Args:
+        killed: the scenario before, whose save after step ``due`` survives.
+    """
 
     def judge(
         reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
     ) -> Iterator[Finding]:
+        attempts, resumed = {killed: due}, PLAN.steps - most_steps(reports)
+        later = surviving_steps({killed: resumed}, reports, earlier)
+        is_right = not any(miscounted(chain(*later), PLAN.num_samples, PLAN.epochs))
+        if resumed > due and is_right and has_saved(earlier[killed], resumed):
+            if not has_saved(earlier[killed], due):
+                yield Finding(
+                    "no-save-when-due",
+                    f"a save is due after step {due}, and no rank wrote a file then; the "
+                    f"restart resumed after step {resumed}",
+                    "checkpoints are due every checkpoint_every steps and at each epoch's end",
+                    "at when the loop saves, and at what it counts",
+                )
+                return
+            attempts = {killed: resumed}  # a save that wasn't due counts as well
         steps = surviving_steps(attempts, reports, earlier)
         extra, missing = miscounted(chain(*steps), PLAN.num_samples, PLAN.epochs)
         affected = {"never-trained": missing, "trained-twice": extra}
@@ -65,7 +95,8 @@ def judge_after_epoch(
     """Killed after step 6: the checkpoint of step 5, the epoch's last, is the newest."""
     from_4 = chain(*surviving_steps({"killed": 4}, reports, earlier))
     taken = most_steps(reports)
-    if taken == PLAN.steps - 4 and not any(miscounted(from_4, PLAN.num_samples, PLAN.epochs)):
+    again = not any(miscounted(from_4, PLAN.num_samples, PLAN.epochs))
+    if taken == PLAN.steps - 4 and again and not has_saved(earlier["killed"], 5):
         yield Finding(
             "no-save-at-epoch-end",
             f"killed after step 6, the run trained step 5, the last of epoch 0, again: the "
@@ -74,7 +105,7 @@ def judge_after_epoch(
             "at what is saved after the last batch of an epoch",
         )
         return
-    yield from judge_epochs("whole", {"killed": 5})(reports, earlier)
+    yield from judge_epochs("whole", "killed", 5)(reports, earlier)
 
 
 def judge_done(
@@ -118,7 +149,7 @@ SCENARIOS = [
         body=train_in("b"),
         world_size=3,
         deadline_s=6,
-        judge=judge_epochs("", {"three": 8}),
+        judge=judge_epochs("", "three", 8),
     ),
     # Here every checkpoint is due for both reasons at once.
     Scenario(
@@ -132,6 +163,6 @@ SCENARIOS = [
         name="after both",
         body=train_in("c", 5),
         deadline_s=6,
-        judge=judge_epochs("whole", {"both": 10}),
+        judge=judge_epochs("whole", "both", 10),
     ),
 ]

@@ -159,7 +159,7 @@ def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
         look = "at how many there are, and at which random generator the data uses"
         yield Finding("data-changes", found, rule, look)
         return
-    yield from cover(first)
+    yield from cover(first, len(reports[0].of("forward")))
     orders = [[step.samples for step in epoch] for epoch in epochs_of(first)]
     if len(orders) > 1 and orders[0] == orders[1]:
         found = "epochs 0 and 1 have the same batches; both begin with samples "
@@ -205,8 +205,8 @@ def epochs_of(steps: Sequence[Any]) -> list[Sequence[Any]]:
     return [steps[i : i + STEPS_PER_EPOCH] for i in range(0, len(steps), STEPS_PER_EPOCH)]
 
 
-def cover(steps: Sequence[Any]) -> Iterator[Finding]:
-    """Each sample once per epoch."""
+def cover(steps: Sequence[Any], passes: int) -> Iterator[Finding]:
+    """Each sample once per epoch; ``passes`` counts the batches that were backpropagated."""
     rule, look = (
         "an epoch trains each sample exactly once",
         "at how an epoch is split into batches",
@@ -217,7 +217,8 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
         found = f"the run took no optimizer step, but has {EPOCHS} epochs of {STEPS_PER_EPOCH} "
         found += "batches"
         rule = "each batch gets one optimizer step"
-        yield Finding("wrong-steps", found, rule, "at the bounds of the loops")
+        look = "at where the optimizer steps" if passes else "at the bounds of the loops"
+        yield Finding("wrong-steps", found, rule, look)
     elif -1 in total or not total:
         found = f"{total[-1]} of the model's inputs are not in make_dataset(config)"
         found = found if total else "no optimizer step of the run trained on any input"
@@ -229,8 +230,8 @@ def cover(steps: Sequence[Any]) -> Iterator[Finding]:
         found += f"{'more' if twice else 'fewer'} than {EPOCHS} times: {some(twice or never)}"
         epochs, rest = divmod(len(steps), STEPS_PER_EPOCH)
         if epochs != EPOCHS and not rest:
-            found += f". The run took {len(steps)} optimizer steps, as many as {epochs} epochs "
-            found += "have"
+            found += f". The run took {len(steps)} optimizer steps, enough for "
+            found += counted(epochs, "epoch")
             look = "at where the loop over the epochs begins and ends"
         yield Finding("trained-twice" if twice else "never-trained", found, rule, look)
     elif len(steps) != EPOCHS * STEPS_PER_EPOCH:

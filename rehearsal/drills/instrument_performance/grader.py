@@ -40,6 +40,7 @@ CODES = {
 PHASES = ["data_wait", "forward", "backward", "grad_sync", "optimizer", "checkpoint", "other"]
 # For each call: steps, save_every, and delays in seconds by (phase, rank, step).
 LATE = 0.02
+UNITS = "at the unit of each clock reading, and at how you convert it to seconds"
 CALLS: list[tuple[int, int, dict[tuple[str, int, int], float]]] = [
     (
         41,
@@ -144,6 +145,7 @@ def written(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding
     """One line per step in the rank's own file."""
     lines, steps = call["lines"], len(call["steps"])
     rule = "each rank writes one line per step, with all its phases in seconds"
+    look = "at which ranks write, where, and when"
     for place, line in enumerate(lines, 1):
         if lacking := lacks(line):
             found = f"line {place} of rank-{rank}.jsonl has {lacking}: {str(line)[:120]}"
@@ -158,7 +160,10 @@ def written(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding
         if wrong:
             found += f"; line {wrong[0] + 1} is for rank {reported[wrong[0]][0]}, step "
             found += f"{reported[wrong[0]][1]}"
-        yield Finding("no-lines", found, rule, "at which ranks write, where, and when")
+            if reported[wrong[0]][0] == rank:
+                rule = "each rank writes one line per step; steps count from 1"
+                look = "at how you count the steps, and at when you write a line"
+        yield Finding("no-lines", found, rule, look)
 
 
 def lacks(line: Any) -> str:
@@ -259,6 +264,7 @@ def added_up(call: Mapping[str, Any], rank: int) -> Iterator[Finding]:
         if abs(total - wall) > 0.01 * wall + 0.0002:
             found = f"{where}the phases add up to {total * 1000:.2f} ms, and wall_s is "
             found += f"{wall * 1000:.2f} ms"
+            look = UNITS if is_far(wall, total) else look
             yield Finding("phases-off-wall", found, rule, look)
             return
     walls, run = sum(line["wall_s"] for line in call["lines"]), call["run_s"]
@@ -266,6 +272,7 @@ def added_up(call: Mapping[str, Any], rank: int) -> Iterator[Finding]:
         found = f"rank {rank}: the steps' wall times add up to {walls * 1000:.0f} ms, but the "
         found += f"call took {run * 1000:.0f} ms"
         rule = "a step's wall time ends where the next step's begins"
+        look = UNITS if is_far(walls, run) else look
         yield Finding("wall-unseen", found, rule, look)
         return
     other = sum(line["phases_s"]["other"] for line in call["lines"])
@@ -273,6 +280,11 @@ def added_up(call: Mapping[str, Any], rank: int) -> Iterator[Finding]:
         found = f"rank {rank}: {other / walls:.0%} of the call's time is in other"
         rule = "at most 30% of the time is in other: you can't improve time without a name"
         yield Finding("unexplained", found, rule, look)
+
+
+def is_far(ours: float, theirs: float) -> bool:
+    """Whether two durations are so far apart that a unit is wrong."""
+    return not 0.01 * theirs < ours < 100 * theirs
 
 
 def reported_s(summary: Any, name: str, key: str) -> float | None:

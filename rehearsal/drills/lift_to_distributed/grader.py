@@ -70,10 +70,15 @@ def judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterable[Finding]:
     """The findings of one job."""
-    look = "at which samples of a step a rank takes"
+    look, steps = "at which samples of a step a rank takes", ""
+    taken = steps_taken(reports[0])
+    if taken and taken != NUM_STEPS:  # none if the updates are written out
+        steps = f"; rank 0 took {counted(taken, 'optimizer step')}, not {NUM_STEPS}"
+        look = f"at where the loops over epochs and steps begin and end, and {look}"
+    coverage = coverage_findings(reports, NUM_SAMPLES, EPOCHS, look)
     look_apart = "at the weights before the first step, and at the gradient before each"
     yield from first_of(
-        coverage_findings(reports, NUM_SAMPLES, EPOCHS, look),
+        (finding._replace(found=finding.found + steps) for finding in coverage),
         ranks_differ(weights_of_ranks(reports), look_apart),
         differs_from_one_process(reports),
     )
@@ -83,7 +88,7 @@ def differs_from_one_process(reports: Sequence[RankReport]) -> Iterator[Finding]
     """A finding if the ranks agree on other weights than one process would reach."""
     rule = "a step follows the mean gradient over all its samples, however they are split"
     look = "at what the loss is divided by, in an epoch's last step too, and at the gradients "
-    look += "that each step uses"
+    look += "and the learning rate that each step uses"
     who = f"the final weights on {counted(len(reports), 'rank')} differ from one process's"
     taken = steps_taken(reports[0])
     start, initial = reports[0].of("first_forward"), reports[0].answer["initial"]

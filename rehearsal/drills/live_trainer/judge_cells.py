@@ -54,8 +54,10 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
     wanted_epochs = sorted(list(range(EPOCHS)) * plan.steps_per_epoch)
     if epochs != wanted_epochs:
         found = f"with {n} samples, global_batch_size={batch} and max_epochs={EPOCHS}, the "
-        found += f"steps by epoch are {dict(Counter(epochs))}, not {plan.steps_per_epoch} in "
-        found += f"each of epochs 0 to {EPOCHS - 1}"
+        have = (
+            f"steps by epoch are {dict(Counter(epochs))}" if epochs else "sampler has no steps"
+        )
+        found += f"{have}, not {plan.steps_per_epoch} in each of epochs 0 to {EPOCHS - 1}"
         if sorted(epochs) == wanted_epochs:
             found = f"the steps of one rank have the epochs {some(epochs, 18)}, not in order"
         yield TABLE("wrong-step-size", found)
@@ -147,7 +149,13 @@ def share_findings(ranks: Sequence[Any], alone: Sequence[Any], where: str) -> It
         together = sorted(i for _, own, _ in shares for i in own)
         if len(together) > len(set(together)):
             twice = [i for i, count in Counter(together).items() if count > 1]
-            found = f"{where}, step {number + 1} deals samples {some(twice)} more than once"
+            noun = "sample" if len(twice) == 1 else "samples"
+            found = f"{where}, step {number + 1} deals {noun} {some(twice)} more than once"
+            yield TABLE("not-once-per-epoch", found)
+            return
+        if lost := sorted({*samples} - {*together}) if {*together} < {*samples} else []:
+            noun = "sample" if len(lost) == 1 else "samples"
+            found = f"{where}, step {number + 1} leaves out {noun} {some(lost, 9)}"
             yield TABLE("not-once-per-epoch", found)
             return
         if together != sorted(samples):

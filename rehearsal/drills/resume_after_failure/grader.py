@@ -13,7 +13,7 @@ from rehearsal.kit.judge.lineage import resume_findings
 from rehearsal.kit.judge.recorded_run import UninterruptedRun, start_in
 from rehearsal.kit.judge.weights import ranks_differ
 from rehearsal.kit.observe.restart import run_folder
-from rehearsal.kit.observe.samples import marked_samples
+from rehearsal.kit.observe.samples import marked_samples, weights_of
 from .watch import DropoutNet, copy_folder, strikes_in_save, watched
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault
@@ -24,6 +24,7 @@ CODES = {
     "never-trained": "a sample is left out of an epoch, with or without a kill",
     "wrong-steps": "the uninterrupted run takes the wrong number of optimizer steps",
     "ranks-differ": "the ranks of the uninterrupted run end with different weights",
+    "wrong-start": "the uninterrupted run doesn't start from rank 0's weights",
     "does-not-learn": "the uninterrupted run hardly lowers the loss",
     "same-noise": "two ranks draw the same random numbers in the uninterrupted run",
     "not-this-model": "the steps do not change the model that was passed in",
@@ -50,7 +51,7 @@ TOTAL = EPOCHS * STEPS_PER_EPOCH
 
 
 def start(context: RankContext, learner: SimpleNamespace, folder: str) -> Any:
-    """Call ``train`` as a freshly started script would; returns the loss before and after."""
+    """Call ``train`` as a fresh script would; returns both losses and the first weights."""
     import torch
 
     inputs, targets = marked_samples(NUM_SAMPLES)
@@ -61,7 +62,7 @@ def start(context: RankContext, learner: SimpleNamespace, folder: str) -> Any:
         with torch.no_grad():
             return float((model.eval()(inputs) - targets).pow(2).mean())
 
-    before = loss()
+    before, given = loss(), weights_of(model)
     path = run_folder(context, folder)
     model.train()
     with watched(context, model, folder):
@@ -75,7 +76,7 @@ def start(context: RankContext, learner: SimpleNamespace, folder: str) -> Any:
             global_batch_size=GLOBAL_BATCH_SIZE,
             save_every=SAVE_EVERY,
         )
-    return [before, loss()]
+    return [before, loss(), given]
 
 
 def run_in(folder: str) -> Body:
@@ -123,8 +124,16 @@ def run_of(earlier: Earlier) -> UninterruptedRun:
 
 def judge_uninterrupted(reports: Sequence[RankReport], earlier: Earlier) -> Iterable[Finding]:
     """The uninterrupted run trains, and saves."""
-    yield from coverage_findings(reports, NUM_SAMPLES, EPOCHS, "at the samples of each step")
     first, second = [start.steps for r in reports if (start := start_in(r, "whole"))]
+    if not first and not second:
+        found = f"neither rank took an optimizer step; the plan has {TOTAL}"
+        rule = "an epoch has one step per global batch, on every rank"
+        look = "at where the loops over epochs and steps begin and end"
+        if any(report.of("forward") for report in reports):
+            look = "at where the optimizer steps"
+        yield Finding("wrong-steps", found, rule, look)
+        return
+    yield from coverage_findings(reports, NUM_SAMPLES, EPOCHS, "at the samples of each step")
     if len(first) != TOTAL or len(second) != TOTAL:
         found = f"the ranks took {len(first)} and {len(second)} optimizer steps; the plan has "
         found += f"{TOTAL}"
@@ -138,10 +147,16 @@ def judge_uninterrupted(reports: Sequence[RankReport], earlier: Earlier) -> Iter
         look = "at which model the optimizer updates, and at the gradients it steps with"
         yield Finding("not-this-model", found, rule, look)
         return
+    before, after, given = reports[0].answer
+    if first[0].before != given:
+        found = "step 1 of the uninterrupted run didn't start from the weights that rank 0 "
+        found += "was given"
+        rule = "every rank starts from rank 0's weights"
+        yield Finding("wrong-start", found, rule, "at whose weights the ranks start from")
+        return
     last = [first[-1].after, second[-1].after]
     look = "at each rank's weights before step 1, and at what its updates use"
     yield from ranks_differ(last, look, where="without a kill, ")
-    before, after = reports[0].answer
     if not after < 0.8 * before:
         found = f"the loss went from {before:.3f} to {after:.3f} in {TOTAL} steps"
         rule = "training lowers the loss, here by at least 20%"
@@ -230,11 +245,12 @@ KILLS = {
     "third": "killed before rank 0's third file operation, during the save",
     "fourth": "killed before rank 0's fourth file operation, during the save",
     "other": "killed before rank 1's first file operation, during the save",
+    "later": "killed before rank 1's second file operation, during the save",
 }
 # The first is no event: the operating system sends a signal in the middle of a write.
 FAULTS = [Fault(rank=None, at="write", count=1)]
 FAULTS += [Fault(rank=0, at="late_file", count=count) for count in (2, 3, 4)]
-FAULTS += [Fault(rank=1, at="late_file", count=1)]
+FAULTS += [Fault(rank=1, at="late_file", count=count) for count in (1, 2)]
 SCENARIOS = [
     Scenario(
         name="uninterrupted", body=run_in("whole"), judge=judge_uninterrupted, deadline_s=5

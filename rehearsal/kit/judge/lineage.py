@@ -133,12 +133,18 @@ def _position_findings(
             "at what the folder holds after the last step",
         )
     elif at[0] < saved:
+        resumed, look = f"resumed after step {at[0]}", "at when the run saves, and at what the "
+        look += "folder holds at each moment of a save"
+        if not at[0]:
+            resumed = "began at step 1, with the initial weights"
+            look = "at what the folder holds at each moment of a save, and at what a start "
+            look += "does with what it finds there"
         yield Finding(
             "lost-work" if at[0] else "started-over",
             f"{kill}. Step {done} was done by then, and the save due at step {saved} should "
-            f"have been complete; the next start resumed after step {at[0]}",
+            f"have been complete; the next start {resumed}",
             "a kill costs the steps since the last complete save, and no more",
-            "at when the run saves, and at what the folder holds at each moment of a save",
+            look,
         )
     elif at[0] > done:
         yield Finding(

@@ -51,7 +51,13 @@ def judge_whole(plan: Plan) -> Judge:
         if taken != plan.steps:
             found = f"{where}the run took {counted(taken, 'optimizer step')}; {plan.epochs} "
             found += f"epochs of {plan.steps_per_epoch} steps are {plan.steps}"
-            yield Finding("not-all-steps", found, EACH_EPOCH_ONCE, EPOCH_BOUNDS)
+            rule, look = EACH_EPOCH_ONCE, EPOCH_BOUNDS
+            trained = list(chain(*samples_by_step(reports)))
+            if not any(miscounted(trained, plan.num_samples, plan.epochs)):
+                found += ". Each sample was trained once per epoch"
+                rule = "each batch gets one optimizer step"
+                look = "at where the optimizer steps, and at how many samples are in a batch"
+            yield Finding("not-all-steps", found, rule, look)
             return
         yield from lineage_findings(plan, samples_by_step(reports), where, EPOCH_BOUNDS)
         look = "at the weights with which each rank begins, and at what its updates use"
