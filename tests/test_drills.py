@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from rehearsal import drills
+from rehearsal import drills, grade_source
 from rehearsal.grading import selftest
-from rehearsal.grading.drill import Drill
+from rehearsal.grading.drill import Drill, load
 from rehearsal.grading.verdict import ENGINE_FINDINGS, FORMER_CODES
 from rehearsal.session.cells import names_bound
 
@@ -87,3 +87,14 @@ def test_the_grader_judges_its_texts_correctly(
         if not row.ok
     ]
     assert not wrong, "\n\n".join(wrong)
+
+
+@pytest.mark.ranks
+def test_many_empty_lists_lose_no_sample() -> None:
+    """Where the grader stops following a long iteration, samples would seem to be missing."""
+    text = load("cell_data").solution
+    share = "-(-schedule.global_batch_size // world_size)"
+    assert text.count(share) == 1
+    wasteful = text.replace(share, "schedule.global_batch_size * world_size")
+    verdict = grade_source("cell_data", wasteful)
+    assert verdict.status == "passed", verdict

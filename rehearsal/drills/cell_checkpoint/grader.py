@@ -205,6 +205,8 @@ def publish_judge(
         return
     if answer["first"].get("value", [None])[0] != "step-00000005":
         looks = "at what you write to the manifest, and at what verifies it"
+        if "raised" in answer["first"]:
+            looks = f"at the line that raises, {looks}"
         if "malformed" in answer["first"]:
             looks = "at what latest_checkpoint_path returns"
         elif "value" in answer["first"] and not answer["first"]["value"][2]:
@@ -213,7 +215,7 @@ def publish_judge(
             "not-published",
             "publish returned, but latest_checkpoint_path did not return step-00000005: it "
             f"{said(answer['first'])}",
-            "a checkpoint that was just published verifies",
+            "latest_checkpoint_path finds what was just published, and it verifies",
             looks,
         )
         return
@@ -596,16 +598,17 @@ def restore_judge(
         return
     if answer["loaded"] != {"value": 12}:
         has_raised = "raised" in answer["loaded"]
+        rule = "a part may be new or gone; everything else is restored anyway"
+        look = "at the line that raises: is a part or a state None there?"
+        if answer["loaded"].get("raised", "").startswith(("NameError", "UnboundLocalError")):
+            rule = "restore_if_present loads a state into the parts and returns it"
+            look = "at where that variable gets its value"
         yield Finding(
             "not-restored",
             "from a checkpoint of step 12 without a scaler's state, into a run with a scaler, "
             f"restore_if_present {restored(answer['loaded'])}",
-            "a part may be new or gone; everything else is restored anyway"
-            if has_raised
-            else "restore_if_present returns the state that it loaded",
-            "at the line that raises: is a part or a state None there?"
-            if has_raised
-            else "at what you return",
+            rule if has_raised else "restore_if_present returns the state that it loaded",
+            look if has_raised else "at what you return",
         )
         return
     difference, name = largest_difference(*answer["weights"])
@@ -699,6 +702,7 @@ def save_judge(
             yield raised_alone(f"only {named_ranks(alone)} came out of save_checkpoint")
         return
     for rank, answer in enumerate(answers):
+        twice = rank == 0 and max(len(answer["calls"]), answer["fails"]) > 1
         if len(answer["calls"]) != (rank == 0) or answer["fails"] > (rank == 0):
             yield Finding(
                 "wrong-writer",
@@ -706,7 +710,7 @@ def save_judge(
                 f"{times(len(answer['calls']))} in a save that works, and "
                 f"{times(answer['fails'])} in one that fails",
                 "rank 0 writes for all ranks, once",
-                "at which ranks write",
+                "at how often rank 0 writes" if twice else "at which ranks write",
             )
             return
     # Having every rank's state proves that all have arrived: the save can't be too early.

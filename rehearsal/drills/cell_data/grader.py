@@ -55,7 +55,7 @@ TABLE = FindingTable(
         "micro-batch-too-large": (
             "a micro-batch has more than micro_batch_size samples",
             "micro_batch_size is what fits in a device's memory",
-            "at how you split a share",
+            "at how you split a step into shares, and a share into micro-batches",
         ),
         "wrong-epoch": (
             "a pair has the wrong epoch",
@@ -143,7 +143,7 @@ WORLD_SIZES = ([1, 3], [2, 5])  # checked by rank 0, by rank 1
 SEEDS = (3, 1, 2, 3)
 COMMITTED = 5  # in the middle of the second epoch
 FAR_EPOCH = 300_000_000
-MOST_LISTS = 200  # no iteration is followed further than this
+MOST_LISTS = 1000  # no iteration is followed further than this
 
 Keys = list[list[int]]  # pairs of epoch and sample
 

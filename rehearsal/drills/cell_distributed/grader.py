@@ -28,7 +28,10 @@ from rehearsal.kit.observe.waiting import wait_until
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, FindingTable, counted
 
-WHO = "identity comes from the launcher's environment; a process alone is rank 0 of 1"
+WHO = (
+    "identity comes from the launcher's environment, the device from what this process sees; a "
+    "process alone is rank 0 of 1"
+)
 # code: meaning; rule; where to look
 TABLE = FindingTable(
     {
@@ -514,7 +517,8 @@ def only_gpu_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]
             found += f"it raises {only['error'][0]}: {only['error'][2][:100]}"
             if only["error"][1]:
                 yield TABLE("raises-alone", f"{found}; another rank does not raise ValueError")
-            yield TABLE("wrong-identity", found)
+            look = "at what you do with the device of a process that sees one GPU"
+            yield TABLE("wrong-identity", found, look)
         elif not {*only["devices"]} <= {"cuda", "cuda:0"} or any(only["selected"]):
             found += f"its device is {only['devices'][0]}, and it calls set_device for "
             found += f"{only['selected'] or 'none'}"

@@ -290,7 +290,7 @@ def start_findings(
             "started-over",
             f"{saved} steps were done, and the next start began with step 1",
             "a start resumes from the newest intact checkpoint",
-            "at what a start looks for, and at what it passes on",
+            "at what is saved under which name, and at what a start looks for and passes on",
         )
     elif at is not None and not least <= at <= saved:
         wanted = f"step {saved + 1}"

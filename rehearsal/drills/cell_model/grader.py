@@ -450,7 +450,10 @@ def schedule_findings(answer: dict[str, Any]) -> Iterable[Finding]:
             found = f"{said}, step 1 has the rate {rates[0]:.4g}, and every later step has the "
             yield TABLE("one-step-late", f"{found}rate that the step before it should have")
         elif wrong[0] < warmup:
-            yield TABLE("wrong-warm-up", found)
+            # Only its last step: the lines for the decay may compute that one, too.
+            is_decay = wrong[:2] == [warmup - 1, warmup]
+            look = f"at what computes step {warmup} and the next one: both are wrong"
+            yield TABLE("wrong-warm-up", found, look if is_decay else "")
         elif wrong[0] + 1 < horizon:
             yield TABLE("wrong-curve", found)
         else:

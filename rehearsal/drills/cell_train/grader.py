@@ -200,12 +200,15 @@ def sync_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
             rank = min(known, key=lambda r: known[r])
             why = "has no samples" if step == EMPTY_STEP else "has a non-finite gradient"
             about = f", in which a rank {why}" if step in (EMPTY_STEP, POISONED) else ""
+            look = "at branches that depend on this rank's samples or loss"
+            if known[rank]:  # it did sync, and another rank more often
+                look = f"at which backward passes sync, and {look}"
             yield Finding(
                 "left-the-step",
                 f"step {step + 1}{about}: rank {rank} issued "
                 f"{counted(known[rank], 'collective')}, another rank {max(known.values())}",
                 "every rank issues the same collectives in a step, whatever samples it has",
-                "at branches that depend on this rank's samples or loss",
+                look,
             )
             return
 
@@ -242,12 +245,16 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
     bad = [r for r, a in enumerate(answers) if not all(map(math.isfinite, a["after"]))]
     if bad:
         cause = "one rank's gradient was not finite, and " if step == POISONED else ""
+        look = "at what you base the decision on, and whether every rank knows it"
+        if all(answer["returned"] == 1.0 for answer in answers):
+            look = "at how and when the flag reaches the update: train_step returned 1.0 on "
+            look += "every rank"
         yield Finding(
             "nonfinite-applied",
             f"in step {step + 1} {cause}the weights of {named_ranks(bad)} of {world_size} "
             "became NaN or infinite",
             "a gradient that is NaN or infinite changes no weight on any rank",
-            "at what you base the decision on, and whether every rank knows it"
+            look
             if step == POISONED
             else "at where NaN or infinity comes from: the samples of this step are finite",
         )
@@ -306,6 +313,14 @@ def update_findings(reports: Sequence[RankReport], step: int, lr: float) -> Iter
                     LOOKS[code],
                 )
             return
+    if norm(followed) < 1e-3 * norm(mean):
+        yield Finding(
+            "wrong-gradient",
+            f"{where} followed a gradient of zero; only weight decay changed the weights",
+            "a step follows the mean gradient over its samples",
+            "at what clears or scales the gradients before the optimizer steps",
+        )
+        return
     # The rate that the optimizer had before the call.
     old = LRS[step - 1] if step else FIRST_LR
     pairs = zip(answers[0]["before"], answers[0]["after"], decay, strict=True)
