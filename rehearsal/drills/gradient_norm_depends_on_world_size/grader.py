@@ -146,9 +146,13 @@ def step_findings(reports: Sequence[RankReport], step: int) -> Iterator[Finding]
             return
     found = f"{where}followed a gradient of norm {norm(followed):.3g} that is not the mean "
     found += "over its samples, clipped or not"
-    yield Finding(
-        "wrong-gradient", found, rule, "at every factor applied to the loss and to the gradient"
-    )
+    look = "at every factor applied to the loss and to the gradient"
+    if step:  # the first step followed the right one
+        look = f"at what the gradient holds when step {step + 1} begins, and {look}"
+    if not any(followed):
+        found = f"{where}did not move the weights at all"
+        look = "at how a gradient gets from the loss to the optimizer"
+    yield Finding("wrong-gradient", found, rule, look)
 
 
 def log_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:

@@ -85,10 +85,20 @@ def findings(
     where = f"on {len(reports)} ranks, with lr={now.lr:g}, weight_decay={now.weight_decay:g}"
     saved = "of" if len(calls) == 2 else "due at"  # by the check, or by the call before
     where += f" and a checkpoint {saved} step {now.start}" * (now.start > 0)
-    first = sorted(sample for report in reports for sample in first_samples(report))
+    if not taken:
+        found = (
+            f"{where}, the call took no step; of steps={steps}, {steps - now.start} were left"
+        )
+        look = "at what the loop goes over, and at when the optimizer steps"
+        yield Finding("wrong-steps", found, RULE, look)
+        return
+    by_rank = [first_samples(report) for report in reports]
+    first = sorted(sample for samples in by_rank for sample in samples)
     if first != sorted(samples_of(now.start)):
-        what = f"the first step trained {f'samples {some(first)}' if first else 'no samples'}"
-        found = f"{where}, {what if taken else 'the call took no step'}; step "
+        trained = "; ".join(
+            f"{some(ids) or 'none'} on rank {rank}" for rank, ids in enumerate(by_rank)
+        )
+        found = f"{where}, the first step trained these samples: {trained}. Step "
         found += f"s={now.start} has samples {some(sorted(samples_of(now.start)))}"
         is_over = now.start > 0 and first == sorted(samples_of(0))
         code = "starts-over" if is_over else "wrong-position"

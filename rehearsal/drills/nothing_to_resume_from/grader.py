@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport, killed
@@ -39,6 +42,8 @@ def body_with(name: str, keep: int) -> Body:
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
         context.init_group()
         folder = run_folder(context, name)
+        if context.rank == 0:
+            context.record("held", steps=complete_steps(folder))
         model = OddNet()
         watch_samples(context, model)
         shares = STREAM.shares(context.rank, context.world_size)
@@ -52,6 +57,17 @@ def body_with(name: str, keep: int) -> Body:
     return body
 
 
+def complete_steps(folder: Path) -> list[int]:
+    """The N of each ``step-N.pt`` that torch can load."""
+    steps = []
+    for path in folder.glob("step-*.pt"):
+        if match := re.fullmatch(r"step-(\d+)\.pt", path.name):
+            with contextlib.suppress(Exception):
+                torch.load(path)
+                steps.append(int(match[1]))
+    return steps
+
+
 def judge_start(
     reports: Sequence[RankReport], chain: Sequence[Sequence[RankReport]]
 ) -> Iterable[Finding]:
@@ -60,8 +76,15 @@ def judge_start(
     # A step's forward pass shows that the save of the previous step was complete.
     before = [steps_in_stream(job[0], len(job), STREAM.share) for job in chain]
     done = max((step for of_job in before for step in of_job), default=0)
+    held = [step for event in reports[0].of("held") for step in event["steps"]]
+    newest = max(held, default=0)
     files = [file for job in chain[-1:] for file in job[0].of("file") if file["path"]]
-    last = "; ".join(f"{file['op']} {Path(file['path']).name}" for file in files[-3:])
+    operations = []
+    for file in files[-3:]:
+        place = Path(file["path"])
+        name = place.name if len(place.parts) > 1 else "the folder"
+        operations.append(f"{file['op']} {name}")
+    last = "; ".join(operations)
     # "At" the last: right before it, or (at="torn") with half of its file written.
     # The step after the last complete save may be done as well, and its save begun.
     when = f"with at least {counted(done, 'step')} completed"
@@ -76,14 +99,27 @@ def judge_start(
             failure = f"{report.failure.kind}: {shortened(report.failure.message, 120)}"
             rule = "what a kill leaves behind never makes the next start fail"
             look = "at the names under which files are written, and looked for"
-            look = f"at {report.failure.where}, and {look}" if report.failure.where else look
-            yield Finding("unreadable-checkpoint", f"{where}raised {failure}", rule, look)
+            gone = [file["path"] for file in reports[0].of("file") if file["op"] == "remove"]
+            if any(path in report.failure.message for path in gone):
+                rule = "a checkpoint stays until every rank has loaded it or a newer one"
+                look = "at what keeps rank 0 from deleting a file that another rank needs"
+            at = report.failure.where
+            is_typo = report.failure.kind in ("NameError", "UnboundLocalError")
+            look = f"at {at}" + f", and {look}" * (not is_typo) if at else look
+            found = f"{where}failed on rank {report.rank}: {failure}"
+            yield Finding("unreadable-checkpoint", found, rule, look)
             return
     if not steps[0] and not reports[0].has_answer:
         return  # killed before its first step
     starts = [own[0] if own else STREAM.steps for own in steps]
     text, look = f"{where}began at step", "at what the folder holds between two operations"
-    if starts[0] < done:
+    if starts[0] < newest:
+        found = f"{text} {starts[0]}, although the folder held an intact step-{newest}.pt"
+        rule = "a job resumes from the newest step-N.pt, after N steps"
+        look = "at which step is saved under which number, and at what a start looks for and "
+        look += "restores"
+        yield Finding("lost-progress", found, rule, look)
+    elif starts[0] < done:
         rule = "every step is saved, and a kill loses no completed save"
         look = f"at which step is saved under which number, and {look}"
         yield Finding("lost-progress", f"{text} {starts[0]}", rule, look)
@@ -110,10 +146,17 @@ def scenario(number: int, fault: Fault | None) -> Scenario:
         # A save through a file object cannot be torn; it is killed at other operations.
         was_due = fault is not None and fault.at != "torn" and not killed(reports[0])
         if was_due and reports[0].has_answer:
+            steps = steps_in_stream(reports[0], len(reports), STREAM.share)
+            if steps and steps[-1] + 1 < STREAM.steps:
+                text = f"rank 0's last step was step {steps[-1]}, counted from 0; a run has "
+                text += f"{STREAM.steps} steps"
+                rule = "every step that shares yields is trained"
+                yield Finding("skips-a-step", text, rule, "at what ends the loop")
+                return
             files = [file for file in reports[0].of("file") if file["path"]]
-            operations = counted(len(files), "file operation")
-            text = f"rank 0 trained to the end with only {operations} in the folder; the whole "
-            text += f"run has {STREAM.steps} steps"
+            operations = counted(len(files), "file operation") if files else "no file operation"
+            text = f"rank 0 trained to the end with {operations} in the folder; the whole run "
+            text += f"has {STREAM.steps} steps"
             rule = "a checkpoint is saved after each step"
             yield Finding("never-saves", text, rule, "at which rank saves, and when")
         elif all(report.has_answer for report in reports):

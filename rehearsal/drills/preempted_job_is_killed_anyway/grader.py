@@ -129,7 +129,9 @@ def judge_resume(
         )
         rule = "the next job continues after the last step of the stopped one"
         code = "starts-over" if step == 0 else "wrong-position"
-        yield Finding(code, text, rule, "at what is saved, when, and by which rank")
+        look = "at how a job counts its steps, at what it saves and on which rank, and at what "
+        look += "the next job restores"
+        yield Finding(code, text, rule, look)
         return
     if (taken := steps_taken(reports[0])) != STREAM.steps - left:
         text = f"the next job began after step {left} and got no signal; rank 0 took "

@@ -10,7 +10,7 @@ from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.kit.judge.collectives import bytes_reduced, mismatched_collectives
 from rehearsal.kit.judge.coverage import coverage_findings, steps_taken
-from rehearsal.kit.judge.findings import some
+from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
 from rehearsal.engine.rank import RankContext
@@ -85,7 +85,10 @@ def judge(
         yield from mismatched_collectives(reports)
         return
     num_samples = sum(EPOCHS) * world_size * MICRO_BATCH_SIZE
-    look = "at the loop over an epoch's micro-batches, above all where it ends"
+    look = (
+        "at where each loop over micro-batches begins and ends, and at how often a micro-batch "
+    )
+    look += "goes through the model"
     for finding in coverage_findings(reports, num_samples, 1, look):
         # No two epochs share a sample, so all of them together are counted as one.
         found = finding.found.replace("in 1 epoch", f"in {len(EPOCHS)} epochs")
@@ -101,15 +104,18 @@ def judge(
         "at the weights with which each rank begins, and at each update: are the gradients it "
     )
     look += "uses already reduced?"
-    yield from ranks_differ(weights_of_ranks(reports), look)
-    yield from weights_differ(
-        "not-the-global-mean",
-        f"the weights on {counted(world_size, 'rank')} differ from those of one process",
-        first["weights"],
-        first["expected"],
-        1e-4,
-        "a step follows the mean over all its micro-batches on all ranks",
-        "at what a step sums, and at what it divides by, also when it has fewer micro-batches",
+    yield from first_of(
+        ranks_differ(weights_of_ranks(reports), look),
+        weights_differ(
+            "not-the-global-mean",
+            f"the weights on {counted(world_size, 'rank')} differ from those of one process",
+            first["weights"],
+            first["expected"],
+            1e-4,
+            "a step follows the mean over all its micro-batches on all ranks",
+            "at what a step sums, and at what it divides by, also when it has fewer "
+            "micro-batches",
+        ),
     )
     sent = bytes_reduced(reports[0])
     most = STEPS * first["gradient_bytes"]

@@ -20,7 +20,12 @@ CODES = {
 # Three full steps of 6, and one of 2: with three ranks, one of them gets no sample.
 PLAN = Plan(num_samples=20, epochs=3, steps_per_epoch=4)
 GLOBAL_BATCH_SIZE, EVERY = 6, 2
-LOOK = "at what is saved and read back: does the position mean the same to more or fewer ranks?"
+LOOK = "at the steps after which rank 0 saves, and at what is saved and read back: does the "
+LOOK += "position mean the same to more or fewer ranks?"
+WEIGHTS = (
+    "at everything that is saved, at which ranks restore it, and at what a step divides by "
+)
+WEIGHTS += "on more or fewer ranks"
 WHOLE = judge_whole(PLAN)
 
 
@@ -54,7 +59,9 @@ def restarted(*before: tuple[str, int]) -> Judge:
             return
         # A different number of ranks adds in a different order: equal up to float rounding.
         resumed = judge_restart(PLAN, "whole", LOOK, dict(before), tolerance=1e-5)
-        yield from resumed(reports, earlier)
+        for finding in resumed(reports, earlier):
+            is_weights = finding.code == "not-the-same-run"
+            yield finding._replace(look=WEIGHTS) if is_weights else finding
 
     return judge
 

@@ -21,7 +21,8 @@ from .noise_findings import other_noise, same_noise
 CODES = {**RESTART_CODES, **NOISE_CODES}
 # 13 samples for each of two ranks, in batches of 3: the last batch of an epoch has one.
 PLAN = Plan(num_samples=26, epochs=2, steps_per_epoch=5)
-POSITION = "at which position is saved, and at which one a restart begins"
+POSITION = "at the steps after which a rank saves, at which position it saves, and at "
+POSITION += "which one a restart begins"
 LOOK = "at what sets each rank's random state, at a start and at a restart, and at every draw "
 LOOK += "from it before the first step"
 

@@ -117,7 +117,8 @@ def judge(
                 answer["expected"],
                 1e-5,
                 "a step follows the mean over its samples on all ranks, with or without a log",
-                "at what a step sums and divides by, and at what the log shares with it",
+                "at what a step sums and divides by, at the optimizer, and at what the log "
+                "shares with them",
             )
         )
         yield from changed

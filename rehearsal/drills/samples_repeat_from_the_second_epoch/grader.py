@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport
+from rehearsal.kit.judge.coverage import steps_taken
 from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
 from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of
@@ -48,6 +49,7 @@ def body_with(seed: int, eval_every: int) -> Body:
                 context.record("evaluated", samples=ids_of(batch))
 
         before_forward(model, evaluated)
+        began = weights_of(model)
         lines = learner.train(
             model,
             (inputs[:NUM_SAMPLES], targets[:NUM_SAMPLES]),
@@ -59,7 +61,7 @@ def body_with(seed: int, eval_every: int) -> Body:
             eval_every=eval_every,
             eval_size=EVAL_SIZE,
         )
-        return {"weights": weights_of(model), "lines": lines}
+        return {"weights": weights_of(model), "began": began, "lines": lines}
 
     return body
 
@@ -130,12 +132,23 @@ def judge_with(eval_every: int) -> Judge:
     ) -> Iterable[Finding]:
         yield from first_of(
             deal_findings(reports, NUM_SAMPLES, EPOCHS, STEPS_PER_EPOCH),
+            unmoved(reports[0]),
             ranks_differ(weights_of_ranks(reports)),
             against(reports, earlier),
             evaluation_findings(reports, eval_every),
         )
 
     return judge
+
+
+def unmoved(report: RankReport) -> Iterable[Finding]:
+    """A finding if no step moved a weight."""
+    if report.answer["weights"] == report.answer["began"]:
+        text = f"rank {report.rank} took {counted(steps_taken(report), 'optimizer step')}, and "
+        text += "none of them moved a weight"
+        rule = "an epoch trains each sample exactly once"
+        look = "at how a gradient gets from the loss to the optimizer"
+        yield Finding("trained-twice", text, rule, look)
 
 
 def against(

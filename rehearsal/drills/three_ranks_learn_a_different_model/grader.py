@@ -120,7 +120,8 @@ def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[F
             found += f"({counted(some, 'token')}) weighs {weight:.4f}, and one of rank "
             found += f"{b[0]}'s micro-batch {b[1] + 1} ({counted(others, 'token')}) "
             found += f"{second:.4f}"
-            look = "at each division, and at what is averaged after it"
+            look = "at each division, at what is averaged after it, and at which micro-batches "
+            look += "make up a step"
             yield Finding(f"{code}-weigh-differently", found, rule, look)
             return
     weight = next(iter(weighs.values()))[1]
@@ -130,7 +131,8 @@ def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[F
         found += f"({counted(corpus.world_size, 'rank')}, "
         found += f"grad_accum_steps={corpus.grad_accum_steps})"
         rule = "a step follows the mean over its tokens"
-        look = "at every factor, also those that DDP adds, and at when gradients are cleared"
+        look = "at the loss and every factor, also those that DDP adds, and at when gradients "
+        look += "are cleared"
         if weight == 0:
             look = "at the order of backward and step: which gradients does the optimizer see?"
         yield Finding("step-is-scaled", found, rule, look)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.judge.findings import only_first
+from rehearsal.kit.judge.findings import only_first, some
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import largest_difference, numbers, ranks_differ
 from rehearsal.kit.judge.weights import weights_of_ranks
@@ -114,13 +114,33 @@ def judge(reports: Sequence[RankReport], start: int = 0) -> Iterator[Finding]:
         if returned != wanted:
             found = f"{where}, rank {report.rank} returned {returned}; steps {wanted}, counted "
             found += "from 1, have a loss or a gradient that is not finite"
-            look = "at which ranks add to the list, and when"
+            look = "at which ranks add to the list, when, and what"
             if isinstance(returned, list) and set(map(str, wanted)) < set(map(str, returned)):
                 look = "at what a bad step leaves behind for the next one, and at when a rank "
                 look += "adds to the list"
             rule = "on every rank, train returns the steps that must be skipped, and no others"
+            if moved := first_moved(reports, start, left):
+                found = f"{where}, {moved}; rank {report.rank} returned {returned}"
+                rule = "each step takes the next samples in index order, across the ranks"
+                look = "at which samples a step takes, and which of them each rank takes"
             yield Finding("wrong-steps-skipped", found, rule, look)
     yield from weight_findings(reports, where)
+
+
+def first_moved(reports: Sequence[RankReport], start: int, left: int) -> str:
+    """The first step that trained other samples than those in index order; "" if none did."""
+    passes = [report.of("forward") for report in reports]
+    if any(len(own) != left for own in passes):
+        return ""
+    for number in range(left):
+        ids = sorted(sample for own in passes for sample in own[number]["samples"])
+        first = (start + number) % 5 * GLOBAL_BATCH_SIZE
+        wanted = list(range(first, min(first + GLOBAL_BATCH_SIZE, NUM_SAMPLES)))
+        if ids != wanted:
+            text = f"step {start + number + 1} trained "
+            text += f"samples {some(ids)}" if ids else "no samples"
+            return f"{text}; in index order, it has samples {some(wanted)}"
+    return ""
 
 
 def weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Finding]:
