@@ -51,7 +51,7 @@ def weights_differ(
     if ours.keys() != theirs.keys():
         found = f"{who}: only one of them has {name}"
     elif not math.isfinite(difference):
-        found = f"{who} or aren't finite: there are NaNs or infinities in {name}"
+        found = f"{who}, or can't be compared: {name} has NaNs or infinities"
     yield Finding(code, found, rule, look)
 
 
