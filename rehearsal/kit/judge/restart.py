@@ -62,7 +62,7 @@ def judge_whole(plan: Plan) -> Judge:
         yield from lineage_findings(plan, samples_by_step(reports), where, EPOCH_BOUNDS)
         if first_weights(reports) == weights_of_ranks(reports):
             found = f"{where}no weight moved in {counted(taken, 'optimizer step')}"
-            look = "at how a gradient gets from the loss to the optimizer, and at what clears it"
+            look = "at how a gradient gets from the loss to the optimizer, and what clears it"
             yield Finding("not-all-steps", found, "each batch changes the weights", look)
             return
         look = "at the weights with which each rank begins, and at what its updates use"
