@@ -602,7 +602,7 @@ def wrap_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
 
 
 SCENARIOS = [
-    Scenario(name="starts", body=starts, judge=only_first(judge_starts), deadline_s=6),
+    Scenario(name="starts", body=starts, judge=only_first(judge_starts), deadline_s=15),
     Scenario(
         name="attempts",
         body=attempts,
