@@ -117,11 +117,10 @@ def test_a_kill_under_torchrun_costs_no_sample(bench: Bench) -> None:
 def test_a_machine_that_dies_is_started_again_by_hand(bench: Bench) -> None:
     """Torchrun dies with its ranks, and the same command resumes."""
     plan, kill = {**live.LONG, "max_epochs": 1}, ("while_training", "the machine")
-    rng = random.Random(2)
+    rng = random.Random(5)  # draws 19 steps, and a checkpoint every 10 precedes the kill
     (each,) = killed_run(bench, rng, plan, [kill], forks=True, trainer=live.LIVE)
     survived(each)
     assert each.restart_s is not None
-    # It may die right after a save, so that no step is trained again.
     killed_after = int(each.what.rpartition("step ")[2])
     assert killed_after > 10, each.what
     assert each.replayed_steps < killed_after - 5, "it began at step 0, so it restored nothing"
