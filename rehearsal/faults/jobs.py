@@ -22,7 +22,6 @@ import os
 import resource
 import shutil
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -249,28 +248,14 @@ class Job:
     def wait(self, timeout_s: float = DEADLINE_S) -> list[RankReport]:
         """How each rank ended. When one dies, gloo's closed connections end the others.
 
-        Gloo can miss it (torch 2.13): if a peer dies in the middle of a message, the receive
-        that waits for the rest is not told. Torchrun's agent ends such a rank, so this does.
-
         Raises:
-            Hang: if a rank runs longer than ``timeout_s`` and no other rank was killed, or a
-                process of its own outlives it.
+            Hang: if a rank runs longer than ``timeout_s``, or a process of its own outlives it.
         """
         deadline = time.monotonic() + timeout_s
         for rank in self.ranks:
             with contextlib.suppress(TimeoutExpired):
                 rank.wait(max(0.0, deadline - time.monotonic()))
-        late = [number for number, rank in enumerate(self.ranks) if rank.poll() is None]
-        if late and any((rank.poll() or 0) < 0 for rank in self.ranks):
-            print(
-                f"ranks {late} still waited for a killed peer after {timeout_s:.0f} s; ended, "
-                "as torchrun would",
-                file=sys.stderr,
-            )
-            for number in late:
-                self.ranks[number].kill()
-                self.ranks[number].wait()
-        elif late:
+        if late := [number for number, rank in enumerate(self.ranks) if rank.poll() is None]:
             where = self.stacks(late)
             self.end()
             raise Hang(f"ranks {late} were still running after {timeout_s:.0f} s\n{where}")

@@ -135,8 +135,9 @@ class Torchrun:
         # loader workers inherit it and share the file, so one process at a time writes.
         for pid in pids:
             if handles(pid, signal.SIGUSR2):
-                os.kill(pid, signal.SIGUSR2)
-                time.sleep(0.2)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR2)
+                time.sleep(0.5)
         stacks = [
             f"{path.name}:\n{path.read_text(errors='replace')}"
             for path in sorted((self.run_dir / "logs").glob("*.stack"))

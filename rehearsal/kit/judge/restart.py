@@ -102,7 +102,7 @@ def judge_restart(
         where = f"on {counted(len(reports), 'rank')}, restarted {when}, "
         began = first_weights(reports)
         fresh = first_weights(earlier[next(iter(attempts))])
-        # A restart on more ranks has weights of ranks that the killed job didn't have.
+        # There may be more ranks than in the killed job: match any of its initial weights.
         if start and taken == plan.steps and began and all(own in fresh for own in began):
             found = f"{where}the run took all {taken} optimizer steps, from the initial "
             found += "weights on"

@@ -49,7 +49,7 @@ def weights_differ(
         return
     found = f"{who} by up to {difference:.2g}, in {name}"
     if ours.keys() != theirs.keys():
-        found = f"{who}: only one of them has {name}"
+        found = f"{who}: their parameters have different names ({name})"
     elif not math.isfinite(difference):
         found = f"{who}, or can't be compared: {name} has NaNs or infinities"
     yield Finding(code, found, rule, look)

@@ -18,7 +18,7 @@ class SampleStream:
     """``steps`` steps of SGD with momentum; each rank has ``share`` samples in each."""
 
     steps: int
-    share: int = 3  # not 2: a sum over 2 samples would equal one over the 2 outputs
+    share: int = 3  # not 2, the number of outputs: mixing up the dimensions must show
     lr: float = 0.02
 
     def shares(self, rank: int, world_size: int) -> Shares:
