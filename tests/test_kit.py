@@ -17,7 +17,7 @@ import pytest
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.ranks import run_ranks
 from rehearsal.engine.reports import Fault, RankReport
-from rehearsal.grading.check import grade_source
+from rehearsal.grading.check import grade_source, warm_up
 from rehearsal.grading.drill import load
 from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, FindingTable, cheat_findings
 from rehearsal.kit.judge.clipping import norm, ways_to_clip
@@ -279,6 +279,7 @@ def ours_loaded(context: RankContext) -> list[str]:
 class TestInRanks:
     def test_a_rank_begins_with_the_kit_and_without_the_trainer(self) -> None:
         """The kit costs a rank nothing; a trainer loaded early would outlive its next edit."""
+        warm_up()  # as each check does
         loaded = set(run_ranks(ours_loaded, world_size=1)[0].answer)
         files = list(KIT.glob("*/[!_]*.py"))
         assert {f"rehearsal.kit.{file.parent.name}.{file.stem}" for file in files} <= loaded
