@@ -26,6 +26,7 @@ from rehearsal.kit.judge.findings import first_of, only_first
 from rehearsal.kit.judge.restart import Plan, judge_restart
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ
 from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of, marked_samples
 
 # Ranks cannot import a test module; its functions travel by value, as a notebook's do.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -268,6 +269,16 @@ class TestClipping:
         for code in ("", "not-clipped", "clipped-in-parts"):
             assert ways[code][0][1] == pytest.approx([3.0, 4.0])
         assert ways["clipped-up"][0][1] == pytest.approx([60.0, 80.0])
+
+
+def test_a_batch_passed_by_name_is_seen() -> None:
+    """model(inputs=batch) is a right answer, and a watch that expects a position crashes it."""
+    model, seen = OddNet(), list[list[int]]()
+    before_forward(model, lambda batch: seen.append(ids_of(batch)))
+    inputs, _ = marked_samples(4)
+    model(inputs[1:3])
+    model(inputs=inputs[2:])
+    assert seen == [[1, 2], [2, 3]]
 
 
 def ours_loaded(context: RankContext) -> list[str]:
