@@ -54,7 +54,7 @@ def drawn(seed: int, world_size: int) -> Run:
         num_held_out=generator.choice([n for n in range(5, 11) if n % world_size]),
         global_batch_size=global_batch_size,
         checkpoint_every=checkpoint_every,
-        lr=generator.uniform(0.02, 0.04),
+        lr=generator.uniform(0.01, 0.02),
         killed_in=-(-10 // checkpoint_every) * checkpoint_every + 1,
         killed_rank=generator.randrange(world_size),
     )

@@ -98,9 +98,11 @@ def judge(run: Run, reports: Sequence[RankReport], earlier: object) -> Iterator[
         skip_findings(run, reports),
         log_findings(reports, "scale", "wrong-scale", 0.0),
         ranks_differ(weights_of_ranks(reports), "at what a rank bases its decisions on"),
-        log_findings(reports, "loss", "wrong-loss", 1e-3),
-        log_findings(reports[:1], "grad_norm", "wrong-norm", 5e-3, most_steps=1),
+        # Later losses and norms follow from the updates.
+        log_findings(reports, "loss", "wrong-loss", 1e-3, most_steps=1),
+        log_findings(reports, "grad_norm", "wrong-norm", 5e-3, most_steps=1),
         update_findings(reports),
+        log_findings(reports, "loss", "wrong-loss", 1e-3),
         log_findings(reports, "grad_norm", "wrong-norm", 5e-3),
         print_findings(run, reports),
     )

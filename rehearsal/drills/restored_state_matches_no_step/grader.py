@@ -181,8 +181,8 @@ def judge_late(run: Run, reports: Sequence[RankReport], earlier: object) -> Iter
         ranks_differ(weights_of_ranks(reports), most=0.0),
         reference_findings(reports),
         rank_findings(reports),
-        waiting_findings(run, reports[0]),
         kill_findings(reports[0]),
+        waiting_findings(run, reports[0]),
         save_findings(run, 0, reports[0]),
     )
 

@@ -35,7 +35,7 @@ class LateThreads:
         self.period = 3 * run.checkpoint_every
         self.folder, self.saves = folder, run.saves
         self.begun = 0  # forward passes, which count the steps begun
-        self.waited_at = -1  # the pass during which the main thread was seen to wait
+        self.waits_at: object = None  # where the main thread was last seen to wait
         self.waited_for: list[int] = []
         self.main = threading.main_thread().ident
         before_forward(model, self.began)
@@ -62,18 +62,20 @@ class LateThreads:
         """Wait until this thread may run."""
         last: object = None
         since = time.monotonic()
-        while (self.begun % self.period or not self.begun) and self.waited_at != self.begun:
+        while self.begun % self.period or not self.begun:
             frame = sys._current_frames().get(self.main or 0)
             if frame is None:
                 return
             place = (self.begun, id(frame), frame.f_lasti)
+            if place == self.waits_at:
+                return  # it still waits
             if place != last:
                 last, since = place, time.monotonic()
             # In threading, it waits for another thread; in its own code, it may just be slow.
             in_threading = frame.f_code.co_filename.endswith("threading.py")
             patience = 0.01 if in_threading else 0.3 if is_own(frame) else 2.0
             if time.monotonic() - since > patience:
-                self.waited_at = self.begun
+                self.waits_at = place
             time.sleep(0.001)
 
 
