@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rehearsal import drills, forget
-from rehearsal.grading import drills_page, mutation_score, new_drill, selftest
+from rehearsal.grading import drills_page, mutation_record, mutation_score, new_drill, selftest
 from rehearsal.grading.drill import UnknownDrill, load
 from rehearsal.session import coach
 from rehearsal.session.terminal import spelled_for_a_shell
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str]) -> int:
         UnknownDrill,
         Unreadable,
         new_drill.BadName,
-        mutation_score.BadSurvivors,
+        mutation_record.BadSurvivors,
         mutation_score.Refused,
     ) as error:
         print(f"rehearsal: {error}", file=sys.stderr)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from rehearsal.grading import selftest
+from rehearsal.grading import mutation_record, selftest
 from rehearsal.grading.drill import Drill
 from rehearsal.grading.verdict import ENGINE_FINDINGS, counted
 
@@ -76,15 +76,23 @@ def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
         "A check's limits protect you from accidents. They are not a sandbox: "
         "[coach.md](coach.md#what-limits-an-attempt).",
         "",
-        "| drill | title | kind | minutes | solutions | near misses | judged correctly |",
-        "|---|---|---|---|---|---|---|",
+        "Mutants are mechanical edits of every correct answer: a comparison, a bound, a "
+        "dropped line. A grader must refuse those that break what the brief asks for; "
+        "[extending.md](extending.md#a-graders-mutation-score) says how the others are told "
+        "apart. An old score is one measured before the drill's folder last changed.",
+        "",
+        "| drill | title | kind | minutes | solutions | near misses | judged correctly | "
+        "mutants refused |",
+        "|---|---|---|---|---|---|---|---|",
     ]
+    held_records = mutation_record.records()
     for drill in drills:
         score = scores.get(drill.id)
         held = f"{score.ok} of {score.of}" if score else "not run"
         lines.append(
             f"| [{drill.id}](#{drill.id}) | {drill.title} | {drill.kind} | {drill.minutes:g} | "
-            f"{len(drill.solutions())} | {len(drill.near_misses())} | {held} |"
+            f"{len(drill.solutions())} | {len(drill.near_misses())} | {held} | "
+            f"{mutants_refused(drill, held_records.get(drill.id))} |"
         )
     lines += ["", "## Codes in any drill", "", *table_of(ENGINE_FINDINGS.codes)]
     for drill in drills:
@@ -92,6 +100,15 @@ def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
         lines += ["", "Near misses, each with the code that refuses it:", ""]
         lines += [f"- {miss.name}, `{miss.code}`: {miss.why}" for miss in drill.near_misses()]
     return "\n".join([*lines, "", f"{SCORES}{json.dumps(scores)} -->", ""])
+
+
+def mutants_refused(drill: Drill, record: Mapping[str, object] | None) -> str:
+    """A drill's mutation score, as the table shows it."""
+    if record is None:
+        return "not run"
+    score = mutation_record.score_of(drill, record)
+    is_old = ", old" if record["digest"] != digest_of(drill) else ""
+    return f"{score.refused} of {score.counted} ({100 * score.fraction:.1f} %{is_old})"
 
 
 def table_of(codes: Mapping[str, str]) -> list[str]:
