@@ -165,7 +165,7 @@ def main(arguments: Sequence[str]) -> int:
         Unreadable,
         new_drill.BadName,
         mutation_record.BadSurvivors,
-        mutation_score.Refused,
+        mutation_score.CannotScore,
     ) as error:
         print(f"rehearsal: {error}", file=sys.stderr)
         return 2

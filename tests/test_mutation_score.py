@@ -548,28 +548,29 @@ class TestRun:
 
     @pytest.mark.ranks
     def test_a_drill_that_refuses_its_own_answer_is_no_score(
-        self, own_drill: Drill, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, own_drill: Drill, tmp_path: Path
     ) -> None:
         """Every mutant would be refused, and the score perfect."""
         answer = own_drill.folder / "solution.py"
         answer.write_text(answer.read_text().replace("/ dist.get_world_size()", "* 2"))
         with pytest.raises(
-            mutation_score.Refused, match="the correct text solution is refused"
+            mutation_score.CannotScore, match="the correct text solution is refused"
         ):
             mutation_run(own_drill, tmp_path, only="solution.mean_over_ranks: nothing returned")
 
     @pytest.mark.ranks
-    def test_a_sample_of_all_drills_agrees_with_the_record(
-        self, capfd: pytest.CaptureFixture[str]
+    def test_processes_judge_what_this_one_would(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What CI runs: a mutant that passes although the record says that it is refused."""
-        assert main(["mutants", "lift_to_distributed", "--sample", "3", "--seeds", "1"]) in (
-            0,
-            1,
-        )
-        said = capfd.readouterr().out
-        assert "lift_to_distributed: " in said
-        assert "mutants refused" in said
+        """The real command judges in processes of its own, two at a time."""
+        drill, said = load("lift_to_distributed"), list[str]()
+        only = "solution.train: collective dropped"
+        with mutation_score.processes(2) as pool:
+            judging = mutation_score.Judging(pool, tmp_path)
+            path = tmp_path / "scores.json"
+            assert mutation_score.run([drill], judging, said.append, only=only, path=path)
+        assert said[0].startswith("lift_to_distributed: 2 of 2 mutants refused")
+        assert not path.exists()  # a part of the mutants is no score
 
     def test_a_sample_is_drawn_over_all_drills_and_can_be_repeated(
         self, tmp_path: Path
@@ -591,6 +592,29 @@ class TestRun:
             )
         assert drawn[:2] == drawn[2:]
         assert sum(map(len, drawn[:2])) == 40
+
+
+class TestCommandLine:
+    def test_outside_a_clone_it_says_so(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """An installed package has no docs folder, and site-packages is no place for scores."""
+        monkeypatch.setattr(mutation_score, "SCORES", tmp_path / "docs" / "scores.json")
+        assert main(["mutants", "lift_to_distributed"]) == 2
+        assert "Run this in a clone of the project" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("option", ["--seeds", "--jobs", "--sample"])
+    def test_none_at_all_is_refused(
+        self, option: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """With no seed, every mutant would pass; with no sample, nothing would fail."""
+        with pytest.raises(SystemExit) as ended:
+            main(["mutants", option, "0"])
+        assert ended.value.code == 2
+        assert "0 is not a number of at least 1" in capsys.readouterr().err
 
 
 class TestTheRecord:

@@ -52,7 +52,7 @@ from rehearsal.grading.verdict import counted
 ROOT = Path(__file__).resolve().parents[2]
 VERDICTS = ROOT / "runs" / "mutants"
 SEEDS = 3
-LEAST_CAP_S = 3.0  # else one and a half times what all scenarios of the correct text take
+LEAST_CAP_S = 3.0  # a scenario; more if all scenarios of the correct text take more
 
 Say = Callable[[str], None]
 
@@ -178,8 +178,8 @@ class Kept:
 # ---------------------------------------------------------------- a run
 
 
-class Refused(Exception):
-    """A correct text is refused, so its mutants cannot be judged."""
+class CannotScore(Exception):
+    """There is nothing to measure, or no place to write it down; the user can fix that."""
 
 
 @contextlib.contextmanager
@@ -205,7 +205,7 @@ class Judging:
         """Judge tasks of one drill, those with a kept verdict first.
 
         Raises:
-            Refused: if a text that the tasks were made from does not pass itself.
+            CannotScore: if a text that the tasks were made from does not pass itself.
         """
         kept = Kept(drill, self.folder)
         waiting = []
@@ -236,11 +236,11 @@ class Judging:
         for name, future in futures.items():
             code, seconds = future.result()
             if code != PASSED:
-                raise Refused(
+                raise CannotScore(
                     f"{drill.id}: the correct text {name} is refused ({code}), so nothing can "
                     f"be said about its mutants. Run: python -m rehearsal selftest {drill.id}"
                 )
-            found[name] = max(LEAST_CAP_S, 1.5 * seconds)
+            found[name] = max(LEAST_CAP_S, seconds)
         return found
 
 
@@ -299,7 +299,7 @@ def run(
         path: of the record.
 
     Raises:
-        Refused: if a drill's correct text is refused.
+        CannotScore: if a drill's correct text is refused.
         BadSurvivors: if a drill's survivors.toml cannot be read.
     """
     for drill in drills:
@@ -340,18 +340,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("drill", nargs="*", help="default: all drills, an hour or two")
     parser.add_argument("--show", action="store_true", help="show what passes, as diffs")
     parser.add_argument(
-        "--sample", type=int, metavar="N", help="judge N, drawn over all drills"
+        "--sample", type=positive, metavar="N", help="judge N, drawn over all drills"
     )
     parser.add_argument(
         "--only", default="", metavar="TEXT", help="those with this in their id"
     )
     parser.add_argument("--again", action="store_true", help="judge kept ones again, too")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"for each; default {SEEDS}")
-    parser.add_argument("--jobs", type=int, default=2, help="judges at a time; default 2")
+    parser.add_argument(
+        "--seeds", type=positive, default=SEEDS, help=f"for each; default {SEEDS}"
+    )
+    parser.add_argument("--jobs", type=positive, default=2, help="judges at a time; default 2")
+
+
+def positive(word: str) -> int:
+    """A number of at least 1: without a seed, every mutant would pass."""
+    if not word.isdecimal() or int(word) < 1:
+        raise argparse.ArgumentTypeError(f"{word} is not a number of at least 1")
+    return int(word)
 
 
 def main(drills: Sequence[Drill], options: argparse.Namespace) -> int:
-    """Run ``python -m rehearsal mutants``; returns the exit code."""
+    """Run ``python -m rehearsal mutants``; returns the exit code.
+
+    Raises:
+        CannotScore: outside a clone of the project, or if a correct text is refused.
+    """
+    if not SCORES.parent.is_dir():
+        raise CannotScore(
+            f"{SCORES.parent} does not exist, so there is no place for the scores. Run this in "
+            "a clone of the project, installed with make setup."
+        )
     with processes(options.jobs) as pool:
         ok = run(
             drills,
