@@ -108,7 +108,11 @@ class TestRecipes:
             ("A metric", ['"largest_grad_norm":']),
             (
                 "A drill",
-                ["average_over_ranks: 9 of 9 texts judged correctly", "What must hold"],
+                [
+                    "average_over_ranks: 9 of 9 texts judged correctly",
+                    "15 of 15 mutants refused (100.0 %); 0 equivalent, 2 outside the brief",
+                    "What must hold",
+                ],
             ),
             ("A fault", ["moved run folder", "1 tries, 0 not survived"]),
         ],

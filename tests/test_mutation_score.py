@@ -372,6 +372,7 @@ def own_drill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drill
     for cached in (load, drill_module.drill_ids, drill_module.former_ids):
         cached.cache_clear()
     folder = new_drill.create("average_over_ranks", tmp_path)
+    (folder / "survivors.toml").unlink()
     grader = folder / "grader.py"
     text = grader.read_text()
     line = next(each for each in text.splitlines() if 'name="three ranks"' in each)
@@ -455,6 +456,26 @@ class TestScore:
             drills_page.digest_of(own_drill),
             mutation_score.judges_digest(own_drill),
         )
+
+    def test_a_verdict_depends_on_what_the_grader_uses(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A kept verdict of another observer would be believed."""
+        read = Path.read_bytes
+        seen: set[str] = set()
+
+        def noted(path: Path) -> bytes:
+            seen.add(path.relative_to(mutation_score.ROOT).as_posix())
+            return read(path)
+
+        monkeypatch.setattr(Path, "read_bytes", noted)
+        mutation_score.judges_digest(load("cell_train"))
+        wanted = (
+            "drills/cell_train/grader.py drills/cell_train/watch.py kit/observe/anti_cheat.py"
+        )
+        assert {f"rehearsal/{name}" for name in wanted.split()} <= seen
+        assert "trainer_core/collectives.py" in seen  # only the answers import it
+        assert not [name for name in seen if name.endswith(("solution.py", "drill.toml"))]
 
     def test_the_page_shows_the_score_and_whether_it_is_old(self, own_drill: Drill) -> None:
         """A score of a grader that has changed since says nothing about the new one."""

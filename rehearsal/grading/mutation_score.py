@@ -113,15 +113,16 @@ def judge(
 def judges_digest(drill: Drill) -> str:
     """A digest of all that a verdict on a text depends on, except the text.
 
-    The grader, the modules beside it, what they use of the kit, and the needed names; not the
-    brief, the near misses or the answers.
+    The grader and the modules beside it, what they and the answers use of the kit and of
+    trainer_core, and the needed names; not the brief, the near misses or the answers.
     """
     found = hashlib.sha256(repr((drill.needs, drill.stages)).encode())
-    waiting = [p for p in sorted(drill.folder.glob("*.py")) if not is_answer(p)]
+    waiting = sorted(drill.folder.glob("*.py"))
     for path in waiting:  # grows
-        found.update(path.read_bytes())
+        if not is_answer(path):
+            found.update(path.read_bytes())
         for module in imported_modules(path):
-            if module.startswith("rehearsal.kit."):
+            if module.startswith(("rehearsal.kit.", "trainer_core.")):
                 file = ROOT.joinpath(*module.split(".")).with_suffix(".py")
                 if file.exists() and file not in waiting:
                     waiting.append(file)

@@ -36,17 +36,19 @@ CODES = FOUND.codes
 def body(context: RankContext, learner: SimpleNamespace) -> Any:
     """Runs in every rank. What it returns travels to the judge as plain data."""
     context.init_group()
-    return learner.mean_over_ranks(context.rank + 1.0)
+    return learner.mean_over_ranks((context.rank + 1) / 10)
 
 
 def judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterable[Finding]:
     """Runs once the job has ended, outside the ranks, on what they recorded."""
-    expected = (len(reports) + 1) / 2
+    expected = (len(reports) + 1) / 20
     for report in reports:
         who = f"rank {report.rank} of {len(reports)}"
-        if report.answer != expected:
+        # Tenths are rounded differently in float32, and differently again in another order.
+        is_float = isinstance(report.answer, float)
+        if not is_float or abs(report.answer - expected) > 1e-12:
             yield FOUND(
                 "not-the-mean", f"{who} returned {report.answer}; the mean is {expected:g}"
             )
