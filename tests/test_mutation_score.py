@@ -39,6 +39,9 @@ def broken(source: str, given: str = "", *, keeps_given: bool = False) -> dict[s
 EACH = [
     ("if a < b: f()", "comparison", ["if a <= b: f()"]),
     ("x = [a >= b, c == d]", "comparison", ["x = [a > b, c == d]", "x = [a >= b, c != d]"]),
+    ("x = [a > b, c <= d]", "comparison", ["x = [a >= b, c <= d]", "x = [a > b, c < d]"]),
+    ("x = a != b", "comparison", ["x = a == b"]),
+    ("x = a is b", "comparison", ["x = a is not b"]),
     ("x = (a) is not (b)", "comparison", ["x = (a) is (b)"]),
     ("x = a not in b", "comparison", ["x = a in b"]),
     ("x = (a + b) * c", "arithmetic", ["x = (a + b) / c", "x = (a - b) * c"]),
