@@ -460,7 +460,7 @@ def turned(tree: ast.Module) -> None:
         if isinstance(node, ast.If | ast.IfExp) and node.orelse:
             node.test = ast.UnaryOp(ast.Not(), node.test)
             branches = node.body, node.orelse
-            node.orelse, node.body = branches  # type: ignore[assignment]
+            node.orelse, node.body = branches
 
 
 def documented(tree: ast.Module) -> None:
