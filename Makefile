@@ -58,8 +58,8 @@ pytest: setup
 selftest: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m rehearsal selftest $(ARGS)
 
-# Breaks every right answer mechanically, and has the graders judge what comes of it: two hours on
-# two cores, in which an interrupted run continues. ARGS="--sample 100" takes two minutes.
+# Breaks every right answer mechanically, and has the graders judge the result: two hours on
+# two cores or more; an interrupted run continues. ARGS="--sample 100" takes minutes.
 answers: setup
 	$(BIN)/python -m rehearsal mutants $(ARGS)
 

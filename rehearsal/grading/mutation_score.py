@@ -338,7 +338,7 @@ def run(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``python -m rehearsal mutants``."""
-    parser.add_argument("drill", nargs="*", help="default: all drills, an hour or two")
+    parser.add_argument("drill", nargs="*", help="default: all drills, two hours or more")
     parser.add_argument("--show", action="store_true", help="show what passes, as diffs")
     parser.add_argument(
         "--sample", type=positive, metavar="N", help="judge N, drawn over all drills"
