@@ -107,7 +107,14 @@ class TestRecipes:
         [
             ("A config field", ['"label_smoothing": 0.1', "passed"]),
             ("A metric", ['"largest_grad_norm":']),
-            ("A drill", ["average_over_ranks: 49 of 49 judgments correct", "What must hold"]),
+            (
+                "A drill",
+                [
+                    "average_over_ranks: 49 of 49 judgments correct",
+                    "15 of 15 mutants refused (100.0 %); 0 equivalent, 2 outside the brief",
+                    "What must hold",
+                ],
+            ),
             ("A fault", ["moved run folder", "1 tries, 0 not survived"]),
         ],
     )

@@ -48,8 +48,7 @@ def plan_of(seed: int) -> Plan:
     """The same in the caller's process and in each rank."""
     draw = random.Random(seed)
     world_size = draw.choice((2, 3))
-    # Quarters: their sums are exact, so every order of adding them up gives the same mean.
-    return Plan(world_size, [draw.randrange(1, 40) / 4 for _ in range(world_size)])
+    return Plan(world_size, [draw.randrange(1, 40) / 10 for _ in range(world_size)])
 
 
 def mean_of(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
@@ -65,7 +64,9 @@ def judge(
     expected = sum(plan.values) / len(plan.values)
     for report in reports:
         who = f"rank {report.rank} of {len(reports)}"
-        if not isinstance(report.answer, float) or abs(report.answer - expected) > 1e-5:
+        # Tenths are rounded differently in float32, and differently again in another order.
+        is_float = isinstance(report.answer, float)
+        if not is_float or abs(report.answer - expected) > 1e-12:
             yield FOUND(
                 "not-the-mean", f"{who} returned {report.answer}; the mean is {expected:g}"
             )

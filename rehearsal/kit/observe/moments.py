@@ -92,7 +92,7 @@ def watch_moments(
         inside = below(folder, path)
         if is_open and inside is not None:
             with lock:
-                take(Operation(name, inside, to and below(folder, to), truncates))
+                take(Operation(name, inside, below(folder, to), truncates))
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES:
@@ -119,7 +119,7 @@ def watch_moments(
         see("fsync", os.readlink(f"/proc/self/fd/{number}"))
         sync(fd)
 
-    torch.save, os.fsync = watched_save, watched_sync
+    torch.save, os.fsync = watched_save, watched_sync  # type: ignore[assignment]
     sys.addaudithook(audit)
     try:
         yield moments
