@@ -174,6 +174,8 @@ def step_findings(plan: Streams, reports: Sequence[RankReport]) -> Iterator[Find
     for report in reports:
         passes = [event["samples"] for event in report.of("forward") if event["samples"]]
         shares = [list(step[report.rank]) for step in plan.steps() if step[report.rank]]
+        ours: list[int]
+        share: list[int]
         for number, (ours, share) in enumerate(zip_longest(passes, shares, fillvalue=[]), 1):
             if ours != share:
                 found = f"rank {report.rank} of {len(reports)} trained samples "

@@ -157,13 +157,10 @@ def state_findings(reports: Sequence[RankReport], where: str) -> Iterator[Findin
     """A finding if weights, or else running statistics, are not the expected ones."""
     ours, theirs = reports[0].answer["weights"], reports[0].answer["expected"]["weights"]
     statistics = {name for name in theirs if "running" in name or "num_batches" in name}
-    for code, is_wanted in (
-        ("different-weights", lambda name: name not in statistics),
-        ("different-statistics", lambda name: name in statistics),
-    ):
+    for code, are_statistics in (("different-weights", False), ("different-statistics", True)):
         difference, name = largest_difference(
-            {name: ours[name] for name in ours if is_wanted(name)},
-            {name: theirs[name] for name in theirs if is_wanted(name)},
+            {name: ours[name] for name in ours if (name in statistics) == are_statistics},
+            {name: theirs[name] for name in theirs if (name in statistics) == are_statistics},
         )
         if not difference <= TOLERANCE:
             found = (

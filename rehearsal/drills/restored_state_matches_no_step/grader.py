@@ -21,7 +21,7 @@ from rehearsal.kit.observe.restart import odd_net, run_folder, trains
 from rehearsal.kit.observe.samples import OddNet, marked_samples
 
 from .plan import Run, drawn
-from .on_disk import damaged_in, files_in, leave_killed
+from .on_disk import damaged_in, checkpoints_in, leave_killed
 from .slow_writer import LateThreads, LiveStates, expected
 
 FINDINGS = FindingTable(
@@ -95,7 +95,7 @@ def train_late(run: Run, context: RankContext, learner: SimpleNamespace) -> dict
         return {**train(context, learner), "expected": reference}
     with watch_moments(folder) as moments:
         answer = train(context, learner)
-        files = files_in(folder)
+        files = checkpoints_in(folder)
     late[0].end()
     context.is_armed = False  # from here on, it's not the learner who writes
     damaged = damaged_in(moments)
@@ -113,7 +113,7 @@ def train_late(run: Run, context: RankContext, learner: SimpleNamespace) -> dict
 def resume(run: Run, context: RankContext, learner: SimpleNamespace) -> dict[str, Any]:
     """Resume in the folder that the kill has left; the writer has all the time it needs."""
     folder = run_folder(context, "killed")
-    before, live = files_in(folder), list[LiveStates]()
+    before, live = checkpoints_in(folder), list[LiveStates]()
 
     def model(context: RankContext) -> nn.Module:
         net = odd_net(context)
@@ -122,7 +122,7 @@ def resume(run: Run, context: RankContext, learner: SimpleNamespace) -> dict[str
 
     train = trains("killed", run.num_samples, model=model, **settings_of(run))
     answer = train(context, learner)
-    files = files_in(folder) if context.rank == 0 else {}
+    files = checkpoints_in(folder) if context.rank == 0 else {}
     return {**answer, "before": before, "files": files, "live": live[0].after}
 
 

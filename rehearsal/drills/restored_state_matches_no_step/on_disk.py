@@ -33,7 +33,7 @@ def written_out(value: Any) -> Any:
     return value
 
 
-def files_in(folder: Path) -> dict[str, dict[str, Any]]:
+def checkpoints_in(folder: Path) -> dict[str, dict[str, Any]]:
     """For each ``step-N.pt``: its step and digests, or why it can't be loaded."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("step-*.pt")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -19,7 +19,7 @@ class Owned:
 
     def __init__(self, model: nn.Module) -> None:
         self.names: set[str] = set()
-        self.name_of = {parameter: name for name, parameter in model.named_parameters()}
+        self.name_of: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
         register_optimizer_step_post_hook(self.stepped)
 
     def stepped(self, optimizer: Optimizer, *_: object) -> None:
