@@ -24,7 +24,7 @@ REHEARSAL = str(Path(__file__).parents[2])
 
 
 class LateThreads:
-    """Lets every thread but the main one run only in the last step before each third save.
+    """Lets every thread but the main one run only in the last step before each fourth save.
 
     As if the disk were slow, or the operating system had better things to do. By then, there
     are three saves that have not been written. If the main thread waits for another one, the
@@ -32,7 +32,7 @@ class LateThreads:
     """
 
     def __init__(self, run: Run, folder: Path, model: nn.Module) -> None:
-        self.period = 3 * run.checkpoint_every
+        self.period = 4 * run.checkpoint_every
         self.folder, self.saves = folder, run.saves
         self.begun = 0  # forward passes, which count the steps begun
         self.waits_at: object = None  # where the main thread was last seen to wait
