@@ -19,7 +19,7 @@ from rehearsal.kit.judge.weights import largest_difference, ranks_differ, weight
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
 
 from .plan import Run, drawn
-from .sharded import Owned, expected
+from .sharded import Owned, expected, sums_of_all_ranks
 
 FINDINGS = FindingTable(
     {
@@ -87,6 +87,7 @@ def body(run: Run, context: RankContext, learner: SimpleNamespace) -> Any:
         "weights": weights_of(model),
         "returned": returned,
         "owned": owned.names,
+        "sums": sums_of_all_ranks(),
         "expected": reference,
     }
 
@@ -165,13 +166,12 @@ def group_findings(run: Run, reports: Sequence[RankReport]) -> Iterator[Finding]
     if 1 in (run.num_nodes, run.node_size):
         return  # the group of a node, or the one between nodes, has all ranks
     for report in reports:
-        for event in report.collectives:
-            if event["group"] != "default_pg" or event["name"] in ("broadcast", "barrier"):
-                continue
-            # A few numbers may be; objects are bytes.
-            if event["elements"] > FEW and event["bytes"] == 4 * event["elements"]:
-                found = f"{on(run)}, rank {report.rank} issued {event['name']} of "
-                found += f"{event['elements']} elements in the group of all ranks"
+        for name, elements in report.answer["sums"]:
+            if elements > FEW:
+                found = (
+                    f"{on(run)}, rank {report.rank} issued {name} of {elements} elements in "
+                )
+                found += "a group of all ranks"
                 yield FINDINGS("sums-over-the-whole-job", found)
                 return
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -27,6 +31,25 @@ class Owned:
         for parameter, state in optimizer.state.items():
             if state:
                 self.names.add(self.name_of.get(parameter, "a tensor that is no parameter"))
+
+
+def sums_of_all_ranks() -> list[tuple[str, int]]:
+    """Name and elements of each collective that has carried floats in a group of all ranks.
+
+    Whatever the group is called: the flight recorder has its name, and torch its ranks.
+    """
+    groups = {
+        name: c10d._world.pg_group_ranks[group] for group, name in c10d._world.pg_names.items()
+    }
+    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    trace = json.loads(dump(True, False)) if dump is not None else {}
+    found = []
+    for entry in trace.get("entries", []):
+        name = entry["profiling_name"].partition(":")[2]
+        has_all = len(groups.get(entry["process_group"][0], ())) == dist.get_world_size()
+        if has_all and name != "broadcast" and entry["input_dtypes"][:1] == ["Float"]:
+            found.append((name, sum(math.prod(size) for size in entry["input_sizes"])))
+    return found
 
 
 def expected(run: Run) -> dict[str, Any]:
