@@ -20,7 +20,7 @@ Record = dict[str, Any]
 
 
 def entries(folder: Path, pattern: str) -> list[Path]:
-    """What the folder has under such a name; a missing folder is empty, a dangling link isn't."""
+    """What the folder has under such a name; a missing one has nothing."""
     if not folder.exists() and not folder.is_symlink():
         return []
     return sorted(path for path in folder.iterdir() if re.fullmatch(pattern, path.name))
@@ -41,6 +41,14 @@ def objects(folder: Path) -> list[Record]:
 def counts(record: Record, *names: str) -> bool:
     """Whether these are whole numbers from 0."""
     return all(type(record.get(name)) is int and record[name] >= 0 for name in names)
+
+
+def is_ledger_line(line: Record) -> bool:
+    """Whether the line has the contract's fields: counts, and a list of 64-bit ids."""
+    ids = line.get("samples")
+    has_numbers = counts(line, "attempt", "step", "epoch", "rank", "world_size")
+    has_ids = isinstance(ids, list) and all(type(x) is int and x < 2**63 for x in ids)
+    return has_numbers and has_ids and line["step"] > 0 and line["world_size"] > 0
 
 
 def manifest_of(folder: Path) -> Record | None:
@@ -77,20 +85,16 @@ def verdict(run_dir: Path) -> int:
         return 2
 
     S: dict[tuple[int, int], list[Record]] = {}
-    for line in ledger:
-        ids = line.get("samples")
-        if counts(line, "attempt", "step", "epoch", "rank", "world_size") and line["step"]:
-            if line["world_size"] and type(ids) is list and {type(x) for x in ids} <= {int}:
-                if all(-(2**63) <= x < 2**63 for x in ids):
-                    S.setdefault((line["attempt"], line["step"]), []).append(line)
+    for line in filter(is_ledger_line, ledger):
+        S.setdefault((line["attempt"], line["step"]), []).append(line)
     logs = [x for x in logs if counts(x, "attempt", "step", "rank")]
     ends = ("checkpoint_saved", "run_end", "preempted")
     done = {(x["attempt"], x["step"]) for x in logs if x.get("event") in ends}
-    done |= {(m["attempt"], step) for step, m in manifests.items() if m}
+    done |= {
+        (m["attempt"], step) for step, m in manifests.items() if m and counts(m, "attempt")
+    }
     said = {
-        (x["attempt"], x["step"], x["rank"])
-        for x in logs
-        if x.get("event") == "train_progress"
+        (x["attempt"], x["step"], x["rank"]) for x in logs if x.get("event") == "train_progress"
     }
 
     # What the newest weights have seen: the last attempt that trained, up to its last step.

@@ -429,6 +429,11 @@ def find_saver(attempt: int, step: int, ledger: dict[int, Steps], logs: RunLogs)
     return max(savers or reached or began, default=None)
 
 
+def start_of(attempt: int, logs: RunLogs) -> int:
+    """The step that an attempt restored, according to its log; 0 if it began afresh."""
+    return max((start.step for start in logs.restored.get(attempt, ())), default=0)
+
+
 def judge_start(attempt: int, first: int, logs: RunLogs) -> str | None:
     """What is wrong with where an attempt's lines begin; None if nothing is."""
     # An attempt that logs a start but no restore began with fresh weights.
@@ -461,15 +466,17 @@ def surviving_lineage(ledger: dict[int, Steps], logs: RunLogs) -> Lineage:
         )
     lineage, newest, last = Lineage({}, end, in_flight, [], []), attempt, end
     while last > 0:
-        steps, starts = ledger.get(attempt, {}), logs.restored.get(attempt, ())
-        # Without lines, the run is refuted. What the attempt restored limits what is reported.
-        start = min(max((start.step for start in starts), default=0), last - 1)
-        if steps:
-            start = min(steps) - 1
-            if attempt not in logs.begun and attempt not in logs.restored and start > 0:
-                lineage.trusted.append(attempt)
-            elif hole := judge_start(attempt, start + 1, logs):
-                lineage.holes.append(f"{hole}; look for checkpoint_restored in logs/")
+        steps = ledger.get(attempt, {})
+        first = min(steps, default=last)
+        is_logged = attempt in logs.begun or attempt in logs.restored
+        if is_logged:
+            hole = judge_start(attempt, first, logs)
+            lineage.holes.extend(
+                [f"{hole}; look for checkpoint_restored in logs/"] if hole else []
+            )
+        elif first > 1:
+            lineage.trusted.append(attempt)
+        start = start_of(attempt, logs) if is_logged else first - 1
         if start >= last and attempt != newest:
             text = f"attempt {attempt} saved step {last}, but its first step was {start + 1}"
             lineage.holes.append(f"{text}; look for the checkpoint's manifest")
