@@ -90,9 +90,8 @@ def verdict(run_dir: Path) -> int:
     logs = [x for x in logs if counts(x, "attempt", "step", "rank")]
     ends = ("checkpoint_saved", "run_end", "preempted")
     done = {(x["attempt"], x["step"]) for x in logs if x.get("event") in ends}
-    done |= {
-        (m["attempt"], step) for step, m in manifests.items() if m and counts(m, "attempt")
-    }
+    savers = {step: m["attempt"] for step, m in manifests.items() if m and counts(m, "attempt")}
+    done |= {(attempt, step) for step, attempt in savers.items()}
     said = {
         (x["attempt"], x["step"], x["rank"]) for x in logs if x.get("event") == "train_progress"
     }
@@ -144,18 +143,16 @@ def verdict(run_dir: Path) -> int:
         saver = named.pop()
         if named or (saver is not None and saver >= attempt):
             return 1  # the ranks restored different weights, or weights from the future
-        if saver is None:  # nobody says; then a manifest, a log, or whoever got that far
-            by = (manifests.get(start) or {}).get("attempt", attempt)
-            saves = {
-                x["attempt"]
-                for x in logs
-                if x.get("event") == "checkpoint_saved" and x["step"] == start
-            }
-            of = {a: [s for b, s in S if b == a] for a, _ in S if a < attempt}
-            there = {a for a in of if min(of[a]) <= start <= max(of[a])}
-            began = {a for a in of if min(of[a]) <= start}
-            logged = {a for a in saves if a < attempt}
-            saver = by if by < attempt else max(logged or there or began, default=None)
+        if saver is None and savers.get(start, attempt) < attempt:
+            saver = savers[start]
+        if saver is None:  # nobody names it: who logged that save, or got there, or began?
+            saves = [x for x in logs if x.get("event") == "checkpoint_saved"]
+            logged = [x["attempt"] for x in saves if x["step"] == start]
+            ranges = {a: [s for b, s in S if b == a] for a, _ in S}
+            began = [a for a in ranges if min(ranges[a]) <= start and a < attempt]
+            reached = [a for a in began if max(ranges[a]) >= start]
+            earlier = [a for a in logged if a < attempt] or reached or began
+            saver = max(earlier, default=None)
         if saver is None:
             return 1
         attempt, last = saver, start

@@ -429,11 +429,6 @@ def find_saver(attempt: int, step: int, ledger: dict[int, Steps], logs: RunLogs)
     return max(savers or reached or began, default=None)
 
 
-def start_of(attempt: int, logs: RunLogs) -> int:
-    """The step that an attempt restored, according to its log; 0 if it began afresh."""
-    return max((start.step for start in logs.restored.get(attempt, ())), default=0)
-
-
 def judge_start(attempt: int, first: int, logs: RunLogs) -> str | None:
     """What is wrong with where an attempt's lines begin; None if nothing is."""
     # An attempt that logs a start but no restore began with fresh weights.
@@ -447,6 +442,18 @@ def judge_start(attempt: int, first: int, logs: RunLogs) -> str | None:
             what = f"step {restored}" if restored else "nothing"
             return f"attempt {attempt} restored {what}, but its first step was {first}"
     return None
+
+
+def find_start(attempt: int, first: int, logs: RunLogs, lineage: Lineage) -> int:
+    """The step that an attempt restored, 0 if it began afresh; notes what is wrong with it."""
+    starts = logs.restored.get(attempt, set())
+    if not starts and attempt not in logs.begun:
+        if first > 1:
+            lineage.trusted.append(attempt)
+        return first - 1
+    if hole := judge_start(attempt, first, logs):
+        lineage.holes.append(f"{hole}; look for checkpoint_restored in logs/")
+    return max((start.step for start in starts), default=0)
 
 
 def surviving_lineage(ledger: dict[int, Steps], logs: RunLogs) -> Lineage:
@@ -467,16 +474,7 @@ def surviving_lineage(ledger: dict[int, Steps], logs: RunLogs) -> Lineage:
     lineage, newest, last = Lineage({}, end, in_flight, [], []), attempt, end
     while last > 0:
         steps = ledger.get(attempt, {})
-        first = min(steps, default=last)
-        is_logged = attempt in logs.begun or attempt in logs.restored
-        if is_logged:
-            hole = judge_start(attempt, first, logs)
-            lineage.holes.extend(
-                [f"{hole}; look for checkpoint_restored in logs/"] if hole else []
-            )
-        elif first > 1:
-            lineage.trusted.append(attempt)
-        start = start_of(attempt, logs) if is_logged else first - 1
+        start = find_start(attempt, min(steps, default=last), logs, lineage)
         if start >= last and attempt != newest:
             text = f"attempt {attempt} saved step {last}, but its first step was {start + 1}"
             lineage.holes.append(f"{text}; look for the checkpoint's manifest")
