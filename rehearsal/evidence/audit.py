@@ -106,6 +106,21 @@ def is_count(value: object) -> TypeGuard[int]:
     return type(value) is int and value >= 0
 
 
+def as_ledger_line(record: Mapping[str, Any]) -> LedgerLine | None:
+    """The record as a ledger line; None if it lacks what a line has."""
+    key = [record[name] for name in LedgerLine._fields[:5] if is_count(record.get(name))]
+    samples = record.get("samples")
+    if len(key) < 5 or not isinstance(samples, list) or not set(map(type, samples)) <= {int}:
+        return None
+    try:
+        ids = array("q", samples)
+    except OverflowError:
+        return None
+    times = as_seconds(record.get("time")), as_seconds(seconds_of(record))
+    line = LedgerLine(*key, ids, *times, record.get("skipped") is True)
+    return line if line.step > 0 and line.world_size > 0 else None
+
+
 def read_ledger(run_dir: Path | str) -> dict[int, Steps]:
     """The lines of each attempt and step, by rank; skips anything that is not a ledger line.
 
@@ -114,21 +129,8 @@ def read_ledger(run_dir: Path | str) -> dict[int, Steps]:
     attempts: dict[int, Steps] = {}
     for path in rank_files(run_dir, "ledger"):
         for record in read_jsonl(path):
-            numbers = [record.get(name) for name in LedgerLine._fields[:5]]
-            samples = record.get("samples")
-            if not all(map(is_count, numbers)) or not isinstance(samples, list):
-                continue
-            attempt, epoch, step, rank, world_size = numbers
-            if step < 1 or world_size < 1 or not set(map(type, samples)) <= {int}:
-                continue
-            try:
-                ids = array("q", samples)
-            except OverflowError:
-                continue
-            times = as_seconds(record.get("time")), as_seconds(seconds_of(record))
-            key = (attempt, epoch, step, rank, world_size)
-            line = LedgerLine(*key, ids, *times, record.get("skipped") is True)
-            attempts.setdefault(attempt, {}).setdefault(step, []).append(line)
+            if (line := as_ledger_line(record)) is not None:
+                attempts.setdefault(line.attempt, {}).setdefault(line.step, []).append(line)
     for steps in attempts.values():
         for lines in steps.values():
             lines.sort(key=lambda line: line.rank)

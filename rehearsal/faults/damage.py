@@ -18,7 +18,16 @@ from typing import Any
 from trainer_core.checkpoint_format import manifest_sha256
 
 Damage = Callable[[random.Random, Path], str]  # returns what it did
-KEYS = ("attempt", "step", "rank", "world_size", "epoch", "samples", "event", "skipped")
+KEYS: tuple[str, ...] = (
+    "attempt",
+    "step",
+    "rank",
+    "world_size",
+    "epoch",
+    "samples",
+    "event",
+    "skipped",
+)
 KEYS += ("saved_by_attempt", "time", "step_s", "process_started")
 ABSURD: list[Any] = [0, -1, 1, 2, 10**6, 2**31, 2**62, 2**63, 2**64, 10**30, 10**400]
 ABSURD += [True, False, None, 0.5, 1e308, 3.0, float("nan"), float("inf"), "1", "x", [], {}]
@@ -281,4 +290,5 @@ def damage(seed: int, folder: Path) -> str:
     """One random change to a run folder; returns what it was."""
     rng = random.Random(seed)
     kinds, weights = zip(*KINDS, strict=True)
-    return rng.choices(kinds, weights)[0](rng, folder)
+    kind: Damage = rng.choices(kinds, weights)[0]
+    return kind(rng, folder)
