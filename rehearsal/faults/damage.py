@@ -63,6 +63,18 @@ def pick_lines(rng: random.Random, folder: Path) -> tuple[Path, list[bytes]]:
     return rng.choice(full) if full else (folder / "ledger" / "rank-0.jsonl", [b"\n"])
 
 
+def pick_record(rng: random.Random, lines: list[bytes]) -> dict[str, Any]:
+    """One of the records in the lines. A rare event is as likely as a frequent one."""
+    kinds: dict[Any, list[dict[str, Any]]] = {}
+    for line in lines:
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                kind = repr((record.get("event"), record.get("attempt")))
+                kinds.setdefault(kind, []).append(record)
+    return rng.choice(rng.choice(list(kinds.values()))) if kinds else {}
+
+
 def write(path: Path, content: bytes) -> None:
     """Replace a file, or leave alone what isn't one anymore."""
     with contextlib.suppress(OSError):
@@ -114,8 +126,8 @@ def change_value(rng: random.Random, value: Any) -> Any:
         else:
             rng.shuffle(changed)
         return changed
-    if type(value) is int and rng.random() < 0.6:
-        return value + rng.choice([-2, -1, 1, 1, 2])
+    if type(value) is int and rng.random() < 0.8:
+        return rng.choice([value - 1, value + 1, value + 1, value + 2, rng.randrange(13), 0, 1])
     if isinstance(value, str) and rng.random() < 0.7:
         events = ("run_start", "checkpoint_restored", "checkpoint_saved", "train_progress")
         return rng.choice([*events, "run_end", "preempted", "hang", value])
@@ -125,12 +137,9 @@ def change_value(rng: random.Random, value: Any) -> Any:
 def change_fields(rng: random.Random, folder: Path) -> str:
     """Change, add or delete one field, in one line or the same way in many lines."""
     path, lines = pick_lines(rng, folder)
-    key, deletes = rng.choice(KEYS), rng.random() < 0.1
-    record: Any = {}
-    with contextlib.suppress(ValueError, RecursionError):
-        record = json.loads(rng.choice(lines))
-    if not isinstance(record, dict):
-        return "nothing"
+    record, deletes = pick_record(rng, lines), rng.random() < 0.1
+    known = [key for key in KEYS if key in record]
+    key = rng.choice(KEYS if rng.random() < 0.1 or not known else known)
     old = record.get(key)
     new = change_value(rng, old)
     everywhere = rng.random() < 0.3
@@ -159,13 +168,10 @@ def change_fields(rng: random.Random, folder: Path) -> str:
 def drop_matching(rng: random.Random, folder: Path) -> str:
     """Drop all lines of an attempt, a step, an event or a rank from the ledger or the logs."""
     path, lines = pick_lines(rng, folder)
-    try:
-        record = json.loads(rng.choice(lines))
-        names = rng.sample(["attempt", "step", "event", "rank"], rng.randint(1, 2))
-        wanted = {name: record[name] for name in names if name in record}
-        least = rng.choice([None, "step"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return "nothing"
+    record = pick_record(rng, lines)
+    names = rng.sample(["attempt", "step", "event", "rank"], rng.randint(1, 2))
+    wanted = {name: record[name] for name in names if name in record}
+    least = rng.choice([None, "step"])
     for each in files_of(folder, path.parent.name):
         kept = []
         for line in read_lines(each):
@@ -257,6 +263,27 @@ def edit_manifest(rng: random.Random, folder: Path) -> str:
         return "nothing"
 
 
+def forget_savers(rng: random.Random, folder: Path) -> str:
+    """Remove some of what says which attempt saved a checkpoint."""
+    fields, events, manifests = (rng.random() < 0.7 for _ in range(3))
+    for path in files_of(folder, "logs"):
+        kept = []
+        for line in read_lines(path):
+            with contextlib.suppress(ValueError, RecursionError):
+                found = json.loads(line)
+                if not isinstance(found, dict):
+                    continue
+                if events and found.get("event") == "checkpoint_saved":
+                    continue
+                if fields:
+                    found.pop("saved_by_attempt", None)
+                kept.append(json.dumps(found).encode() + b"\n")
+        write(path, b"".join(kept))
+    if manifests:
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return f"savers forgotten by fields: {fields}, events: {events}, manifests: {manifests}"
+
+
 def edit_config(rng: random.Random, folder: Path) -> str:
     """Change a number of the plan, or garble config.json."""
     path = folder / "config.json"
@@ -281,6 +308,7 @@ KINDS: list[tuple[Damage, int]] = [
     (change_fields, 6),
     (drop_matching, 3),
     (edit_manifest, 3),
+    (forget_savers, 1),
     (edit_files, 3),
     (edit_config, 1),
 ]
