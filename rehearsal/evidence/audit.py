@@ -116,9 +116,12 @@ def as_ledger_line(record: Mapping[str, Any]) -> LedgerLine | None:
         ids = array("q", samples)
     except OverflowError:
         return None
+    attempt, epoch, step, rank, world_size = key
+    if step < 1 or world_size < 1:
+        return None
     times = as_seconds(record.get("time")), as_seconds(seconds_of(record))
-    line = LedgerLine(*key, ids, *times, record.get("skipped") is True)
-    return line if line.step > 0 and line.world_size > 0 else None
+    is_skipped = record.get("skipped") is True
+    return LedgerLine(attempt, epoch, step, rank, world_size, ids, *times, is_skipped)
 
 
 def read_ledger(run_dir: Path | str) -> dict[int, Steps]:
