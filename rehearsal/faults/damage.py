@@ -284,6 +284,25 @@ def forget_savers(rng: random.Random, folder: Path) -> str:
     return f"savers forgotten by fields: {fields}, events: {events}, manifests: {manifests}"
 
 
+def edit_restored(rng: random.Random, folder: Path) -> str:
+    """Change what one attempt says it restored, in one rank's log or in all."""
+    attempt, key = rng.choice([1, 1, 2]), rng.choice(["step", "saved_by_attempt", "event"])
+    new = rng.choice([0, 1, 2, 3, 5, 6, 9])
+    paths = files_of(folder, "logs")
+    for path in paths if rng.random() < 0.7 else paths[-1:]:
+        kept = []
+        for line in read_lines(path):
+            with contextlib.suppress(ValueError, RecursionError):
+                found = json.loads(line)
+                is_it = isinstance(found, dict) and found.get("attempt") == attempt
+                if is_it and found.get("event") == "checkpoint_restored":
+                    found[key] = new
+                    line = json.dumps(found).encode() + b"\n"
+            kept.append(line)
+        write(path, b"".join(kept))
+    return f"logs: attempt {attempt} restored: {key} = {new}"
+
+
 def edit_config(rng: random.Random, folder: Path) -> str:
     """Change a number of the plan, or garble config.json."""
     path = folder / "config.json"
@@ -309,6 +328,7 @@ KINDS: list[tuple[Damage, int]] = [
     (drop_matching, 3),
     (edit_manifest, 3),
     (forget_savers, 1),
+    (edit_restored, 2),
     (edit_files, 3),
     (edit_config, 1),
 ]
