@@ -133,10 +133,12 @@ def grade(
     the_drill = load(drill)
     if not any(name in namespace for name in the_drill.needs):
         nothing = ENGINE_FINDINGS("not-attempted", missing_text(list(the_drill.needs)))
-        return _unrun(the_drill, ("not_attempted", [nothing], ""))
+        return _unrun(the_drill, ("not_attempted", [nothing], ""), "write it")
     text = text_of(the_drill, namespace)
     if the_drill.kind == "bug" and is_untouched(the_drill, text):
-        return _unrun(the_drill, incident_again(the_drill))
+        return _unrun(
+            the_drill, incident_again(the_drill), "find its cause, change the program"
+        )
     try:
         attempt = attempt_of_namespace(the_drill, namespace)
     except Exception as error:
@@ -169,23 +171,26 @@ def grade_source(
     """
     the_drill = load(drill)
     if the_drill.kind == "bug" and is_untouched(the_drill, source):
-        return _unrun(the_drill, incident_again(the_drill))
+        return _unrun(
+            the_drill, incident_again(the_drill), "find its cause, change the program"
+        )
     if outcome := outcome_of_text(source, file):
-        return _unrun(the_drill, outcome)
+        advice = "fix that line" if outcome[0] == "crashed" else "write it"
+        return _unrun(the_drill, outcome, advice)
     attempt = attempt_of_source(source, file)
     verdict = grade_attempt(the_drill, attempt, echo=echo, seed=seed)
     return _with_halves(the_drill, source, verdict)
 
 
-def _unrun(drill: Drill, outcome: Outcome) -> Verdict:
-    """The verdict on what no rank had to run."""
+def _unrun(drill: Drill, outcome: Outcome, advice: str = "") -> Verdict:
+    """The verdict on what no rank had to run; ``advice`` says what to do before a check."""
     status, findings, detail = outcome
     return Verdict(
         drill=drill.id,
         status=status,
         findings=list(findings),
         detail=detail,
-        after=_after(drill, status),
+        after=f'{advice}, then run check("{drill.id}")' if advice else _after(drill),
     )
 
 

@@ -1,4 +1,4 @@
-"""What the text of an attempt says before any rank runs it: empty, broken, untouched, half typed.
+"""What an attempt's text says before any rank runs it: empty, broken, untouched, half typed.
 
 Nothing that a learner typed is executed here; the text is only parsed and compiled.
 """
@@ -52,12 +52,12 @@ def is_untouched(drill: Drill, text: str) -> bool:
 
 
 def statements_of(text: str) -> list[str]:
-    """The top-level statements, without comments and layout, sorted: cells come in any order."""
+    """The top-level statements, without layout, sorted: cells come in any order."""
     return sorted(ast.dump(statement) for statement in ast.parse(text).body)
 
 
 def incident_again(drill: Drill) -> tuple[Status, list[Finding], str]:
-    """The outcome of a bug drill's untouched blank: the incident, and nothing about its cause."""
+    """The outcome of a bug drill's untouched blank: the incident, not its cause."""
     situation = drill.brief.partition("\n**Task.**")[0].replace("**", "").strip()
     found = "this is the program as the incident left it: nothing in it has changed"
     look = "at the incident: what would the program have to do to cause it?"
@@ -83,7 +83,7 @@ def halves(drill: Drill, text: str) -> tuple[list[str], list[str]]:
 
 
 def half_typed(drill: Drill, text: str) -> str:
-    """What a half-typed text has and what it lacks, in a sentence; "" if it is not half typed."""
+    """What a half-typed text has and what it lacks; "" if it has all or nothing."""
     typed, left = halves(drill, text)
     if not typed or not left:
         return ""
@@ -134,7 +134,7 @@ def names_bound(node: ast.AST) -> set[str]:
 def functions_run(
     drill: Drill, namespace: Mapping[str, object]
 ) -> dict[str, list[types.FunctionType]]:
-    """By name: the functions of each needed name, and of what they use from the same namespace."""
+    """By name: the functions of each needed name, and of what they use from beside it."""
     found: dict[str, list[types.FunctionType]] = {}
     waiting: list[tuple[str, object, object]] = [
         (name, namespace[name], None) for name in reversed(drill.needs) if name in namespace

@@ -184,8 +184,7 @@ class Verdict:
     world_sizes: Sequence[int] = ()
     detail: str = ""  # a traceback, or where every rank was stuck
     after: str = ""  # what to do next; after a pass, one deeper question
-    # From which the scenarios drew their numbers: grade(..., seed=) repeats them. None if none ran.
-    seed: int | None = None
+    seed: int | None = None  # from which the scenarios drew their numbers; None if none ran
     stages: Sequence[str] = ()  # in a drill judged by stages: those that passed
     next_stage: str = ""  # the first stage that hasn't passed
     cells: Sequence[int] = ()  # in a notebook: those that were graded, as in In[9]
