@@ -189,7 +189,7 @@ class Verdict:
     next_stage: str = ""  # the first stage that hasn't passed
     cells: Sequence[int] = ()  # in a notebook: those that were graded, as in In[9]
     pace: str = ""  # time used and the budget, if a clock was started
-    then: str = ""  # after a pass, where ``after`` is a question: what to do next
+    then: Sequence[tuple[str, str]] = ()  # after a pass: what to do next, each with its label
     link: tuple[str, str] | None = None  # in a notebook, the next file to open: text, address
 
     @property
@@ -230,10 +230,10 @@ class Verdict:
     @property
     def ending(self) -> list[tuple[str, str]]:
         """The last lines, each with its label: time, and what to do next."""
-        pairs = [(self.after_label, self.after), ("time", self.pace), ("next", self.then)]
-        # What to do comes last, so without a question the time goes first.
-        ordered = pairs if self.status == "passed" else [pairs[1], pairs[0], pairs[2]]
-        return [(label, text) for label, text in ordered if text]
+        after, pace = (self.after_label, self.after), ("time", self.pace)
+        # What to do comes last; after a pass, ``after`` is a question.
+        pairs = [after, pace, *self.then] if self.status == "passed" else [pace, after]
+        return [(label, text) for label, text in pairs if text]
 
     def __str__(self) -> str:
         lines = [f"{self.drill}   {self.shown}   {self.facts}"]
