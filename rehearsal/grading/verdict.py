@@ -251,23 +251,28 @@ class Verdict:
         color = "#0072b2" if self.is_partial else color
         pairs = [("so far", self.reached)] if self.reached else []
         pairs += [pair for finding in self.findings for pair in finding._asdict().items()]
-        pairs += self.ending
-        cells = [
-            f'<span style="opacity:.75">{name}</span><span>{html.escape(text)}</span>'
-            for name, text in pairs
-        ]
+        detail = f"<pre>{html.escape(self.detail.rstrip())}</pre>" if self.detail else ""
+        link = ""
         if self.link:
             text, address = map(html.escape, self.link)
-            cells.append(f'<span></span><span><a href="{address}">{text}</a></span>')
-        detail = f"<pre>{html.escape(self.detail.rstrip())}</pre>" if self.detail else ""
+            link = f'<a href="{address}">{text}</a>'
         return (
             f'<div style="border-left:4px solid {color};padding-left:.8em;max-width:60em">'
             f"<b>{html.escape(self.drill)}</b>&ensp;"
             f'<b style="background:{color};color:#fff;padding:.1em .5em">'
             f"{self.shown}</b>&ensp;{html.escape(self.facts)}"
-            '<div style="display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;'
-            f'margin:.4em 0">{"".join(cells)}</div>{detail}</div>'
+            f"{_grid(pairs)}{detail}{_grid(self.ending)}{link}</div>"
         )
+
+
+def _grid(pairs: Iterable[tuple[str, str]]) -> str:
+    """Labels and texts in two columns."""
+    cells = [
+        f'<span style="opacity:.75">{label}</span><span>{html.escape(text)}</span>'
+        for label, text in pairs
+    ]
+    style = "display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;margin:.4em 0"
+    return f'<div style="{style}">{"".join(cells)}</div>' if cells else ""
 
 
 def cheat_findings(reports: Sequence[RankReport]) -> list[Finding]:

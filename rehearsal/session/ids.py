@@ -9,7 +9,7 @@ def drill_named(text: str) -> Drill:
     """The drill with this id, former id, or beginning of an id.
 
     Raises:
-        UnknownDrill: if there is none, with the nearest; if there are several, with all of them.
+        UnknownDrill: if there is none, with the nearest; if several, with all of them.
     """
     try:
         return load(text)

@@ -23,25 +23,21 @@ def with_next_step(
     """
     if verdict.status == "passed":
         after = drill_after(drill, drills, rounds)
-        then = (
-            f'compare: diff("{drill.id}", "solution"); what to say: narration("{drill.id}"); '
-        )
-        return replace(
-            verdict, then=then + (f'then start("{after.id}")' if after else "status()")
-        )
-    if verdict.after != f'hint("{drill.id}")':
-        return verdict
+        then = [
+            ("compare", f'diff("{drill.id}", "solution")'),
+            ("say", f'narration("{drill.id}")'),
+            ("next", f'start("{after.id}")' if after else "status()"),
+        ]
+        return replace(verdict, then=then)
     own = [one for one in rounds if one.drill == drill.id]
-    shown, count = len(own[-1].of("hint")) if own else 0, len(drill.hints)
-    if shown < count:
-        return replace(verdict, after=f"{verdict.after}   {shown + 1} of {count}")
-    return replace(
-        verdict, after=f'solution("{drill.id}", give_up=True), or {verdict.after} again'
-    )
+    has_seen_all = bool(own) and len(own[-1].of("hint")) >= len(drill.hints)
+    if has_seen_all and verdict.after == f'hint("{drill.id}")':
+        return replace(verdict, after=f'solution("{drill.id}", give_up=True)')
+    return verdict
 
 
 def drill_after(drill: Drill, drills: Sequence[Drill], rounds: Sequence[Round]) -> Drill | None:
-    """The next one in order that has never been passed; after the last, from the first again."""
+    """The next in order that was never passed; after the last, from the first again."""
     passed = {one.drill for one in rounds if one.passed} | {drill.id}
     here = [each.id for each in drills].index(drill.id)
     left = [each for each in [*drills[here:], *drills[:here]] if each.id not in passed]
