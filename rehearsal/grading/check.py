@@ -170,16 +170,21 @@ def grade_source(
         UnknownDrill: if there is no such drill; the message offers the nearest id.
     """
     the_drill = load(drill)
-    if the_drill.kind == "bug" and is_untouched(the_drill, source):
-        return _unrun(
-            the_drill, incident_again(the_drill), "find its cause, change the program"
-        )
-    if outcome := outcome_of_text(source, file):
-        advice = "fix that line" if outcome[0] == "crashed" else "write it"
-        return _unrun(the_drill, outcome, advice)
+    if verdict := verdict_without_ranks(the_drill, source, file):
+        return verdict
     attempt = attempt_of_source(source, file)
     verdict = grade_attempt(the_drill, attempt, echo=echo, seed=seed)
     return _with_halves(the_drill, source, verdict)
+
+
+def verdict_without_ranks(drill: Drill, source: str, file: str) -> Verdict | None:
+    """The verdict on a text that no rank has to run: empty, broken, an untouched bug drill."""
+    if drill.kind == "bug" and is_untouched(drill, source):
+        return _unrun(drill, incident_again(drill), "find its cause, change the program")
+    if outcome := outcome_of_text(source, file):
+        advice = "fix that line" if outcome[0] == "crashed" else "write it"
+        return _unrun(drill, outcome, advice)
+    return None
 
 
 def _unrun(drill: Drill, outcome: Outcome, advice: str = "") -> Verdict:
