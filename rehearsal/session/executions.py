@@ -52,7 +52,7 @@ class Recorder:
         self.shell = shell
         self.folder = Path.cwd()  # the notebook's, until a cell changes it
         inputs = list(shell.user_ns.get("In", []))
-        is_running = len(inputs) == shell.execution_count + 1
+        is_running = bool(inputs) and runs_a_cell(shell)
         self.done = from_history(inputs[:-1] if is_running else inputs)
         # What runs now, innermost last: its text, its cell, and the names before it.
         self.running: list[tuple[str, str | None, dict[str, int] | None]] = []
@@ -121,6 +121,16 @@ class Recorder:
         colab = metadata.get("colab") or {}
         found = metadata.get("cellId") or colab.get("cell_id") or colab.get("cellId")
         return str(found) if found else None
+
+
+def runs_a_cell(shell: Any) -> bool:
+    """Whether a cell's code is among our callers."""
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        if caller.f_globals is shell.user_ns:
+            return True
+        frame = caller
+    return False
 
 
 _recorder: Recorder | None = None
