@@ -92,9 +92,9 @@ class Recorder:
         raw, cell, before = self.running[0]
         source = self._transformed(raw)
         binds = would_bind(source) if before is None else self._changed(before)
-        now = Execution(
-            number=self.shell.execution_count, cell=cell, source=source, binds=frozenset(binds)
-        )
+        # Not the shell's count: some versions of IPython raise it before the cell runs.
+        number = len(self.shell.user_ns["In"]) - 1
+        now = Execution(number=number, cell=cell, source=source, binds=frozenset(binds))
         return [*self.done, now]
 
     def _names(self) -> dict[str, int]:
