@@ -204,7 +204,7 @@ def _has_passed(drill: Drill) -> bool:
 def _show_locked(drill: Drill, what: str) -> None:
     name = drill.id
     show(
-        f"{what} opens after a pass, and you haven't passed {name} yet. For the next hint: "
+        f"You haven't passed {name} yet. {what} opens after a pass. For the next hint: "
         f'hint("{name}"). To give up and see the solution: solution("{name}", give_up=True). '
         "The drill will then be due for review tomorrow."
     )
@@ -217,7 +217,7 @@ def narration(drill: str) -> None:
     """
     the_drill = drill_named(drill)
     if the_drill.kind == "bug" and not _has_passed(the_drill):
-        _show_locked(the_drill, "What to say names the bug. It")
+        _show_locked(the_drill, "What to say gives the bug away, so it")
         return
     card = the_drill.narration
     parts = {

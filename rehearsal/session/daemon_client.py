@@ -178,9 +178,10 @@ def _greeted(digest: str, echo: Echo | None) -> Daemon | None:
 
 
 def _connect() -> socket.socket | None:
+    path = str(address())
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.connect(str(address()))
+        connection.connect(path)
         return connection
     except OSError:
         connection.close()
