@@ -20,7 +20,16 @@ from hypothesis import strategies as st
 
 from rehearsal.engine.programs import run as run_program
 import rehearsal
-from rehearsal.session import cells, clock, coach, debrief, executions, terminal, widgets
+from rehearsal.session import (
+    cells,
+    clock,
+    coach,
+    debrief,
+    executions,
+    next_step,
+    terminal,
+    widgets,
+)
 from rehearsal.session.brief import brief_of
 from rehearsal.session.cells import as_it_stands, texts_of, with_cell_numbers
 from rehearsal.session.debrief_picture import picture
@@ -32,6 +41,7 @@ from rehearsal.grading.verdict import Verdict
 ROOT = Path(__file__).resolve().parents[1]
 ID = "lift_to_distributed"
 DRILL = load(ID)
+BUG = load("weights_turn_nan")
 Shown = Callable[[], str]
 
 
@@ -65,6 +75,30 @@ def verdict_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(coach, "grade_source", grade)
 
     return come_to
+
+
+class Notebook:
+    """An IPython shell without a kernel, which gives its cells ids as JupyterLab does."""
+
+    def __init__(self) -> None:
+        from IPython.core.interactiveshell import InteractiveShell
+
+        self.shell = InteractiveShell()
+        self.recorder = executions.Recorder(self.shell)
+
+    def run(self, source: str, cell: str | None = None) -> Any:
+        return self.shell.run_cell(source, store_history=True, cell_id=cell)
+
+    def stands(self, drill: Drill = DRILL) -> cells.Standing:
+        return as_it_stands(drill, self.shell.user_ns)
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+    mine = Notebook()
+    monkeypatch.setattr(executions, "_recorder", mine.recorder)
+    yield mine
+    mine.shell.history_manager.end_session()
 
 
 def names_from(text: str) -> dict[str, object]:
@@ -339,6 +373,92 @@ class TestCheck:
         assert f'narration("{ID}")' in shown()
 
 
+class TestNextStep:
+    def last(self, verdict: Verdict) -> str:
+        return str(verdict).splitlines()[-1]
+
+    def test_after_a_pass_it_is_the_next_drill_that_was_never_passed(
+        self, verdict_is: Callable[[str], None]
+    ) -> None:
+        """The path has no dead end, and no step twice."""
+        names = [drill.id for drill in rehearsal.drills()]
+        verdict_is("passed")
+        assert self.last(rehearsal.check(names[0], {})) == f'  next  start("{names[1]}")'
+        rehearsal.check(names[2], {})
+        assert self.last(rehearsal.check(names[1], {})) == f'  next  start("{names[3]}")'
+        assert self.last(rehearsal.check(names[-1], {})) == f'  next  start("{names[3]}")'
+        for name in names:
+            rehearsal.check(name, {})
+        assert self.last(rehearsal.check(names[4], {})) == "  next  status()"
+
+    def test_a_pass_offers_the_comparison_and_what_to_say(
+        self, verdict_is: Callable[[str], None]
+    ) -> None:
+        """Both are only worth something now."""
+        verdict_is("passed")
+        said = str(rehearsal.check(ID, {}))
+        assert f'diff("{ID}", "solution")' in said
+        assert f'narration("{ID}")' in said
+
+    def test_otherwise_it_is_a_hint_and_after_the_last_the_solution(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A fourth hint does not exist."""
+
+        def grade(drill: str, *_: object, **__: object) -> Verdict:
+            return Verdict(drill=drill, status="wrong", after=f'hint("{drill}")')
+
+        monkeypatch.setattr(coach, "grade", grade)
+        for _ in range(3):
+            assert self.last(rehearsal.check(ID, {})) == f'  next  hint("{ID}")'
+            rehearsal.hint(ID)
+        assert self.last(rehearsal.check(ID, {})) == f'  next  solution("{ID}", give_up=True)'
+
+    def test_every_advice_is_a_command_at_a_terminal(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """A call typed into a shell is a syntax error."""
+        verdict_is("passed")
+        with terminal.spelled_for_a_shell("mine.py"):
+            rehearsal.check(ID, {})
+        said = shown()
+        assert f"{terminal.program()} diff {ID} solution\n" in said
+        assert said.splitlines()[-1].startswith(f"  next  {terminal.program()} start ")
+        assert "(" not in said.splitlines()[-1]
+
+    def test_a_link_leads_from_a_notebook_to_a_file(self, tmp_path: Path) -> None:
+        """From the notebooks' folder, from the drills', and from a copy of either."""
+        drills = tmp_path / "drills"
+        drills.mkdir()
+        (drills / f"020_{ID}.ipynb").write_text("")
+        (drills / f"020_{ID}_newer.ipynb").write_text("")
+        (tmp_path / "handbook").mkdir()
+        for folder, address in [
+            (tmp_path, f"drills/020_{ID}.ipynb"),
+            (drills, f"020_{ID}.ipynb"),
+            (tmp_path / "handbook", f"../drills/020_{ID}.ipynb"),
+        ]:
+            link = next_step.link_to(DRILL, folder)
+            assert link is not None
+            assert DRILL.title in link[0]
+            assert link[1] == address
+            assert (folder / address).is_file()
+        assert next_step.link_to(BUG, tmp_path) is None
+
+
+class TestAfterARestart:
+    def test_a_notebook_says_which_cell_to_run(
+        self, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Everything is on the screen, and nothing in the kernel."""
+        monkeypatch.setattr(coach, "shell", lambda: notebook.shell)
+        verdict = rehearsal.check("happy_path", notebook.shell.user_ns)
+        assert verdict.status == "not_attempted"
+        names = "TrainConfig, make_dataset, make_model and run"
+        assert verdict.findings[0].found == f"{names} are not defined"
+        assert verdict.after.startswith(f"run the cell above that defines {names}, then check(")
+
+
 class TestTexts:
     def test_the_cells_that_define_the_names_are_stored_in_their_order(self) -> None:
         """Two cells make one attempt; a third that only calls them is not part of it."""
@@ -431,6 +551,39 @@ class TestStatusDiffNarration:
         shown()
         rehearsal.diff(ID)
         assert "are identical" in shown()
+
+    def test_diff_with_the_solution_opens_after_a_pass(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """After a pass, the other way to write it is what you learn from."""
+        rehearsal.diff(ID, "solution")
+        assert "opens after a pass" in shown()
+        verdict_is("passed")
+        rehearsal.check(ID, {"train": 3})
+        verdict_is("wrong")
+        rehearsal.check(ID, {"train": 4})
+        shown()
+        rehearsal.diff(ID, "solution")
+        lines = shown().splitlines()
+        assert "-train = 3" in lines, "the newest pass, not the newest attempt"
+        assert "+import torch" in lines
+        with pytest.raises(ValueError, match="against='mine'"):
+            rehearsal.diff(ID, "mine")  # type: ignore[arg-type]
+
+    def test_the_narration_of_a_bug_drill_opens_after_a_pass(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """It says what the bug is."""
+        rehearsal.solution(BUG.id, give_up=True)
+        shown()
+        rehearsal.narration(BUG.id)
+        text = shown()
+        assert "opens after a pass" in text
+        assert not any(part in text for part in BUG.narration)
+        verdict_is("passed")
+        rehearsal.check(BUG.id, {})
+        rehearsal.narration(BUG.id)
+        assert BUG.narration.strong in shown()
 
     def test_narration_shows_all_four_parts(self, shown: Shown) -> None:
         """The follow-up is what decides an interview."""
@@ -608,30 +761,6 @@ class TestCellsWithoutIds:
         assert verdict.status == "not_attempted"
         assert "cell [2] has a syntax error" in shown()
         assert progress().entries(ID) == []
-
-
-class Notebook:
-    """An IPython shell without a kernel, which gives its cells ids as JupyterLab does."""
-
-    def __init__(self) -> None:
-        from IPython.core.interactiveshell import InteractiveShell
-
-        self.shell = InteractiveShell()
-        self.recorder = executions.Recorder(self.shell)
-
-    def run(self, source: str, cell: str | None = None) -> Any:
-        return self.shell.run_cell(source, store_history=True, cell_id=cell)
-
-    def stands(self, drill: Drill = DRILL) -> cells.Standing:
-        return as_it_stands(drill, self.shell.user_ns)
-
-
-@pytest.fixture
-def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
-    mine = Notebook()
-    monkeypatch.setattr(executions, "_recorder", mine.recorder)
-    yield mine
-    mine.shell.history_manager.end_session()
 
 
 class TestCells:

@@ -151,6 +151,9 @@ def main(address: Path, digest: str, idle_s: float) -> None:
         listener.bind(str(address))
         listener.listen()
         own = address.stat().st_ino
+        # The caller waits for its child, which ends here: nobody has to wait for the daemon.
+        if os.fork():
+            os._exit(0)
         try:
             warm_up()
             serve(listener, address, digest, idle_s)

@@ -16,7 +16,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from rehearsal.grading.verdict import Finding, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 IDLE_S = 600.0  # ten minutes without a check
-START_S = 120.0  # a cold disk may need a minute for torch
 STOP_S = 30.0  # killing a fork bomb's processes takes ten seconds
 LONGEST = 100  # bytes of a socket's address: 104 on macOS, 108 on Linux
 ENDED = "The process that runs checks between commands has ended."
@@ -142,14 +140,10 @@ def connected(echo: Echo) -> Daemon:
     with _locked():
         if daemon := _greeted(digest, echo):  # another command was faster
             return daemon
-        process = _start()
-        deadline = time.monotonic() + START_S
-        while process.poll() is None and time.monotonic() < deadline:
-            if daemon := _greeted(digest, None):
-                return daemon
-            time.sleep(0.05)
-        log = address().with_suffix(".log")
-        why = log.read_text(errors="replace")[-500:].strip()
+        _start()
+        if daemon := _greeted(digest, None):
+            return daemon
+        why = address().with_suffix(".log").read_text(errors="replace")[-500:].strip()
         raise Unavailable(f"{ENDED} {why}".rstrip())
 
 
@@ -188,13 +182,16 @@ def _connect() -> socket.socket | None:
         return None
 
 
-def _start() -> subprocess.Popen[bytes]:
-    """Start the process, in a session of its own: a terminal's Ctrl-C does not reach it."""
+def _start() -> None:
+    """Start the process; it listens when this returns, and loads torch.
+
+    In a session of its own: a terminal's Ctrl-C does not reach it.
+    """
     path = address()
     path.unlink(missing_ok=True)
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     with path.with_suffix(".log").open("wb") as log:
-        return subprocess.Popen(
+        subprocess.run(
             [
                 sys.executable,
                 "-m",
@@ -209,6 +206,7 @@ def _start() -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            check=False,  # if it has failed, nobody listens, and its log says why
         )
 
 
