@@ -118,9 +118,11 @@ class Recorder:
             metadata = self.shell.get_parent().get("metadata") or {}
         except AttributeError:  # IPython at a terminal
             return None
-        colab = metadata.get("colab") or {}
-        found = metadata.get("cellId") or colab.get("cell_id") or colab.get("cellId")
-        return str(found) if found else None
+        # JupyterLab and VS Code say cellId; Colab keeps what it says under its own name.
+        for place in (metadata, metadata.get("colab") or {}):
+            if found := place.get("cellId") or place.get("cell_id"):
+                return str(found)
+        return None
 
 
 def runs_a_cell(shell: Any) -> bool:
