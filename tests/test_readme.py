@@ -62,8 +62,9 @@ def replace(name: str, content: str) -> None:
 
 
 def blurred(output: str) -> str:
-    """Output without what differs from run to run: numbers, hashes, folders."""
-    return re.sub(r"\S*/\S*|\b[0-9a-f]{16}\b|\d+(\.\d+)?", "~", output)
+    """Output without what differs from run to run: numbers and their lists, hashes, folders."""
+    single = re.sub(r"\S*/\S*|\b[0-9a-f]{16}\b|\d+(\.\d+)?", "~", output)
+    return re.sub(r"~(, ~)+(, \.\.\.)?", "~", single)
 
 
 def shell(command: str, timeout_s: float = 300, exit_code: int = 0) -> str:

@@ -956,7 +956,7 @@ class TestCells:
         assert notebook.recorder.running[-1][1] is None
         notebook.recorder.running.clear()
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("defgx")), max_size=8))
     def test_what_is_graded_is_always_a_cells_last_and_successful_text(
         self, steps: list[tuple[str, str]]
