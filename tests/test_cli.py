@@ -365,9 +365,9 @@ class TestCommands:
     @pytest.mark.ranks
     def test_it_runs_as_a_module(self) -> None:
         """-m starts differently from a call to main."""
-        run = run_program("-m", "rehearsal", "hint", "nothing")
+        run = run_program("-m", "rehearsal", "hint", "nil")
         assert run.returncode == 2
-        assert run.stderr.startswith("rehearsal: 'nothing': no such drill.")
+        assert run.stderr.startswith("rehearsal: 'nil': no such drill.")
 
 
 class TestSelftest:
