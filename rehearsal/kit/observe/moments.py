@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import random
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -212,18 +213,19 @@ def with_effect(operation: Operation, files: Files, later: Files) -> Files:
 
 
 def drawn_moments(
-    moments: Sequence[Moment], count: int, draw: random.Random
+    moments: Sequence[Moment], at_most: int, draw: random.Random
 ) -> list[tuple[int, Moment]]:
-    """``count`` of the moments with different files, each with its number, in order.
+    """One of each kind of moment, drawn, each with its number, in order.
 
-    Every kind of moment is among them if there are enough: before an operation, after the last
-    one, and with none, half and nearly all of a file written.
+    A kind is what a kill would interrupt: the same operation on a file of the same name, apart
+    from the digits in it, at the same part of its bytes. Moments that leave the same files
+    count once.
     """
     different = {repr(sorted(m.files.items(), key=str)): n for n, m in enumerate(moments)}
-    numbers = draw.sample(sorted(different.values()), len(different))
     kinds: dict[str, list[int]] = {}
-    for number in numbers:
-        kinds.setdefault(moments[number].part, []).append(number)
-    # In turns: one of each kind, then the next of each.
-    turns = sorted((turn, n) for of_kind in kinds.values() for turn, n in enumerate(of_kind))
-    return [(n, moments[n]) for n in sorted(n for _, n in turns[:count])]
+    for number in sorted(different.values()):
+        kinds.setdefault(re.sub(r"[0-9a-f]{8,}|\d+", "#", moments[number].where), []).append(
+            number
+        )
+    numbers = [draw.choice(of_kind) for of_kind in kinds.values()]
+    return [(n, moments[n]) for n in sorted(draw.sample(numbers, min(at_most, len(numbers))))]
