@@ -38,10 +38,12 @@ class Moment(NamedTuple):
         """Write the files to ``folder``, which must not exist; returns it."""
         folder.mkdir(parents=True)
         for name, content in sorted(self.files.items()):
+            path = folder / name
             if content is None:
-                (folder / name).mkdir(exist_ok=True)
+                path.mkdir(exist_ok=True, parents=True)
             else:
-                (folder / name).write_bytes(content)
+                path.parent.mkdir(exist_ok=True, parents=True)
+                path.write_bytes(content)
         return folder
 
 
@@ -75,17 +77,20 @@ def watch_moments(
     moments: list[Moment] = []
     lock = threading.RLock()
     before: tuple[Operation, Files, Any] | None = None
+    opened: set[str] = set()
     is_open = True
 
     def take(operation: Operation | None) -> None:
         nonlocal before
         now, noted = files_in(folder), note()
         if before is not None:
-            moments.extend(cut_writes(*before, now))
+            moments.extend(cut_writes(*before, now, opened))
         if operation is not None:
             what = f"before the {operation.name} of {operation.path}"
             moments.append(Moment(what, "before", noted, now))
             before = operation, now, noted
+            if operation.name in ("opening", "torch.save"):
+                opened.add(operation.path)
         else:
             moments.append(Moment("after its last file operation", "end", noted, now))
 
@@ -162,17 +167,19 @@ def files_in(folder: Path) -> Files:
 
 
 def cut_writes(
-    operation: Operation, files: Files, noted: Any, later: Files
+    operation: Operation, files: Files, noted: Any, later: Files, opened: set[str]
 ) -> Iterator[Moment]:
     """The moments in the middle of what was written between an operation and the next one.
 
     Args:
         files: before the operation.
         later: before the next one.
+        opened: what this process has opened to write. What else has changed meanwhile is the
+            work of another rank, which may have renamed a whole file.
     """
     done = with_effect(operation, files, later)
-    for name, written in later.items():
-        old = done.get(name) or b""
+    for name in sorted(opened & later.keys()):
+        written, old = later[name], done.get(name) or b""
         if written is None or written == done.get(name):
             continue
         # What is appended to leaves the old part; what overwrites it, the rest of the old.
