@@ -190,7 +190,7 @@ def run(options: argparse.Namespace) -> int:
                 f"{drills_page.PATH.parent} does not exist, so there is no page to write. Run "
                 "this in a clone of the project, installed with make setup."
             )
-        return 0 if drills_page.write(drills(), print) else 1
+        return 0 if drills_page.write(drills(), print, jobs=2) else 1
     if options.command == "new":
         show_new(new_drill.create(options.drill))
     elif options.command in OF_A_DRILL:
