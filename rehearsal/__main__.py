@@ -103,7 +103,7 @@ def run_selftest(names: Sequence[str]) -> int:
         wrong = [row for row in rows if not row.ok]
         bad += len(wrong)
         seconds = sorted(row.verdict.seconds for row in rows if row.kind == "solution")
-        score = f"{len(rows) - len(wrong)} of {len(rows)} texts judged correctly"
+        score = f"{len(rows) - len(wrong)} of {len(rows)} judgments correct"
         print(f"{drill.id}: {score}; a solution takes {seconds[len(seconds) // 2]:.2f} s")
         for row in wrong:
             print(f"  {row.kind} {row.name}: expected {row.expected}, got {row.got}")

@@ -616,7 +616,7 @@ def bench_checks(quick: bool, folder: Path) -> Iterator[Row]:
         check = partial(grade_source, drill.id, drill.solution)
         checks = [seconds_of(check) for _ in range(tries)]
         target = {"cell": 0.3}.get(drill.kind, 2.0 if "resume" in drill.id else None)
-        sizes = sorted({scenario.world_size for scenario in drill.scenarios})
+        sizes = sorted({scenario.world_size for scenario in drill.scenarios(0)})
         note = f"{quartiles(checks)}; world sizes {sizes}"
         yield row(what=drill.id, figure=median(checks), unit="s", target=target, note=note)
 

@@ -181,7 +181,7 @@ class TestSelftest:
         monkeypatch.setattr(selftest, "run", run)
         assert main(["selftest", ID]) == 1
         lines = capsys.readouterr().out.splitlines()
-        assert lines[0] == f"{ID}: 1 of 2 texts judged correctly; a solution takes 0.50 s"
+        assert lines[0] == f"{ID}: 1 of 2 judgments correct; a solution takes 0.50 s"
         assert lines[1] == "  near miss sly: expected some-code, got passed"
 
 
@@ -242,7 +242,7 @@ class TestDocs:
         assert drills_page.write([DRILL], said.append, page)
         assert drills_page.write([DRILL], said.append, page)
         assert judged == [ID]
-        assert said == [f"{ID}: 1 of 1 texts judged correctly"]
+        assert said == [f"{ID}: 1 of 1 judgments correct"]
         page.write_text(page.read_text().replace(drills_page.digest_of(DRILL), "0" * 12))
         assert drills_page.write([DRILL], said.append, page)
         assert judged == [ID, ID]
@@ -264,7 +264,7 @@ class TestDocs:
         with pytest.raises(KeyboardInterrupt):
             drills_page.write([DRILL, other], said.append, page)
         assert drills_page.kept_scores(page) == {
-            ID: drills_page.Score(drills_page.digest_of(DRILL), 0, 1)
+            ID: drills_page.Score(drills_page.digest_of(DRILL), 0, 1, {})
         }
         assert said[1] == "  near miss sly: expected code, got passed"
 

@@ -48,6 +48,21 @@ class TestForm:
         assert provoked - {*ENGINE_FINDINGS.codes} == set(drill.codes)
         assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code) for code in drill.codes)
 
+    def test_every_sentence_of_what_must_hold_is_judged(self, drill: Drill) -> None:
+        """A demand that nothing judges is a promise that the check does not keep."""
+        said = " ".join(drill.brief.split())
+        for one in drill.requirements:
+            assert one.says in said, one.says
+            assert set(one.codes) <= {*drill.codes, *ENGINE_FINDINGS.codes}, one.codes
+            assert one.defines != bool(one.codes), one.says
+            assert one.defines or len(one.near_misses(drill)) >= 2, one.says
+        if drill.requirements:
+            must = drill.brief.partition("**What must hold**")[2].partition("\n\nExample")[0]
+            left = " ".join(must.split())
+            for one in sorted(drill.requirements, key=lambda one: -len(one.says)):
+                left = left.replace(one.says, " ")
+            assert not re.findall(r"\w+", left), left
+
     def test_the_needed_names_are_in_every_text(self, drill: Drill) -> None:
         """A blank without a needed name cannot be filled in."""
         for text in (drill.blank, *drill.solutions().values()):

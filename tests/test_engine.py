@@ -43,10 +43,15 @@ def warm() -> Iterator[None]:
 
 
 def children_of_the_server() -> list[int]:
+    pids = [one.process.pid for one in servers()]
+    texts = [Path(f"/proc/{pid}/task/{pid}/children").read_text() for pid in pids]
+    return [int(word) for word in " ".join(texts).split()]
+
+
+def servers() -> list[server.ForkServer]:
     running = server.current()
-    assert isinstance(running, server.ForkServer)
-    text = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text()
-    return [int(word) for word in text.split()]
+    assert isinstance(running, server.ForkServers)
+    return running.servers
 
 
 def is_alive(pid: int) -> bool:
@@ -489,11 +494,24 @@ class TestHostile:
 
 
 class TestServer:
+    def test_neighboring_ranks_have_different_hash_seeds(self) -> None:
+        """An order that depends on Python's hash is right in one interpreter, not in a job."""
+        reports = run_ranks(lambda context: hash("a sample"), world_size=4)
+        first, second, third, fourth = (report.answer for report in reports)
+        assert first == third != second == fourth
+
+    def test_a_shift_gives_a_rank_the_other_hash_seed(self) -> None:
+        """As a restart does. The same shift gives the same seed, and so the same verdict."""
+        answers = [
+            run_ranks(lambda context: hash("a sample"), world_size=1, shift=shift)[0].answer
+            for shift in (0, 1, 2)
+        ]
+        assert answers[0] == answers[2] != answers[1]
+
     def test_a_killed_server_is_started_again(self) -> None:
         """The operating system kills the largest process first; that may be the server."""
         running = server.current()
-        assert isinstance(running, server.ForkServer)
-        running.process.kill()
+        servers()[1].process.kill()
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
         assert server.current() is not running
 
@@ -527,9 +545,7 @@ class TestServer:
 
     def kill_the_server_in(self, seconds: float) -> threading.Timer:
         run_ranks(add_up, world_size=1)  # it has done its imports
-        running = server.current()
-        assert isinstance(running, server.ForkServer)
-        timer = threading.Timer(seconds, running.process.kill)
+        timer = threading.Timer(seconds, servers()[0].process.kill)
         timer.start()
         return timer
 

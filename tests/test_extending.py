@@ -9,6 +9,7 @@ import ast
 import builtins
 import inspect
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -106,10 +107,7 @@ class TestRecipes:
         [
             ("A config field", ['"label_smoothing": 0.1', "passed"]),
             ("A metric", ['"largest_grad_norm":']),
-            (
-                "A drill",
-                ["average_over_ranks: 9 of 9 texts judged correctly", "What must hold"],
-            ),
+            ("A drill", ["average_over_ranks: 49 of 49 judgments correct", "What must hold"]),
             ("A fault", ["moved run folder", "1 tries, 0 not survived"]),
         ],
     )
@@ -278,13 +276,14 @@ def unknown_names(code: str, known: dict[str, Any]) -> set[str]:
 class TestExamples:
     def test_the_scenario_judges(self) -> None:
         """The author of a grader copies it first."""
-        names: dict[str, Any] = {"Scenario": Scenario, "Finding": Finding}
+        names: dict[str, Any] = {"Scenario": Scenario, "Finding": Finding, "random": random}
         exec(example_in(Scenario), names)
-        (scenario,) = names["SCENARIOS"]
-        right, wrong = (RankReport(rank=0, exitcode=0, answer=n) for n in (2.0, 3.0))
+        (scenario,) = names["scenarios"](0)
+        assert {names["scenarios"](seed)[0].world_size for seed in range(20)} == {2, 3}
+        right, wrong = (RankReport(rank=0, exitcode=0, answer=n) for n in (1.0, 3.0))
         assert list(scenario.judge([right], {})) == []
         (finding,) = scenario.judge([wrong], {})
-        assert finding.found == "rank 0 returned 3.0, not 2.0"
+        assert finding.found == "rank 0 returned 3.0, not 1.0"
 
     def test_the_examples_are_faults(self) -> None:
         """Somebody copies them into a scenario."""

@@ -172,7 +172,7 @@ class TestOutcomes:
         assert shown == [f"{said} {RUNNING_AGAIN}"]
         if times == 1:
             assert verdict.status == "passed", str(verdict)
-            assert (tmp_path / "0").read_text() == "x" * (3 + len(drill.scenarios))
+            assert (tmp_path / "0").read_text() == "x" * (3 + len(drill.scenarios(0)))
         else:
             code = "server-killed" if said == SERVER_ENDED else "hung"
             assert [finding.code for finding in verdict.findings] == [code]
@@ -460,8 +460,10 @@ class TestPieces:
         def broken(*_: object) -> list[Finding]:
             raise KeyError("weights")
 
-        scenario = dataclasses.replace(load(DRILL).scenarios[0], judge=broken)
-        monkeypatch.setattr(load(DRILL).grader, "SCENARIOS", [scenario])
+        scenario = dataclasses.replace(load(DRILL).scenarios(0)[0], judge=broken)
+        monkeypatch.setattr(
+            load(DRILL).grader, "scenarios", lambda seed: [scenario], raising=False
+        )
         verdict = grade_source(DRILL, load(DRILL).solution)
         assert verdict.findings[0].code == "grader-failed"
         assert "KeyError: 'weights'" in verdict.findings[0].found

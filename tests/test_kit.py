@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import sys
 import types
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
+import torch
 
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.ranks import run_ranks
@@ -26,6 +29,7 @@ from rehearsal.kit.judge.findings import first_of, only_first
 from rehearsal.kit.judge.restart import Plan, judge_restart
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ
 from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.random_state import global_changes
 from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of, marked_samples
 
 # Ranks cannot import a test module; its functions travel by value, as a notebook's do.
@@ -304,3 +308,23 @@ class TestInRanks:
         assert text.count(first) == 1
         seeded = text.replace(first, f"    torch.manual_seed(1)\n{first}")
         assert grade_source("instrument_performance", seeded).status == "passed"
+
+
+class TestGlobalState:
+    @pytest.mark.parametrize(
+        ("change", "named"),
+        [
+            (lambda net: torch.rand(1), ["torch's random state"]),
+            (lambda net: np.random.rand(), ["numpy's random state"]),
+            (lambda net: random.random(), ["Python's random state"]),
+            (lambda net: net.inner.eval(), ["the training flags of net"]),
+            (lambda net: torch.set_grad_enabled(False), ["the grad mode"]),
+            (lambda net: net(torch.zeros(2, 5)), []),
+        ],
+    )
+    def test_a_change_is_named(self, change: Any, named: list[str]) -> None:
+        """Code that must not touch it may touch any of it."""
+        net = OddNet()
+        with torch.enable_grad(), global_changes(net=net) as changed:
+            change(net)
+        assert changed == named

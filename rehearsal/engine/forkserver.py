@@ -3,8 +3,8 @@
 Run by ``server.py`` as ``python -m rehearsal.engine.forkserver FD [MODULE ...]``. It reads JSON
 objects from the socket FD, one per line, and answers in the same form:
 
-    {"start": FOLDER, "world_size": W}  ->  {"pids": [...]}, later {"pid": ..., "status": ...}
-    {"sweep": true}                     ->  {"swept": true}, when no process of any job is left
+    {"start": FOLDER, "ranks": [...]}  ->  {"pids": {RANK: PID}}, later {"pid": P, "status": S}
+    {"sweep": true}                    ->  {"swept": true}, when no process of any job is left
 
 Why not multiprocessing's fork server: its children import the caller's ``__main__`` again, it
 cannot say how a grandchild ended, and other users in the same notebook would share its list of
@@ -133,8 +133,8 @@ def serve(connection: socket.socket) -> None:
         for request in map(json.loads, lines):
             if "start" in request:
                 folder = Path(request["start"])
-                pids = [fork_rank(folder, r, connection) for r in range(request["world_size"])]
-                live.update(pids)
+                pids = {rank: fork_rank(folder, rank, connection) for rank in request["ranks"]}
+                live.update(pids.values())
                 say(pids=pids)
             else:
                 sweep(live)

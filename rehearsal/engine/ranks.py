@@ -1,7 +1,7 @@
 """Run a function on real ranks under a deadline, and report what each of them did.
 
-Runs in the caller's process. A server (``server.py``) with torch loaded forks the ranks, so a
-job of two takes a tenth of a second.
+Runs in the caller's process. Two servers (``server.py``) with torch loaded fork the ranks, so
+a job of two takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def run_ranks(
     lines: Mapping[str, str] | None = None,
     echo: Callable[[str], None] | None = None,
     seed: int = 0,
+    shift: int = 0,
 ) -> list[RankReport]:
     """Run ``function(context, *arguments)`` on ``world_size`` ranks; report what each did.
 
@@ -74,6 +75,7 @@ def run_ranks(
         echo: called with each line that a rank prints, prefixed with its rank, and with the
             reason if the job runs once more.
         seed: becomes ``context.seed``.
+        shift: if odd, a rank gets the other one of two hash seeds, as after a restart.
 
     Raises:
         ValueError: if the world size is out of bounds.
@@ -101,7 +103,7 @@ def run_ranks(
                 work.mkdir(exist_ok=True)
                 try:
                     reports = _run(
-                        connection, job, work, world_size, deadline_s, fault, echo, seed
+                        connection, job, work, world_size, deadline_s, fault, echo, seed, shift
                     )
                     if is_last_try or not stuck_while_meeting(reports):
                         return reports
@@ -130,7 +132,7 @@ def stuck_while_meeting(reports: Sequence[RankReport]) -> bool:
 
 
 def _run(
-    connection: server.ForkServer | server.Launcher,
+    connection: server.ForkServers | server.Launcher,
     job: Path,
     work: Path,
     world_size: int,
@@ -138,6 +140,7 @@ def _run(
     fault: Fault | None,
     echo: Callable[[str], None] | None,
     seed: int,
+    shift: int,
 ) -> list[RankReport]:
     from torch.distributed import TCPStore  # not at the top: a hint needs no torch
 
@@ -157,10 +160,10 @@ def _run(
     tails = [Tail(job / f"output-{rank}", rank, echo) for rank in range(world_size)]
     exitcodes: dict[int, int] = {}
     threads_before = threads_of_the_machine()
-    connection.send(start=str(job), world_size=world_size)
+    connection.start(job, world_size, shift)
     deadline = time.monotonic() + deadline_s + 0.2
     have_met = False
-    pids: list[int] = []
+    pids: dict[int, int] = {}
     try:
         while len(exitcodes) < world_size:
             if not have_met and all((job / f"joined-{r}").exists() for r in range(world_size)):
@@ -168,7 +171,7 @@ def _run(
             if time.monotonic() >= deadline:
                 break
             for message in connection.messages(min(0.05, deadline - time.monotonic())):
-                pids = message.get("pids", pids)
+                pids |= {int(rank): pid for rank, pid in message.get("pids", {}).items()}
                 if "pid" in message:
                     exitcodes[message["pid"]] = message["status"]
             for tail in tails:
@@ -189,7 +192,7 @@ def _run(
     for tail in tails:
         tail.show(is_last=True)
     return [
-        _report(job, rank, exitcodes.get(pids[rank]) if pids else None, tails[rank].text)
+        _report(job, rank, exitcodes.get(pids.get(rank, 0)), tails[rank].text)
         for rank in range(world_size)
     ]
 

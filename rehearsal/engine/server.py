@@ -1,6 +1,8 @@
-"""The caller's end of the server that forks ranks (``forkserver.py``), which outlives a job.
+"""The caller's end of the servers that fork ranks (``forkserver.py``), which outlive a job.
 
-One server per process: it takes four seconds to start, and forks a rank in milliseconds.
+Two servers per process: they take four seconds to start, and fork a rank in milliseconds. Each
+has a hash seed of its own. Interpreters started by torchrun differ in it, too, so a set of
+strings has another order on each of them, and ``hash("a")`` another value.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import atexit
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -23,19 +26,21 @@ from typing import Any
 from rehearsal.engine.processes import SWEEP_S, threads_below
 
 ROOT = Path(__file__).resolve().parents[2]
+HASH_SEEDS = (1, 2)  # fixed, so that the same attempt gets the same verdict again
 MAX_THREADS = 1500  # of one job: a fork bomb exceeds it
 SERVER_ENDED = "The process that starts the ranks has ended."
 
 
 class ForkServer:
-    """The process that forks ranks, and the connection to it.
+    """One process that forks ranks, and the connection to it.
 
     Args:
         modules: what it imports in advance, by name, so that no rank has to.
+        hash_seed: its PYTHONHASHSEED.
     """
 
-    def __init__(self, modules: Sequence[str] = ()) -> None:
-        self.modules = modules
+    def __init__(self, modules: Sequence[str] = (), hash_seed: int = HASH_SEEDS[0]) -> None:
+        self.is_ready = False
         ours, theirs = socket.socketpair()
         self.connection, self.buffer = ours, b""
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -43,6 +48,7 @@ class ForkServer:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(paths),
             "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": str(hash_seed),
         }
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
         self.process = subprocess.Popen(
@@ -61,7 +67,10 @@ class ForkServer:
             start_new_session=True,
         )
         theirs.close()
-        self.is_ready = False
+
+    def fileno(self) -> int:
+        """What ``select`` waits for."""
+        return self.connection.fileno()
 
     def send(self, **request: object) -> None:
         """Send a request. Raises ConnectionError if the server is dead."""
@@ -105,15 +114,6 @@ class ForkServer:
             self.wait_for("ready", 120.0)
             self.is_ready = True
 
-    def has_too_many_threads(self) -> bool:
-        """Whether the ranks have started more threads than a job may."""
-        return threads_below(self.process.pid) > MAX_THREADS
-
-    def sweep(self) -> None:
-        """Have every process of every job killed, and wait until they are gone."""
-        self.send(sweep=True)
-        self.wait_for("swept", SWEEP_S + 5)
-
     def close(self) -> None:
         """End the server and, through it, whatever it still runs."""
         self.connection.close()
@@ -122,6 +122,54 @@ class ForkServer:
         self.process.kill()
         self.process.wait()
         self.log.close()
+
+
+class ForkServers:
+    """The two servers as one: neighboring ranks come from different interpreters."""
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        self.modules = modules
+        self.servers = [ForkServer(modules, hash_seed) for hash_seed in HASH_SEEDS]
+
+    def is_alive(self) -> bool:
+        """Whether both still run."""
+        return all(server.process.poll() is None for server in self.servers)
+
+    def wait_until_ready(self) -> None:
+        """Wait for their imports."""
+        for server in self.servers:
+            server.wait_until_ready()
+
+    def start(self, job: Path, world_size: int, shift: int) -> None:
+        """Start the ranks of a job.
+
+        Args:
+            shift: if odd, each rank comes from the server that it does not come from if even.
+        """
+        for number, server in enumerate(self.servers):
+            ranks = [r for r in range(world_size) if (r + shift) % len(self.servers) == number]
+            server.send(start=str(job), ranks=ranks)
+
+    def messages(self, timeout_s: float) -> list[dict[str, Any]]:
+        """Messages that arrive within ``timeout_s``. Raises ConnectionError if one is dead."""
+        readable, _, _ = select.select(self.servers, [], [], max(timeout_s, 0.0))
+        return [message for server in readable for message in server.messages(0.0)]
+
+    def has_too_many_threads(self) -> bool:
+        """Whether the ranks have started more threads than a job may."""
+        return sum(threads_below(s.process.pid) for s in self.servers) > MAX_THREADS
+
+    def sweep(self) -> None:
+        """Have every process of every job killed, and wait until they are gone."""
+        for server in self.servers:
+            server.send(sweep=True)
+        for server in self.servers:
+            server.wait_for("swept", SWEEP_S + 5)
+
+    def close(self) -> None:
+        """End both and, through them, whatever they still run."""
+        for server in self.servers:
+            server.close()
 
 
 class Launcher:
@@ -133,19 +181,24 @@ class Launcher:
     def wait_until_ready(self) -> None:
         """Nothing to wait for."""
 
-    def send(self, *, start: str, world_size: int) -> None:
-        """Start the ranks of a job."""
+    def start(self, job: Path, world_size: int, shift: int) -> None:
+        """Start the ranks of a job, each with the hash seed that a server would give it."""
         for rank in range(world_size):
-            command = [sys.executable, "-m", "rehearsal.engine.rank", start, str(rank)]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+            command = [sys.executable, "-m", "rehearsal.engine.rank", str(job), str(rank)]
+            environment = {
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "OMP_NUM_THREADS": "1",
+                "PYTHONHASHSEED": str(HASH_SEEDS[(rank + shift) % len(HASH_SEEDS)]),
+            }
             process = subprocess.Popen(command, env=environment, start_new_session=True)
             self.ranks[process.pid] = process
 
     def messages(self, timeout_s: float) -> list[dict[str, Any]]:
-        """What the server would send: the process ids, and the end of each rank."""
+        """What the servers would send: the process ids, and the end of each rank."""
         time.sleep(timeout_s)
         ended = {pid: process.poll() for pid, process in self.ranks.items()}
-        return [{"pids": list(self.ranks)}] + [
+        return [{"pids": {str(rank): pid for rank, pid in enumerate(self.ranks)}}] + [
             {"pid": pid, "status": code} for pid, code in ended.items() if code is not None
         ]
 
@@ -168,21 +221,21 @@ class Launcher:
 
 
 turn = threading.RLock()  # one job at a time: two would compete for the same cores
-_current: ForkServer | Launcher | None = None
+_current: ForkServers | Launcher | None = None
 _wanted: set[str] = set()  # modules that some caller's ranks will import
 
 
-def current() -> ForkServer | Launcher | None:
-    """The server of this process, if one has been started."""
+def current() -> ForkServers | Launcher | None:
+    """The servers of this process, if they have been started."""
     return _current
 
 
 def warm_up(*modules: str) -> None:
-    """Start the server in the background, and import torch here in the meantime.
+    """Start the servers in the background, and import torch here in the meantime.
 
     Args:
-        modules: what the ranks will import; the server imports it once for all of them. If a
-            running server has not, it is replaced.
+        modules: what the ranks will import; a server imports it once for all of them. If the
+            running servers have not, they are replaced.
     """
     global _current
     # At both ends of a connection, torch's store looks up the name of 127.0.0.1 in the DNS
@@ -190,12 +243,12 @@ def warm_up(*modules: str) -> None:
     os.environ.setdefault("RES_OPTIONS", "timeout:1")
     with turn:
         _wanted.update(modules)
-        if isinstance(_current, ForkServer) and (
-            _current.process.poll() is not None or not _wanted <= {*_current.modules}
+        if isinstance(_current, ForkServers) and not (
+            _current.is_alive() and _wanted <= {*_current.modules}
         ):
             shut_down()
         if _current is None and hasattr(os, "fork"):
-            _current = ForkServer(sorted(_wanted))
+            _current = ForkServers(sorted(_wanted))
         elif _current is None:
             print(
                 "This system cannot fork processes: each check starts new interpreters, which "
@@ -205,8 +258,8 @@ def warm_up(*modules: str) -> None:
     import torch.distributed  # noqa: F401 - the ranks of a check meet in this process's store
 
 
-def ready() -> ForkServer | Launcher:
-    """The server, once its imports are done.
+def ready() -> ForkServers | Launcher:
+    """The servers, once their imports are done.
 
     Raises:
         RuntimeError: if it cannot be started, in two tries.
@@ -229,7 +282,7 @@ def ready() -> ForkServer | Launcher:
 
 @atexit.register
 def shut_down() -> None:
-    """End the server. The next job starts another."""
+    """End the servers. The next job starts others."""
     global _current
     if _current is not None:
         _current.close()

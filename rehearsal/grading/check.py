@@ -172,7 +172,7 @@ def grade_attempt(
         seed: what the scenarios draw their numbers from; drawn if None.
     """
     began = time.perf_counter()
-    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
     for is_last_try in (False, True):
         # A fresh folder for each try: files left by the first would be evidence in the second.
         with TemporaryDirectory(prefix="rehearsal-") as folder:
@@ -198,6 +198,7 @@ def grade_attempt(
         seed=seed,
         stages=ran.stages,
         next_stage=ran.next_stage,
+        scenario=ran.scenario,
     )
 
 
@@ -209,6 +210,7 @@ class Ran(NamedTuple):
     world_sizes: Sequence[int]
     stages: Sequence[str] = ()  # those that passed
     next_stage: str = ""  # the first that did not
+    scenario: str = ""  # the one that ended the check
 
 
 def run_scenarios(
@@ -230,14 +232,14 @@ def run_scenarios(
     blank: set[str] = set()  # names that are known to be blank or missing
     skipped: dict[str, Outcome] = {}  # by stage
 
-    def ran(outcome: Outcome, excuse: str, at: str) -> Ran:
+    def ran(outcome: Outcome, excuse: str, at: str, scenario: str = "") -> Ran:
         names = [stage.name for stage in drill.stages]
         reached = names[: names.index(at)] if at else names
         passed = [name for name in reached if name not in skipped]
         next_stage = at or next(iter(skipped), "")
-        return Ran(outcome, excuse, sorted(sizes), passed, next_stage)
+        return Ran(outcome, excuse, sorted(sizes), passed, next_stage, scenario)
 
-    for scenario in drill.scenarios:
+    for number, scenario in enumerate(drill.scenarios(seed)):
         needs = drill.needs_of(scenario)
         builds_on_skipped = any(
             stage.name in skipped and set(stage.calls) <= set(needs) for stage in drill.stages
@@ -248,7 +250,7 @@ def run_scenarios(
         if scenario.body is None:
             outcome = judged(drill, scenario, (), reports_of)
             if outcome[0] != "passed":
-                return ran(outcome, "", scenario.stage)
+                return ran(outcome, "", scenario.stage, scenario.name)
             continue
         sizes.add(scenario.world_size)
         try:
@@ -266,10 +268,11 @@ def run_scenarios(
                 echo=echo,
                 lines=attempt.lines,
                 seed=seed,
+                shift=number,
             )
         except ConnectionError as error:
             killed: Outcome = ("crashed", [SERVER_KILLED], str(error))
-            return ran(killed, SERVER_ENDED, scenario.stage)
+            return ran(killed, SERVER_ENDED, scenario.stage, scenario.name)
         outcome = judged(drill, scenario, reports, reports_of)
         if outcome[0] == "not_attempted" and scenario.stage:
             names = sorted({name for report in reports for name in report.blank})
@@ -279,7 +282,7 @@ def run_scenarios(
             blank |= set(names)
         elif outcome[0] != "passed":
             excuse = STUCK_MEETING if stuck_while_meeting(reports) else ""
-            return ran(outcome, excuse, scenario.stage)
+            return ran(outcome, excuse, scenario.stage, scenario.name)
         reports_of[scenario.name] = reports
     return ran(next(iter(skipped.values()), ("passed", (), "")), "", "")
 

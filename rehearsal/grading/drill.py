@@ -1,16 +1,18 @@
 """What a drill consists of: the files in its folder.
 
     drills/<id>/
-        drill.toml        title, minutes, brief, needed names, hints, narration, near misses
+        drill.toml        title, minutes, brief and what judges each of its sentences, needed
+                          names, hints, narration, near misses
         blank.py          what the learner starts from (of a bug drill: the broken trainer)
         solution.py       the one that opens after a pass
         other_*.py        correct solutions of another design: the grader must pass them too
-        grader.py         SCENARIOS and CODES
+        grader.py         scenarios(seed) and CODES
 
 The blank and the solution of a drill on a trainer_core cell are derived: see ``derive``.
 
 A scenario's ``body`` runs in each rank, with the learner's names. Its ``judge`` runs in the
-caller's process, on plain data only: what the ranks recorded.
+caller's process, on plain data only: what the ranks recorded. Both are made by
+``scenarios(seed)``, which draws every constant of the check from the seed.
 """
 
 from __future__ import annotations
@@ -50,11 +52,14 @@ class Scenario:
 
         def judge(reports, earlier):
             for report in reports:
-                if report.answer != 2.0:
-                    found = f"rank {report.rank} returned {report.answer}, not 2.0"
+                mean = (len(reports) + 1) / 2
+                if report.answer != mean:
+                    found = f"rank {report.rank} returned {report.answer}, not {mean}"
                     yield Finding("not-the-mean", found, "a mean divides by N", "at the sum")
 
-        SCENARIOS = [Scenario(name="three ranks", body=body, judge=judge, world_size=3)]
+        def scenarios(seed):
+            ranks = random.Random(seed).choice((2, 3))
+            return [Scenario(name="ranks meet", body=body, judge=judge, world_size=ranks)]
 
     Args:
         body: called in each rank with its ``RankContext`` and the learner's names. What it
@@ -85,6 +90,18 @@ class Stage(NamedTuple):
     name: str
     calls: Sequence[str]  # the needed names that its scenarios call, directly or not
     must: str  # what must hold, as the brief shows it
+
+
+class Requirement(NamedTuple):
+    """A passage of the brief, and what judges it."""
+
+    says: str  # as in the brief, with single spaces
+    codes: Sequence[str]  # of the findings that report its violation
+    defines: bool = False  # it demands nothing: it says what a word or an argument means
+
+    def near_misses(self, drill: Drill) -> list[NearMiss]:
+        """The wrong answers that break it."""
+        return [miss for miss in drill.near_misses() if miss.code in self.codes]
 
 
 class NearMiss(NamedTuple):
@@ -120,6 +137,7 @@ class Drill:
     deeper: str  # a follow-up question, asked after a pass
     narration: Narration
     folder: Path
+    requirements: Sequence[Requirement] = ()
     stages: Sequence[Stage] = ()
     warm_ups: Sequence[str] = ()  # ids of smaller drills on the same subjects
 
@@ -140,14 +158,12 @@ class Drill:
 
     @property
     def grader(self) -> Any:
-        """The grader's module, with SCENARIOS and CODES."""
+        """The grader's module, with ``scenarios`` and CODES."""
         return module_at(self.folder / "grader.py")
 
-    @property
-    def scenarios(self) -> Sequence[Scenario]:
-        """The jobs of a check, in order."""
-        scenarios: Sequence[Scenario] = self.grader.SCENARIOS
-        return scenarios
+    def scenarios(self, seed: int) -> Sequence[Scenario]:
+        """The jobs of a check, in order; their constants are drawn from ``seed``."""
+        return scenarios_of(self.grader, seed)
 
     @property
     def codes(self) -> Mapping[str, str]:
@@ -215,9 +231,19 @@ def load(drill_id: str) -> Drill:
         deeper=table["deeper"],
         narration=Narration(**table["narration"]),
         folder=path.parent,
+        requirements=[Requirement(**entry) for entry in table.get("requirement", ())],
         stages=[Stage(**entry) for entry in table.get("stage", ())],
         warm_ups=table.get("warm_ups", ()),
     )
+
+
+def scenarios_of(grader: Any, seed: int) -> Sequence[Scenario]:
+    """What a grader runs for this seed; equal in the caller's process and in each rank."""
+    if not hasattr(grader, "scenarios"):
+        fixed: Sequence[Scenario] = grader.SCENARIOS
+        return fixed
+    drawn: Sequence[Scenario] = grader.scenarios(seed)
+    return drawn
 
 
 @cache

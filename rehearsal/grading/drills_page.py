@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ class Score(NamedTuple):
     digest: str  # of the folder that was judged
     ok: int
     of: int
+    scenarios: Mapping[str, Sequence[str]] = {}  # code: those that found it
 
 
 def digest_of(drill: Drill) -> str:
@@ -49,11 +50,16 @@ def judged(drill: Drill, say: Callable[[str], None]) -> Score:
     """Run the selftest of a drill; returns its new score."""
     digest, rows = digest_of(drill), list(selftest.run(drill))
     ok = sum(row.ok for row in rows)
-    say(f"{drill.id}: {ok} of {len(rows)} texts judged correctly")
+    say(f"{drill.id}: {ok} of {len(rows)} judgments correct")
+    found: dict[str, dict[str, None]] = {}
     for row in rows:
         if not row.ok:
             say(f"  {row.kind} {row.name}: expected {row.expected}, got {row.got}")
-    return Score(digest, ok, len(rows))
+            say(f"    with --seed {row.verdict.seed}")
+        elif row.kind == "near miss":
+            found.setdefault(row.got, {})[row.verdict.scenario] = None
+    scenarios = {code: sorted(names) for code, names in sorted(found.items())}
+    return Score(digest, ok, len(rows), scenarios)
 
 
 def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
@@ -68,8 +74,9 @@ def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
         "",
         f"{counted(len(drills), 'drill')}. Their graders are tested on blanks, solutions, near "
         "misses (wrong answers that look right) and ways to cheat. They judged "
-        f"{ok} of {of} correctly: a solution must pass, and a near miss must be refused with "
-        "the code listed for it. `python -m rehearsal selftest` runs this again.",
+        f"{ok} of {of} correctly: a solution must pass with each of {len(selftest.SEEDS)} "
+        "seeds, from which a check draws its numbers, and a near miss must be refused with the "
+        "code listed for it. `python -m rehearsal selftest` runs this again.",
         "",
         "A check's limits protect you from accidents. They are not a sandbox: "
         "[coach.md](coach.md#what-limits-an-attempt).",
@@ -87,9 +94,32 @@ def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
     lines += ["", "## Codes in any drill", "", *table_of(ENGINE_FINDINGS.codes)]
     for drill in drills:
         lines += ["", f"## {drill.id}", "", f"{drill.title}.", "", *table_of(drill.codes)]
+        lines += requirements_of(drill, scores.get(drill.id))
         lines += ["", "Near misses, each with the code that refuses it:", ""]
         lines += [f"- {miss.name}, `{miss.code}`: {miss.why}" for miss in drill.near_misses()]
     return "\n".join([*lines, "", f"{SCORES}{json.dumps(scores)} -->", ""])
+
+
+def requirements_of(drill: Drill, score: Score | None) -> list[str]:
+    """What the brief demands, as Markdown: which scenarios judge it, what breaks it."""
+    rows = []
+    for one in drill.requirements:
+        if one.defines:
+            continue
+        found = [
+            name
+            for code in one.codes
+            for name in (score.scenarios if score else {}).get(code, ())
+        ]
+        judges = ", ".join(dict.fromkeys(found))
+        broken = ", ".join(miss.name for miss in one.near_misses(drill))
+        says = one.says.replace("|", "\\|")
+        rows.append(f"| {says} | {judges} | {broken} |")
+    head = [
+        "| the brief says | judged by the scenarios | near misses that break it |",
+        "|---|---|---|",
+    ]
+    return ["", *head, *rows] if rows else []
 
 
 def table_of(codes: Mapping[str, str]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rehearsal.engine.reports import Blank, Mismatch
 from rehearsal.grading import former_modules
 from rehearsal.grading.attempt import Attempt, codes_of, functions_of
-from rehearsal.grading.drill import module_at
+from rehearsal.grading.drill import module_at, scenarios_of
 
 if TYPE_CHECKING:
     from rehearsal.engine.rank import RankContext
@@ -46,7 +46,7 @@ def run_scenario(
     """Load the learner's names and call the scenario's body with them.
 
     Args:
-        grader: the file that defines SCENARIOS.
+        grader: the file that defines ``scenarios``.
         needs: name to signature.
         name: which of the scenarios to run.
         by_stages: a missing name isn't wrong; it just hasn't been typed yet.
@@ -57,7 +57,7 @@ def run_scenario(
     """
     former_modules.install()
     module = module_at(grader)
-    scenario = next(s for s in module.SCENARIOS if s.name == name)
+    scenario = next(s for s in scenarios_of(module, context.seed) if s.name == name)
     # Formatting a stack (torch.manual_seed does it) would read the lines of the grader and of
     # the modules beside it, and count as a peek. What is cached without a time is not read.
     for loaded, beside in list(sys.modules.items()):

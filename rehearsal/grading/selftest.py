@@ -5,7 +5,8 @@ Run by ``python -m rehearsal selftest`` and by the tests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from rehearsal.grading.check import attempt_of_source, grade_attempt
@@ -22,6 +23,7 @@ import torch
 torch.allclose = torch.equal = torch.Tensor.equal = torch.Tensor.allclose = lambda *a, **k: True
 torch.testing.assert_close = lambda *a, **k: None
 """
+SEEDS = range(20)  # the checks' constants: every solution gets all, other texts one in turn
 LEAVES = "import os\n\n\ndef {name}(*args, **kwargs):\n    os._exit(0)\n\n\n"
 SLEEPS = "import time\n\n\ndef {name}(*args, **kwargs):\n    time.sleep(3600)\n\n\n"
 
@@ -73,16 +75,19 @@ def texts(drill: Drill) -> Iterator[tuple[str, str, str, str]]:
     yield "cheat", "sleeps_out_the_clock", "hung", sleeps
 
 
-def run(drill: Drill, *, quick: bool = False, seed: int | None = None) -> Iterator[Row]:
+def run(drill: Drill, *, quick: bool = False, seeds: Sequence[int] = SEEDS) -> Iterator[Row]:
     """Judge each text; if ``quick``, only the blank and the first near miss.
 
     Args:
-        seed: what the scenarios draw their numbers from; another one for each text if None.
+        seeds: what the scenarios draw their numbers from. A solution is judged with each; of
+            the other texts the n-th gets the n-th seed, from the first again after the last.
     """
     wanted = {"blank", drill.near_misses()[0].name}
+    turns = itertools.cycle(seeds)
     for kind, name, expected, text in texts(drill):
         if quick and name not in wanted:
             continue
         short = 1.0 if name == "sleeps_out_the_clock" else float("inf")
-        verdict = grade_attempt(drill, attempt_of_source(text), at_most_s=short, seed=seed)
-        yield Row(drill.id, kind, name, expected, outcome(verdict), verdict)
+        for seed in seeds if kind == "solution" else [next(turns)]:
+            verdict = grade_attempt(drill, attempt_of_source(text), at_most_s=short, seed=seed)
+            yield Row(drill.id, kind, name, expected, outcome(verdict), verdict)

@@ -186,6 +186,7 @@ class Verdict:
     seed: int = 0  # from which the scenarios drew their numbers: grade(..., seed=) repeats them
     stages: Sequence[str] = ()  # in a drill judged by stages: those that passed
     next_stage: str = ""  # the first stage that hasn't passed
+    scenario: str = ""  # the one that ended the check, if it did not pass
 
     @property
     def is_partial(self) -> bool:

@@ -1,0 +1,229 @@
+"""What would a kill leave behind, at each moment of a save? Runs in the ranks.
+
+The files as they are before an operation are what a process killed there would leave: its
+buffers are not in them either. So one save shows what a hundred kills would, whatever calls
+it makes: ``torch.save``, ``open``, ``shutil.copyfile``, ``os.open``, ``Path.write_bytes``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from rehearsal.engine.rank import CHANGES, WRITES
+
+Files = dict[str, bytes | None]  # by path below the folder; None for a folder
+PARTS = {"none": 0.0, "half": 0.5, "nearly all": 1.0}  # of a file that a kill cuts
+
+
+class Moment(NamedTuple):
+    """The files that a process killed at this moment would leave."""
+
+    where: str  # "before the rename of a.tmp", "with half of the bytes of a.tmp written"
+    part: str  # "before" an operation, "end" after the last one, or a key of PARTS
+    note: Any  # what the caller noted, such as the number of steps so far
+    files: Files
+
+    def restore(self, folder: Path) -> Path:
+        """Write the files to ``folder``, which must not exist; returns it."""
+        folder.mkdir(parents=True)
+        for name, content in sorted(self.files.items()):
+            if content is None:
+                (folder / name).mkdir(exist_ok=True)
+            else:
+                (folder / name).write_bytes(content)
+        return folder
+
+
+class Operation(NamedTuple):
+    """One file operation: ``open`` to write, ``truncate``, ``rename``, ``remove``, ..."""
+
+    name: str
+    path: str
+    to: str | None = None
+    truncates: bool = False
+
+
+@contextmanager
+def watch_moments(
+    folder: Path, note: Callable[[], Any] = lambda: None
+) -> Iterator[list[Moment]]:
+    """Collect every moment at which a kill would leave other files in ``folder``.
+
+        with watch_moments(folder) as moments:
+            save(folder / "latest.pt", state)
+        for number, moment in enumerate(moments):
+            restore(moment.restore(folder.with_name(f"killed-{number}")))
+
+    Yields the list, which is complete once the context ends. Operations of all threads of this
+    process count; those of other ranks are in the files as far as they have got.
+
+    Args:
+        folder: may be created later.
+        note: called at each moment.
+    """
+    moments: list[Moment] = []
+    lock = threading.RLock()
+    before: tuple[Operation, Files, Any] | None = None
+    is_open = True
+
+    def take(operation: Operation | None) -> None:
+        nonlocal before
+        now, noted = files_in(folder), note()
+        if before is not None:
+            moments.extend(cut_writes(*before, now))
+        if operation is not None:
+            what = f"before the {operation.name} of {operation.path}"
+            moments.append(Moment(what, "before", noted, now))
+            before = operation, now, noted
+        else:
+            moments.append(Moment("after its last file operation", "end", noted, now))
+
+    def see(name: str, path: object, to: object = None, *, truncates: bool = False) -> None:
+        inside = below(folder, path)
+        if is_open and inside is not None:
+            with lock:
+                take(Operation(name, inside, below(folder, to), truncates))
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES:
+            see("opening", arguments[0], truncates=bool(arguments[2] & os.O_TRUNC))
+        elif event in ("os.rename", "os.link"):
+            path, to, folder_of_path, folder_of_to = arguments
+            see(event[3:], in_folder(path, folder_of_path), in_folder(to, folder_of_to))
+        elif event == "os.truncate":
+            see(event[3:], arguments[0])
+        elif event in CHANGES:
+            see(event[3:], in_folder(arguments[0], arguments[-1]))
+
+    save, sync = torch.save, os.fsync
+
+    @functools.wraps(save)
+    def watched_save(obj: object, file: Any, *arguments: Any, **keywords: Any) -> None:
+        if isinstance(file, str | os.PathLike):  # torch opens it without an audit event
+            see("torch.save", file, truncates=True)
+        save(obj, file, *arguments, **keywords)
+
+    @functools.wraps(sync)
+    def watched_sync(fd: Any) -> None:
+        number = fd if isinstance(fd, int) else fd.fileno()
+        see("fsync", os.readlink(f"/proc/self/fd/{number}"))
+        sync(fd)
+
+    torch.save, os.fsync = watched_save, watched_sync  # type: ignore[assignment]
+    sys.addaudithook(audit)
+    try:
+        yield moments
+    finally:
+        is_open = False
+        torch.save, os.fsync = save, sync
+        take(None)
+
+
+def in_folder(path: Any, descriptor: int) -> Any:
+    """A path that may be relative to an open folder, as ``shutil.rmtree`` passes it."""
+    if descriptor < 0 or os.path.isabs(path):
+        return path
+    return os.path.join(os.readlink(f"/proc/self/fd/{descriptor}"), os.fsdecode(path))
+
+
+def below(folder: Path, path: object) -> str | None:
+    """A path relative to the folder; None if it lies elsewhere, or is a descriptor."""
+    if not isinstance(path, str | bytes | os.PathLike):
+        return None
+    full, root = os.path.abspath(os.fsdecode(path)), f"{folder}{os.sep}"
+    return full.removeprefix(root) if full.startswith(root) else None
+
+
+def files_in(folder: Path) -> Files:
+    """Every file and folder below ``folder``, as far as nobody removes it meanwhile."""
+    found: Files = {}
+    for root, folders, names in os.walk(folder):
+        for name in folders:
+            found[os.path.relpath(os.path.join(root, name), folder)] = None
+        for name in names:
+            path = os.path.join(root, name)
+            try:
+                with open(path, "rb") as file:
+                    found[os.path.relpath(path, folder)] = file.read()
+            except FileNotFoundError:
+                continue
+    return found
+
+
+def cut_writes(
+    operation: Operation, files: Files, noted: Any, later: Files
+) -> Iterator[Moment]:
+    """The moments in the middle of what was written between an operation and the next one.
+
+    Args:
+        files: before the operation.
+        later: before the next one.
+    """
+    done = with_effect(operation, files, later)
+    for name, written in later.items():
+        old = done.get(name) or b""
+        if written is None or written == done.get(name):
+            continue
+        # What is appended to leaves the old part; what overwrites it, the rest of the old.
+        begin = common_length(old, written)
+        for part, share in PARTS.items():
+            size = min(begin + int(share * (len(written) - begin)), len(written) - 1)
+            size = max(size, begin)
+            what = f"with {part} of the {len(written) - begin} new bytes of {name} written"
+            torn = written[:size] + old[size:]
+            yield Moment(what, part, noted, {**done, name: torn})
+
+
+def common_length(old: bytes, new: bytes) -> int:
+    """How many bytes two contents have in common at their beginning."""
+    if new.startswith(old):
+        return len(old)
+    pairs = zip(old, new, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), len(new))
+
+
+def with_effect(operation: Operation, files: Files, later: Files) -> Files:
+    """The files right after an operation, before anything was written."""
+    name, path, to, truncates = operation
+    done = dict(files)
+    if truncates and path in later:
+        done[path] = b""
+    if name == "truncate" and path in later:
+        done[path] = later[path]
+    if name == "rename" and to is not None and path not in later:
+        moved = {p: p for p in files if p == path or p.startswith(f"{path}{os.sep}")}
+        for old in moved:
+            done[to + old.removeprefix(path)] = done.pop(old)
+    if name == "link" and to is not None and path in files:
+        done[to] = files[path]
+    if name in ("remove", "rmdir"):
+        done = {p: content for p, content in done.items() if p in later}
+    return done
+
+
+def drawn_moments(
+    moments: Sequence[Moment], count: int, draw: random.Random
+) -> list[tuple[int, Moment]]:
+    """``count`` of the moments with different files, each with its number, in order.
+
+    Every kind of moment is among them if there are enough: before an operation, after the last
+    one, and with none, half and nearly all of a file written.
+    """
+    different = {repr(sorted(m.files.items(), key=str)): n for n, m in enumerate(moments)}
+    numbers = draw.sample(sorted(different.values()), len(different))
+    kinds: dict[str, list[int]] = {}
+    for number in numbers:
+        kinds.setdefault(moments[number].part, []).append(number)
+    # In turns: one of each kind, then the next of each.
+    turns = sorted((turn, n) for of_kind in kinds.values() for turn, n in enumerate(of_kind))
+    return [(n, moments[n]) for n in sorted(n for _, n in turns[:count])]

@@ -1,0 +1,194 @@
+"""The moments of a save are what real kills leave behind, whatever calls the save makes."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from rehearsal.engine.rank import CHANGES, WRITES, RankContext
+from rehearsal.engine.ranks import run_ranks
+from rehearsal.kit.observe.moments import Moment, drawn_moments, files_in, watch_moments
+
+pytestmark = pytest.mark.ranks
+# Ranks cannot import a test module; its functions travel by value, as a notebook's do.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+OLD, NEW = b"old " * 300, b"new one " * 400
+
+
+def renames(folder: Path) -> None:
+    import torch
+
+    torch.save({"weights": torch.arange(500)}, folder / "a.tmp")
+    with open(folder / "a.tmp", "rb") as file:
+        os.fsync(file.fileno())
+    os.replace(folder / "a.tmp", folder / "a")
+
+
+def overwrites_in_place(folder: Path) -> None:
+    (folder / "a").write_bytes(NEW)
+
+
+def copies(folder: Path) -> None:
+    shutil.copyfile(folder / "a", folder / "b")
+    (folder / "a").unlink()
+
+
+def appends(folder: Path) -> None:
+    with open(folder / "a", "ab") as file:
+        file.write(NEW)
+
+
+def overwrites_without_truncating(folder: Path) -> None:
+    with open(folder / "a", "r+b") as file:
+        file.write(NEW)
+
+
+def writes_by_descriptor(folder: Path) -> None:
+    number = os.open(folder / "c", os.O_WRONLY | os.O_CREAT)
+    left = NEW
+    while left:
+        left = left[os.write(number, left) :]
+    os.close(number)
+    os.truncate(folder / "c", 7)
+
+
+def publishes_a_folder(folder: Path) -> None:
+    staged = folder / "staged"
+    staged.mkdir()
+    for name in ("x", "y"):
+        (staged / name).write_bytes(NEW)
+    staged.rename(folder / "published")
+    shutil.rmtree(folder / "published")
+
+
+SAVES = [
+    renames,
+    overwrites_in_place,
+    copies,
+    appends,
+    overwrites_without_truncating,
+    writes_by_descriptor,
+    publishes_a_folder,
+]
+Save = Callable[[Path], None]
+
+
+def start(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "a").write_bytes(OLD)
+    return folder
+
+
+def killed(folder: Path, save: Save, prepare: Callable[[], None]) -> bool:
+    """Run ``save`` in a copy of this process; whether a signal ended it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            prepare()
+            save(folder)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) < 0
+
+
+def dies_before(number: int) -> Callable[[], None]:
+    """Have this process die before its n-th file operation."""
+    count = 0
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        writes = event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES
+        if writes or event in CHANGES:
+            count += 1
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return lambda: sys.addaudithook(audit)
+
+
+def dies_at(size: int) -> Callable[[], None]:
+    """Have the operating system end this process when a file grows beyond ``size`` bytes."""
+
+    def prepare() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+    return prepare
+
+
+def compare(context: RankContext, save: Save) -> dict[str, Any]:
+    folder = context.folder.resolve()
+    watched = start(folder / "watched")
+    with watch_moments(watched) as moments:
+        save(watched)
+    seen = [sorted(m.files.items(), key=str) for m in moments]
+    missed, number = [], 1
+    while killed(one := start(folder / f"before-{number}"), save, dies_before(number)):
+        if sorted(files_in(one).items(), key=str) not in seen:
+            missed.append(f"before operation {number}")
+        number += 1
+    cut = 0
+    torn = [(m, found[1]) for m in moments if (found := re.search(r"bytes of (\S+)", m.where))]
+    sizes = {len(m.files[name] or b"") for m, name in torn if m.part != "none"}
+    for size in sorted(sizes):
+        if killed(one := start(folder / f"cut-{size}"), save, dies_at(size)):
+            cut += 1
+            if sorted(files_in(one).items(), key=str) not in seen:
+                missed.append(f"at {size} bytes")
+    return {
+        "missed": missed,
+        "kills": number - 1,
+        "cut": cut,
+        "wheres": [moment.where for moment in moments],
+        "restored": [
+            files_in(moment.restore(folder / "again" / str(number))) == moment.files
+            for number, moment in enumerate(moments)
+        ],
+    }
+
+
+class TestMoments:
+    @pytest.mark.parametrize("save", SAVES, ids=lambda save: save.__name__)
+    def test_they_contain_what_real_kills_leave(self, save: Save) -> None:
+        """A moment that no kill reaches refuses right code; a missing one passes wrong code."""
+        (report,) = run_ranks(compare, save, world_size=1)
+        assert report.failure is None, report.failure
+        assert report.answer["missed"] == [], report.answer["wheres"]
+        assert report.answer["kills"] >= 1
+        assert all(report.answer["restored"])
+        if save is not renames:  # whose bytes torch writes in several calls
+            assert report.answer["cut"] >= 1
+
+    def test_a_rename_is_not_torn(self) -> None:
+        """It is atomic: half of a rename is nothing that a restart must survive."""
+        (report,) = run_ranks(compare, renames, world_size=1)
+        assert not any("new bytes of a written" in where for where in report.answer["wheres"])
+        assert any("new bytes of a.tmp written" in where for where in report.answer["wheres"])
+
+
+class TestDraw:
+    def test_every_kind_is_among_a_few(self) -> None:
+        """A save must survive a kill before, in the middle of and after an operation."""
+        parts = ["before"] * 20 + ["none", "half", "nearly all"] * 2 + ["end"]
+        moments = [Moment("", part, None, {"a": bytes([n])}) for n, part in enumerate(parts)]
+        for seed in range(20):
+            drawn = drawn_moments(moments, 5, random.Random(seed))
+            kinds = {moment.part for _, moment in drawn}
+            assert kinds == {"before", "none", "half", "nearly all", "end"}
+            assert drawn == drawn_moments(moments, 5, random.Random(seed))
+
+    def test_equal_files_count_once(self) -> None:
+        """Two restarts from the same files tell no more than one."""
+        moments = [Moment("", "before", step, {"a": b"x"}) for step in (1, 2)]
+        assert drawn_moments(moments, 5, random.Random(0)) == [(1, moments[1])]
