@@ -173,9 +173,7 @@ def loss_findings(
         yield Finding(code, found, ONE_MEAN, look)
 
 
-def mean_of(
-    losses: Sequence[float], plan: Plan, times: Counter[int] | None = None
-) -> float:
+def mean_of(losses: Sequence[float], plan: Plan, times: Counter[int] | None = None) -> float:
     """The mean over tokens, with each sequence counted as often as ``times`` says."""
     often = [times[n] if times else 1 for n in range(1, len(losses) + 1)]
     tokens = [len(sequence) - 1 for sequence in plan.held_out]

@@ -69,6 +69,7 @@ def train(model, sequences, held_out, *, folder, epochs, global_batch_size, eval
         is_best = all(loss < earlier for _, earlier in evaluations)
         evaluations.append((step, loss))
         if is_best and rank == 0:
-            torch.save({"step": step, "loss": loss, "model": model.state_dict()}, folder / "new")
+            state = {"step": step, "loss": loss, "model": model.state_dict()}
+            torch.save(state, folder / "new")
             os.replace(folder / "new", folder / "best.pt")
     return evaluations

@@ -57,17 +57,14 @@ def plans_of(seed: int) -> tuple[Plan, Plan]:
     count = rng.choice([n for n in range(9, 20) if n % first])
     size = rng.choice([n for n in range(2, 5) if -(-count // first) % n])
     few = rng.randint(1, second - 1)
-    return (
-        plan_of(rng, first, count, size),
-        plan_of(rng, second, few, rng.randint(2, 3)),
-    )
+    return (plan_of(rng, first, count, size), plan_of(rng, second, few, rng.randint(2, 3)))
 
 
 def plan_of(rng: random.Random, world_size: int, count: int, size: int) -> Plan:
     """A job with ``count`` held-out sequences in batches of ``size``, of many lengths.
 
-    The first two thirds of an epoch teach what the held-out sequences have, the rest contradicts
-    it: an epoch's last model is never its best one.
+    The first two thirds of an epoch teach what the held-out sequences have, the rest
+    contradicts it: an epoch's last model is never its best one.
     """
     # A short one and a long one far apart, so that a mean of means is a different number.
     lengths = [rng.choice([2, 3, 4, 7, 9]) for _ in range(count)]

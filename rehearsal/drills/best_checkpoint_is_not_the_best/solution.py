@@ -24,7 +24,7 @@ def loss_of(model, inputs, targets, reduction):
 
 
 class HeldOut:
-    """This rank's batches of the held-out sequences, all of the shape the model is compiled for."""
+    """This rank's batches of the held-out sequences, all of the shape that is compiled."""
 
     def __init__(self, sequences, batch_size):
         self.sequences = sequences

@@ -45,8 +45,11 @@ class Plan(NamedTuple):
 
 
 def plan_of(seed: int) -> Plan:
-    """The batch doesn't divide among the ranks; the kill falls between two saves."""
-    rng = random.Random(f"average {seed}")
+    """The batch doesn't divide among the ranks; the kill falls between two saves.
+
+    The newest checkpoint's step has one digit more than the one before.
+    """
+    rng = random.Random(f"restart {seed}")
     while True:
         world_size, size = rng.choice([2, 2, 2, 3]), rng.randint(4, 8)
         plan = Plan(
@@ -57,15 +60,15 @@ def plan_of(seed: int) -> Plan:
             checkpoint_every=rng.randint(2, 5),
             evaluate_every=rng.randint(1, 3),
             killed_rank=rng.randrange(world_size),
-            killed_after=rng.randint(4, 12),
+            killed_after=rng.randint(11, 14),
             lr=round(rng.uniform(0.015, 0.03), 3),
             decay=round(rng.uniform(0.6, 0.9), 2),
         )
         if (
             size % world_size
             and plan.num_samples % size
-            and 11 <= plan.steps <= 15
-            and plan.checkpoint_every < plan.killed_after < plan.steps - 2
+            and plan.killed_after + 2 < plan.steps <= 17
+            and plan.start - plan.checkpoint_every < 10 <= plan.start
             and plan.killed_after % plan.checkpoint_every
         ):
             return plan
