@@ -77,7 +77,9 @@ def plan_of(rng: random.Random, world_size: int, count: int, size: int) -> Plan:
         num_sequences, batch = rng.randint(15, 24), rng.choice([4, 5, 6, 7])
         epochs, every = rng.randint(2, 3), rng.randint(1, 2)
         steps = -(-num_sequences // batch)
-        if num_sequences % batch and batch % world_size and steps // every >= 3:
+        is_awkward = num_sequences % batch and batch % world_size
+        # The last step is evaluated, so that what an evaluation leaves behind is seen.
+        if is_awkward and steps // every >= 3 and steps * epochs % every == 0:
             break
     sequences = []
     for number in range(num_sequences):

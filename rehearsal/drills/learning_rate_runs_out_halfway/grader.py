@@ -112,10 +112,14 @@ def rate_findings(report: RankReport, plan: Plan, start: int, where: str) -> Ite
     # A rate that runs out says more than a warmup that is a little off before it.
     starved = [
         (step, rate)
-        for (step, rate), (_, later) in pairwise(rates)
-        if step > plan.warmup_steps and max(rate, later) < plan.rate(step) / 2
+        for step, rate in rates
+        if step > plan.warmup_steps and rate < plan.rate(step) / 2
     ]
-    if not start and starved and max(rate for _, rate in rates[starved[0][0] :]) < plan.lr / 2:
+    if (
+        not start
+        and len(starved) > 2
+        and max(rate for _, rate in rates[starved[0][0] :]) < plan.lr / 2
+    ):
         yield too_fast(report, plan, *starved[0], where)
         return
     for step, rate in rates:

@@ -64,7 +64,7 @@ def plan_of(seed: int) -> Plan:
             epochs=rng.randint(2, 4),
             micro_batch_size=rng.randint(1, 3),
             later_micro_batch_size=rng.randint(1, 3),
-            warmup_steps=rng.randint(2, 5),
+            warmup_steps=rng.randint(2, 4),
             checkpoint_every=rng.randint(2, 5),
             killed_rank=rng.randrange(world_size),
             killed_after=rng.randint(11, 14),
@@ -78,8 +78,10 @@ def plan_of(seed: int) -> Plan:
             > 1
             and plan.micro_batches(world_size - 1, plan.later_micro_batch_size) > 1
             and plan.later_micro_batch_size != plan.micro_batch_size
+            and plan.warmup_steps * plan.micro_batches(0, plan.micro_batch_size)
+            <= plan.steps * 2 // 3
             and plan.killed_after % plan.checkpoint_every
-            and plan.killed_after + 3 < plan.steps <= 20
+            and plan.killed_after + 3 < plan.steps <= 22
             and plan.start - plan.checkpoint_every < 10 <= plan.start
         ):
             return plan
