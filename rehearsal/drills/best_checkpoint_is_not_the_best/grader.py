@@ -17,7 +17,7 @@ from rehearsal.kit.judge.findings import only_first, some
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ, weights_of_ranks
 from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import before_forward, weights_of
-from .runs import Plan, expected, mode_net, plans_of
+from .runs import RunPlan, expected, mode_net, plans_of
 
 CODES = {
     "wrong-steps": "the run takes more or fewer optimizer steps than its epochs have",
@@ -37,7 +37,7 @@ TOLERANCE = 1e-4  # against sums in another order; another mean is off by far mo
 ONE_MEAN = "the loss is the sum over all held-out tokens, divided by their number"
 
 
-def body(context: RankContext, learner: SimpleNamespace, *, plan: Plan) -> dict[str, Any]:
+def body(context: RankContext, learner: SimpleNamespace, *, plan: RunPlan) -> dict[str, Any]:
     """Train, and read best.pt."""
     import torch
 
@@ -72,7 +72,9 @@ def body(context: RankContext, learner: SimpleNamespace, *, plan: Plan) -> dict[
     }
 
 
-def judge(reports: Sequence[RankReport], earlier: object, *, plan: Plan) -> Iterator[Finding]:
+def judge(
+    reports: Sequence[RankReport], earlier: object, *, plan: RunPlan
+) -> Iterator[Finding]:
     """The training, then the evaluations, then best.pt; the first finding counts."""
     where = f"on {counted(len(reports), 'rank')}, with "
     where += f"{counted(len(plan.held_out), 'held-out sequence')}, "
@@ -108,7 +110,7 @@ def judge(reports: Sequence[RankReport], earlier: object, *, plan: Plan) -> Iter
 
 
 def work_findings(
-    reports: Sequence[RankReport], plan: Plan, evaluations: int, where: str
+    reports: Sequence[RankReport], plan: RunPlan, evaluations: int, where: str
 ) -> Iterator[Finding]:
     """Findings about what a rank does for its evaluations."""
     shape = [plan.eval_batch_size, plan.length]
@@ -140,7 +142,7 @@ def work_findings(
 
 def loss_findings(
     reports: Sequence[RankReport],
-    plan: Plan,
+    plan: RunPlan,
     number: int,
     evaluation: dict[str, Any],
     where: str,
@@ -173,7 +175,7 @@ def loss_findings(
         yield Finding(code, found, ONE_MEAN, look)
 
 
-def mean_of(losses: Sequence[float], plan: Plan, times: Counter[int] | None = None) -> float:
+def mean_of(losses: Sequence[float], plan: RunPlan, times: Counter[int] | None = None) -> float:
     """The mean over tokens, with each sequence counted as often as ``times`` says."""
     often = [times[n] if times else 1 for n in range(1, len(losses) + 1)]
     tokens = [len(sequence) - 1 for sequence in plan.held_out]
@@ -182,7 +184,10 @@ def mean_of(losses: Sequence[float], plan: Plan, times: Counter[int] | None = No
 
 
 def best_findings(
-    best: dict[str, Any] | None, plan: Plan, evaluations: Sequence[dict[str, Any]], where: str
+    best: dict[str, Any] | None,
+    plan: RunPlan,
+    evaluations: Sequence[dict[str, Any]],
+    where: str,
 ) -> Iterator[Finding]:
     """Findings about best.pt."""
     losses = [mean_of(evaluation["losses"], plan) for evaluation in evaluations]

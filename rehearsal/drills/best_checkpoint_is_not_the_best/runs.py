@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 VOCABULARY = 48  # token 0 is padding
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """The numbers of one job."""
 
     world_size: int
@@ -50,7 +50,7 @@ class Plan(NamedTuple):
         return {name: getattr(self, name) for name in names}
 
 
-def plans_of(seed: int) -> tuple[Plan, Plan]:
+def plans_of(seed: int) -> tuple[RunPlan, RunPlan]:
     """Two jobs: held-out sequences that don't divide among the ranks; fewer than ranks."""
     rng = random.Random(f"padding {seed}")
     first, second = rng.sample([2, 3], 2)
@@ -60,7 +60,7 @@ def plans_of(seed: int) -> tuple[Plan, Plan]:
     return (plan_of(rng, first, count, size), plan_of(rng, second, few, rng.randint(2, 3)))
 
 
-def plan_of(rng: random.Random, world_size: int, count: int, size: int) -> Plan:
+def plan_of(rng: random.Random, world_size: int, count: int, size: int) -> RunPlan:
     """A job with ``count`` held-out sequences in batches of ``size``, of many lengths.
 
     The first two thirds of an epoch teach what the held-out sequences have, the rest
@@ -87,7 +87,7 @@ def plan_of(rng: random.Random, world_size: int, count: int, size: int) -> Plan:
         if 3 * number >= 2 * num_sequences:
             copy[1:] = [rng.randrange(1, VOCABULARY) for _ in copy[1:]]
         sequences.append(copy)
-    return Plan(
+    return RunPlan(
         world_size=world_size,
         sequences=sequences,
         held_out=held_out,
@@ -126,7 +126,7 @@ def mode_net(seed: int) -> nn.Module:
     return ModeNet()
 
 
-def expected(plan: Plan) -> dict[str, Any]:
+def expected(plan: RunPlan) -> dict[str, Any]:
     """One process, a sequence at a time.
 
     Returns:

@@ -18,7 +18,7 @@ from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ, weights_of_ranks
 from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
-from .runs import Plan, expected, plan_of
+from .runs import RunPlan, expected, plan_of
 
 CODES = {
     "wrong-steps": "a call takes more or fewer steps than the run has left",
@@ -38,7 +38,7 @@ RULE = "the rate depends on the step of the run and on nothing else"
 
 
 def body(
-    context: RankContext, learner: SimpleNamespace, *, plan: Plan, run: str, size: int
+    context: RankContext, learner: SimpleNamespace, *, plan: RunPlan, run: str, size: int
 ) -> dict[str, Any]:
     """Train in the folder of ``run``, or resume there, in micro-batches of ``size``."""
     context.init_group()
@@ -58,7 +58,7 @@ def body(
 
 
 def judge(
-    reports: Sequence[RankReport], earlier: object, *, plan: Plan, start: int, size: int
+    reports: Sequence[RankReport], earlier: object, *, plan: RunPlan, start: int, size: int
 ) -> Iterator[Finding]:
     """Steps, rates, weights: each explains the next."""
     where = f"on {counted(len(reports), 'rank')}, "
@@ -97,7 +97,9 @@ def judge(
         yield Finding("not-the-same-run", found, rule, look)
 
 
-def rate_findings(report: RankReport, plan: Plan, start: int, where: str) -> Iterator[Finding]:
+def rate_findings(
+    report: RankReport, plan: RunPlan, start: int, where: str
+) -> Iterator[Finding]:
     """Findings about the rates that one rank returned."""
     rates = report.answer["rates"]
     steps, due = [step for step, _ in rates], list(range(start + 1, plan.steps + 1))
@@ -143,7 +145,7 @@ def rate_findings(report: RankReport, plan: Plan, start: int, where: str) -> Ite
         return
 
 
-def too_fast(report: RankReport, plan: Plan, step: int, rate: float, where: str) -> Finding:
+def too_fast(report: RankReport, plan: RunPlan, step: int, rate: float, where: str) -> Finding:
     """The finding about a rate that is too low, after the warmup."""
     zeros = [at for at, other in report.answer["rates"] if not other]
     found = f"{where}{used(report, plan, step, rate)}"
@@ -152,7 +154,7 @@ def too_fast(report: RankReport, plan: Plan, step: int, rate: float, where: str)
     return Finding("decays-too-fast", found, RULE, look)
 
 
-def used(report: RankReport, plan: Plan, step: int, rate: float) -> str:
+def used(report: RankReport, plan: RunPlan, step: int, rate: float) -> str:
     """ "rank 0 used a rate of 0.1 in step 3 of 12; it's 0.05 with ..."."""
     found = (
         f"rank {report.rank} used a rate of {rate:.4g} in step {step} of {plan.steps}; it's "

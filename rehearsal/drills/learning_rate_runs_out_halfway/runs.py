@@ -6,7 +6,7 @@ import random
 from typing import Any, NamedTuple
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """One check's numbers."""
 
     world_size: int
@@ -49,7 +49,7 @@ class Plan(NamedTuple):
         return {**own, "micro_batch_size": micro_batch_size}
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int) -> RunPlan:
     """The ranks of a step have different numbers of micro-batches, but none has none.
 
     The newest checkpoint's step has one digit more than the one before.
@@ -57,7 +57,7 @@ def plan_of(seed: int) -> Plan:
     rng = random.Random(f"schedule {seed}")
     while True:
         world_size = rng.choice([2, 2, 2, 3])
-        plan = Plan(
+        plan = RunPlan(
             world_size=world_size,
             num_samples=rng.randint(25, 50),
             global_batch_size=rng.randint(5, 11),
@@ -87,7 +87,7 @@ def plan_of(seed: int) -> Plan:
             return plan
 
 
-def expected(plan: Plan) -> dict[str, str]:
+def expected(plan: RunPlan) -> dict[str, str]:
     """The last weights of one process, with SGD's momentum written out."""
     import torch
 

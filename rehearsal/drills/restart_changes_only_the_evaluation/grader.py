@@ -18,7 +18,7 @@ from rehearsal.kit.judge.weights import Weights, largest_difference, ranks_diffe
 from rehearsal.kit.judge.weights import weights_of_ranks
 from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import marked_samples, weights_of
-from .runs import TIED, Plan, expected, held_out_samples, plain_weights, plan_of, tied_net
+from .runs import TIED, RunPlan, expected, held_out_samples, plain_weights, plan_of, tied_net
 
 CODES = {
     "wrong-steps": "a call takes more or fewer steps than the run has left",
@@ -35,7 +35,7 @@ TOLERANCE = 5e-5  # against a sum in another order; a wrong average is off by fa
 
 
 def body(
-    context: RankContext, learner: SimpleNamespace, *, plan: Plan, run: str
+    context: RankContext, learner: SimpleNamespace, *, plan: RunPlan, run: str
 ) -> dict[str, Any]:
     """Train in the folder of ``run``, or resume there."""
     context.init_group()
@@ -56,7 +56,7 @@ def body(
 
 
 def judge_run(
-    reports: Sequence[RankReport], earlier: object, *, plan: Plan, start: int
+    reports: Sequence[RankReport], earlier: object, *, plan: RunPlan, start: int
 ) -> Iterator[Finding]:
     """Steps, the model's own weights and the names of the average; not yet its values."""
     where = f"on {counted(len(reports), 'rank')}, "
@@ -96,7 +96,7 @@ def judge_average(
     reports: Sequence[RankReport],
     earlier: Mapping[str, Sequence[RankReport]],
     *,
-    plan: Plan,
+    plan: RunPlan,
     start: int,
 ) -> Iterator[Finding]:
     """The average of the restart, explained by that of the uninterrupted run."""
@@ -156,7 +156,7 @@ def judge_evaluations(
     reports: Sequence[RankReport],
     earlier: Mapping[str, Sequence[RankReport]],
     *,
-    plan: Plan,
+    plan: RunPlan,
     start: int,
 ) -> Iterator[Finding]:
     """The evaluations of a run, once its average is right."""
@@ -189,11 +189,11 @@ def judge_evaluations(
                 return
 
 
-def judge_restart(
+def judge_resumed(
     reports: Sequence[RankReport],
     earlier: Mapping[str, Sequence[RankReport]],
     *,
-    plan: Plan,
+    plan: RunPlan,
     start: int,
 ) -> Iterator[Finding]:
     """A restart: the run first, then its average, then its evaluations."""
@@ -225,7 +225,7 @@ def scenarios(seed: int) -> list[Scenario]:
         Scenario(
             name="restarted",
             body=partial(body, plan=plan, run="b"),
-            judge=only_first(partial(judge_restart, plan=plan, start=plan.start)),
+            judge=only_first(partial(judge_resumed, plan=plan, start=plan.start)),
             world_size=plan.world_size,
         ),
     ]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TIED = ("again.weight", "mix.weight")  # two names of one parameter
 
 
-class Plan(NamedTuple):
+class RunPlan(NamedTuple):
     """One check's numbers."""
 
     world_size: int
@@ -44,7 +44,7 @@ class Plan(NamedTuple):
         return {name: getattr(self, name) for name in (*names, "decay")}
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int) -> RunPlan:
     """The batch doesn't divide among the ranks; the kill falls between two saves.
 
     The newest checkpoint's step has one digit more than the one before.
@@ -52,7 +52,7 @@ def plan_of(seed: int) -> Plan:
     rng = random.Random(f"restart {seed}")
     while True:
         world_size, size = rng.choice([2, 2, 2, 3]), rng.randint(4, 8)
-        plan = Plan(
+        plan = RunPlan(
             world_size=world_size,
             num_samples=rng.randint(17, 33),
             global_batch_size=size,
@@ -110,7 +110,7 @@ def held_out_samples() -> tuple[Tensor, Tensor]:
     return marked_samples(12, seed=11)
 
 
-def expected(plan: Plan) -> dict[str, Any]:
+def expected(plan: RunPlan) -> dict[str, Any]:
     """One process, with SGD's momentum and the average written out.
 
     Returns:
