@@ -56,7 +56,7 @@ def body(context: RankContext, learner: SimpleNamespace, *, plan: RunPlan) -> di
     evaluations = learner.train(
         net, plan.sequences, plan.held_out, folder=folder, **plan.settings()
     )
-    best = None
+    best: dict[str, Any] | None = None
     if context.rank == 0 and (folder / "best.pt").exists():
         state = torch.load(folder / "best.pt")
         best = {"step": int(state["step"]), "loss": float(state["loss"])}
