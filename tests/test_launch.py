@@ -22,7 +22,8 @@ from torch.distributed import TCPStore
 
 from rehearsal.engine.processes import stat_of
 from rehearsal.engine.programs import Program
-from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.audit import audit_run
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults.jobs import arguments, small, wait_for_step, wait_until
 from rehearsal.faults.torchrun import Torchrun
 from trainer_core.config import TrainConfig

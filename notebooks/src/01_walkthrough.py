@@ -1562,7 +1562,14 @@ assert {result.exitcode for result in results} <= {1, -signal.SIGKILL}
 # cell 2. *Replayed* steps are the ones a later
 # attempt had to train again. *Goodput* is useful step time over wall time, across all attempts.
 #
-# *Collapsed: the audit, which only reads files, and the code for the pictures.*
+# *Collapsed: the audit, which only reads files, and the code for the pictures. The audit comes in
+# four parts: what the run recorded, what was due, which work survived, and the verdict.*
+
+# %% include="rehearsal.evidence.run_records" collapsed=true
+
+# %% include="rehearsal.evidence.run_plan" collapsed=true
+
+# %% include="rehearsal.evidence.lineage" collapsed=true
 
 # %% include="rehearsal.evidence.audit" collapsed=true
 

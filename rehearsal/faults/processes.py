@@ -17,7 +17,7 @@ from typing import Any
 
 from rehearsal.engine.processes import stat_of
 from rehearsal.engine.programs import Prepare
-from rehearsal.evidence.audit import read_jsonl
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults import breaks
 from rehearsal.faults.jobs import (
     ONE_EPOCH,
