@@ -1,11 +1,11 @@
 # Everything installs into .venv.
-# Commands: setup, lab, train, check, test, selftest, faults, mutants, gpu, notebooks, bench, clean.
+# Commands: setup, lab, train, check, test, selftest, answers, faults, mutants, gpu, notebooks, bench, clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup lab train check test texts types unmarked pytest selftest faults mutants gpu bench notebooks clean
+.PHONY: setup lab train check test texts types unmarked pytest selftest answers faults mutants gpu bench notebooks clean
 
 setup: $(VENV)/.complete
 
@@ -57,6 +57,11 @@ pytest: setup
 # Grades every text of every drill, which takes minutes. make test grades three per drill.
 selftest: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m rehearsal selftest $(ARGS)
+
+# Breaks every right answer mechanically, and has the graders judge what comes of it: two hours on
+# two cores, in which an interrupted run continues. ARGS="--sample 100" takes two minutes.
+answers: setup
+	$(BIN)/python -m rehearsal mutants $(ARGS)
 
 # The whole matrix takes more than half an hour; ARGS=--quick tries a few of each fault in 2 minutes.
 faults: setup

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rehearsal import drills, forget
-from rehearsal.grading import drills_page, new_drill, selftest
+from rehearsal.grading import drills_page, mutation_record, mutation_score, new_drill, selftest
 from rehearsal.grading.drill import UnknownDrill, load
 from rehearsal.session import coach
 from rehearsal.session.terminal import spelled_for_a_shell
@@ -59,6 +59,8 @@ def parser() -> argparse.ArgumentParser:
         add(name, text)
     testing = add("selftest", "test the graders on known right and wrong answers")
     testing.add_argument("drill", nargs="*", help="default: all drills")
+    breaking = add("mutants", "test the graders on mechanical edits of the right answers")
+    mutation_score.add_arguments(breaking)
     add("docs", "write docs/drills.md")
     creating = add("new", "write the folder of a new drill that works")
     creating.add_argument("drill", help="its id, such as shard_the_sampler")
@@ -129,6 +131,8 @@ def run(options: argparse.Namespace) -> int:
         return check(options.drill, options.file)
     if options.command == "selftest":
         return run_selftest(options.drill)
+    if options.command == "mutants":
+        return mutation_score.main([load(n) for n in options.drill] or drills(), options)
     if options.command == "docs":
         if not drills_page.PATH.parent.is_dir():
             raise Unreadable(
@@ -156,7 +160,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with spelled_for_a_shell():
             return run(parser().parse_args(arguments))
-    except (UnknownDrill, Unreadable, new_drill.BadName) as error:
+    except (
+        UnknownDrill,
+        Unreadable,
+        new_drill.BadName,
+        mutation_record.BadSurvivors,
+        mutation_score.CannotScore,
+    ) as error:
         print(f"rehearsal: {error}", file=sys.stderr)
         return 2
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rehearsal.grading import selftest
+from rehearsal.grading import mutation_record, selftest
 from rehearsal.grading.drill import Drill
 from rehearsal.grading.verdict import ENGINE_FINDINGS, counted
 
@@ -30,9 +30,11 @@ class Score(NamedTuple):
 
 
 def digest_of(drill: Drill) -> str:
-    """A digest that changes with any file in the drill's folder."""
+    """A digest that changes with any file in the drill's folder that a verdict depends on."""
     found = hashlib.sha256()
     for path in sorted(drill.folder.glob("*.*")):
+        if path.name == "survivors.toml":
+            continue  # it judges the grader, not the learner
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:12]
 
@@ -81,15 +83,23 @@ def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
         "A check's limits protect you from accidents. They are not a sandbox: "
         "[coach.md](coach.md#what-limits-an-attempt).",
         "",
-        "| drill | title | kind | minutes | solutions | near misses | judged correctly |",
-        "|---|---|---|---|---|---|---|",
+        "Mutants are mechanical edits of every correct answer: a comparison, a bound, a "
+        "dropped line. A grader must refuse those that break what the brief asks for; "
+        "[extending.md](extending.md#a-graders-mutation-score) says how the others are told "
+        "apart. An old score is one measured before the drill's folder last changed.",
+        "",
+        "| drill | title | kind | minutes | solutions | near misses | judged correctly | "
+        "mutants refused |",
+        "|---|---|---|---|---|---|---|---|",
     ]
+    held_records = mutation_record.records()
     for drill in drills:
         score = scores.get(drill.id)
         held = f"{score.ok} of {score.of}" if score else "not run"
         lines.append(
             f"| [{drill.id}](#{drill.id}) | {drill.title} | {drill.kind} | {drill.minutes:g} | "
-            f"{len(drill.solutions())} | {len(drill.near_misses())} | {held} |"
+            f"{len(drill.solutions())} | {len(drill.near_misses())} | {held} | "
+            f"{mutants_refused(drill, held_records.get(drill.id))} |"
         )
     lines += ["", "## Codes in any drill", "", *table_of(ENGINE_FINDINGS.codes)]
     for drill in drills:
@@ -120,6 +130,15 @@ def requirements_of(drill: Drill, score: Score | None) -> list[str]:
         "|---|---|---|",
     ]
     return ["", *head, *rows] if rows else []
+
+
+def mutants_refused(drill: Drill, record: Mapping[str, object] | None) -> str:
+    """A drill's mutation score, as the table shows it."""
+    if record is None:
+        return "not run"
+    score = mutation_record.score_of(drill, record)
+    is_old = ", old" if record["digest"] != digest_of(drill) else ""
+    return f"{score.refused} of {score.counted} ({100 * score.fraction:.1f} %{is_old})"
 
 
 def table_of(codes: Mapping[str, str]) -> list[str]:

@@ -52,6 +52,13 @@ def typed_text(solution: str, blank: str) -> str:
     return "\n".join(text for key, text in wanted.items() if given.get(key) != text)
 
 
+def same_pieces(solution: str, blank: str) -> set[str]:
+    """What both texts have in common, by the names that ``_pieces`` gives."""
+    given = _pieces(ast.parse(blank), blank.split("\n"))
+    wanted = _pieces(ast.parse(solution), solution.split("\n"))
+    return {key for key, text in wanted.items() if given.get(key) == text}
+
+
 def _pieces(tree: ast.AST, lines: list[str], prefix: str = "") -> dict[str, str]:
     """By qualified name: headers of functions and classes, their bodies, other statements."""
 
