@@ -32,6 +32,8 @@ from rehearsal.kit.judge.findings import only_first, some
 from rehearsal.kit.judge.weights import STAY_EQUAL
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.waiting import all_arrive
+from rehearsal.kit.observe.moments import drawn_moments, watch_moments
+from .watch import Watch, gathered_passes, redone
 from .plan import Plan, one_rank, plan_of
 
 ONCE = "an epoch trains each sample exactly once, across all ranks"
@@ -138,10 +140,6 @@ NOISE = 0.01  # of the first learning rate: what a sum in a different order may 
 
 def run_body(plan: Plan, name: str, context: RankContext, learner: SimpleNamespace) -> Any:
     """Call the learner's ``run`` in the folder ``name``."""
-    context.is_armed = False  # it's the check that opens a file of the drill's folder
-    from .watch import Watch, gathered_passes, redone
-
-    context.is_armed = True
     close_the_answer(context, "trainer_core.launch", ANSWERS)
     gc.freeze()  # a collection before the group closes inspects only what the run made
     cfg = plan.config(context.folder / name)
@@ -226,11 +224,6 @@ def error_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> An
 
 def kills_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     """One process: a run whose every file operation is watched, then starts after kills."""
-    context.is_armed = False
-    from rehearsal.kit.observe.moments import drawn_moments, watch_moments
-    from .watch import Watch
-
-    context.is_armed = True
     close_the_answer(context, "trainer_core.launch", ANSWERS)
     gc.freeze()
     os.fsync = lambda _: None  # a kill loses nothing from the page cache

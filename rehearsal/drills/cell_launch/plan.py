@@ -81,7 +81,8 @@ def plan_of(seed: int) -> Plan:
             epochs=epochs,
             every=every,
             # Loader workers run ahead of the training.
-            settings=settings | {"num_workers": draw.choice((0, 0, 2))},
+            settings=settings
+            | {"num_workers": draw.choice((0, 0, 2)), "decay_steps": draw.choice((25, 40))},
             stop_at=draw.randint(2, 7),
             stop_rank=draw.randrange(world_size),
             kill_rank=draw.randrange(world_size),
@@ -149,7 +150,7 @@ def drawn_settings(draw: random.Random) -> dict[str, Any]:
         "learning_rate": draw.choice((0.004, 0.01, 0.02)),
         "min_lr_fraction": draw.choice((0.0, 0.1, 0.3)),
         "warmup_steps": draw.randrange(4),
-        "decay_steps": draw.choice((None, None, 15, 40)),
+        "decay_steps": None,
         "weight_decay": draw.choice((0.0, 0.01, 0.2)),
         "max_grad_norm": draw.choice((None, 0.25, 0.6)),
         "log_every": draw.randint(1, 4),
