@@ -8,6 +8,7 @@ rehearsal.check("lift_to_distributed")    # in a later cell, once you have typed
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ def drills() -> list[Drill]:
 
     return [load(drill_id) for drill_id in drill_ids()]
 
+
+if "IPython" in sys.modules:  # a notebook: from here on, remember which cell defined what
+    importlib.import_module("rehearsal.session.executions").record()
 
 __all__ = [
     "Drill",

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rehearsal import drills, forget
 from rehearsal.grading import drills_page, mutation_record, mutation_score, new_drill, selftest
-from rehearsal.grading.drill import UnknownDrill, load
-from rehearsal.session import coach
-from rehearsal.session.terminal import spelled_for_a_shell
+from rehearsal.grading.drill import UnknownDrill
+from rehearsal.session import coach, daemon_client
+from rehearsal.session.ids import drill_named
+from rehearsal.session.progress import progress
+from rehearsal.session.schedule import standings
+from rehearsal.session.status import list_of
+from rehearsal.session.terminal import FILE, program, spelled_for_a_shell
+from rehearsal.session.watch import saves_of
 
 OF_A_DRILL = {
     "brief": (coach.brief, "show the task"),
     "start": (coach.start, "show the task and start the clock"),
     "hint": (coach.hint, "show the next of three hints"),
     "narration": (coach.narration, "show what to say while you type"),
-    "diff": (coach.diff, "show what changed between your last two attempts"),
 }
 PLAIN = {
     "status": (coach.status, "show what has passed, what is due for review, what to do next"),
@@ -34,10 +39,11 @@ class Unreadable(Exception):
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = argparse.ArgumentParser(
-        prog="python -m rehearsal",
+        prog=program(),
         description="Rehearse in an editor: list, start DRILL, blank DRILL > attempt.py, edit "
-        "the file, check DRILL attempt.py.",
-        epilog="Exit codes: 0 passed or done; 1 not passed; 2 usage or input error.",
+        "the file, check DRILL attempt.py. Of a drill's id, the beginning is enough.",
+        epilog="Exit codes: 0 passed or done; 1 not passed; 2 usage or input error; 130 "
+        "interrupted.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -45,13 +51,32 @@ def parser() -> argparse.ArgumentParser:
         # The description repeats the text in the command's own --help.
         return commands.add_parser(name, help=text, description=f"{text.capitalize()}.")
 
-    add("list", "list all drills")
+    add("list", "list all drills, with your progress")
     checking = add("check", "run a file on real ranks and judge it")
     checking.add_argument("drill")
     checking.add_argument("file", type=Path)
+    checking.add_argument("--watch", action="store_true", help="again each time it is saved")
+    checking.add_argument(
+        "--seed", type=int, help="repeat the check whose verdict shows this number"
+    )
+    checking.add_argument(
+        "--no-server",
+        action="store_true",
+        help="start what the check needs in this process, and leave nothing behind; so does "
+        "REHEARSAL_NO_SERVER=1",
+    )
     for name, (_, text) in OF_A_DRILL.items():
         add(name, text).add_argument("drill")
     add("blank", "print the starter code").add_argument("drill")
+    comparing = add("diff", "show what changed between your last two attempts")
+    comparing.add_argument("drill")
+    comparing.add_argument(
+        "against",
+        nargs="?",
+        choices=["previous", "solution"],
+        default="previous",
+        help="solution: compare your newest pass with the solution",
+    )
     opening = add("solution", "show a solution, once you have passed")
     opening.add_argument("drill")
     opening.add_argument("--give-up", action="store_true", help="show it without a pass")
@@ -68,29 +93,55 @@ def parser() -> argparse.ArgumentParser:
 
 
 def show_list() -> None:
-    """One line per drill."""
-    rows = [(drill.id, f"{drill.minutes:g} min", drill.kind, drill.title) for drill in drills()]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        cells = [word.ljust(width) for word, width in zip(row, [*widths, 0], strict=True)]
-        print("   ".join(cells))
+    """One line per drill, with its state and your best time."""
+    for line in list_of(standings(drills(), progress().rounds()), time.time()):
+        print(line)
 
 
-def check(drill: str, file: Path) -> int:
-    """Judge a file; returns 0 if it passed.
+def check(options: argparse.Namespace) -> int:
+    """Judge a file, once or at each save; returns 0 if it passed.
 
     Raises:
         Unreadable: if it is not a text file.
+        CheckInterrupted: after Ctrl-C, unless nothing ran.
     """
-    load(drill)  # report an unknown drill before a missing file
+    drill = drill_named(options.drill)  # report an unknown drill before a missing file
+    wants_server = daemon_client.is_wanted() and not options.no_server
+    judge = daemon_client.grade_source if wants_server else None
+
+    def check_once() -> int:
+        text, name = text_in(options.file, drill.id), str(options.file)
+        verdict = coach.check_text(drill.id, text, name, seed=options.seed, grade=judge)
+        return 0 if verdict.status == "passed" else 1
+
+    if not options.watch:
+        return check_once()
+    text_in(options.file, drill.id)  # report a missing file instead of waiting for it
+    code = 1
     try:
-        text = file.read_text("utf-8")
+        for _ in saves_of(options.file):
+            try:
+                code = check_once()
+            except Unreadable as error:
+                print(f"rehearsal: {error}", file=sys.stderr)
+            watching = f"Watching {options.file}: save it to check it again, Ctrl-C to end."
+            print(watching, flush=True)
+    except coach.CheckInterrupted:
+        raise
+    except KeyboardInterrupt:
+        print()
+    return code
+
+
+def text_in(file: Path, drill_id: str) -> str:
+    """The text of a file. Raises Unreadable if it is not a text file."""
+    try:
+        return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Unreadable(
             f"{file} cannot be read ({error}). A check needs a file of Python source. To start "
-            f"one: python -m rehearsal blank {drill} > attempt.py"
+            f"one: {program()} blank {drill_id} > {FILE}"
         ) from None
-    return 0 if coach.check_text(drill, text, str(file)).status == "passed" else 1
 
 
 def run_selftest(names: Sequence[str]) -> int:
@@ -100,7 +151,7 @@ def run_selftest(names: Sequence[str]) -> int:
         The exit code: 0 if every judgment was right.
     """
     bad = 0
-    for drill in [load(name) for name in names] or drills():
+    for drill in [drill_named(name) for name in names] or drills():
         rows = list(selftest.run(drill))
         wrong = [row for row in rows if not row.ok]
         bad += len(wrong)
@@ -117,7 +168,7 @@ def show_new(folder: Path) -> None:
     """What to do with a new drill."""
     where = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     print(f"Wrote {where}: {', '.join(sorted(path.name for path in folder.iterdir()))}.")
-    print(f"It works already: python -m rehearsal selftest {folder.name}")
+    print(f"It works already: {program()} selftest {folder.name}")
     print("Now make it yours. docs/extending.md says what each file is for.")
 
 
@@ -128,26 +179,30 @@ def run(options: argparse.Namespace) -> int:
         UnknownDrill, Unreadable, BadName: for a mistake the user can fix.
     """
     if options.command == "check":
-        return check(options.drill, options.file)
+        return check(options)
     if options.command == "selftest":
         return run_selftest(options.drill)
     if options.command == "mutants":
-        return mutation_score.main([load(n) for n in options.drill] or drills(), options)
+        return mutation_score.main([drill_named(n) for n in options.drill] or drills(), options)
     if options.command == "docs":
         if not drills_page.PATH.parent.is_dir():
             raise Unreadable(
                 f"{drills_page.PATH.parent} does not exist, so there is no page to write. Run "
                 "this in a clone of the project, installed with make setup."
             )
-        return 0 if drills_page.write(drills(), print) else 1
+        return 0 if drills_page.write(drills(), print, jobs=2) else 1
     if options.command == "new":
         show_new(new_drill.create(options.drill))
     elif options.command in OF_A_DRILL:
         OF_A_DRILL[options.command][0](options.drill)
+        if options.command == "start" and daemon_client.is_wanted():
+            daemon_client.warm_up()  # while the person reads
     elif options.command in PLAIN:
         PLAIN[options.command][0]()
     elif options.command == "blank":
-        print(load(options.drill).blank, end="")
+        print(drill_named(options.drill).blank, end="")
+    elif options.command == "diff":
+        coach.diff(options.drill, options.against)
     elif options.command == "solution":
         coach.solution(options.drill, give_up=options.give_up)
     else:
@@ -158,8 +213,9 @@ def run(options: argparse.Namespace) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code. A mistake you can fix is a message and 2."""
     try:
-        with spelled_for_a_shell():
-            return run(parser().parse_args(arguments))
+        options = parser().parse_args(arguments)
+        with spelled_for_a_shell(str(getattr(options, "file", FILE))):
+            return run(options)
     except (
         UnknownDrill,
         Unreadable,
@@ -167,8 +223,14 @@ def main(arguments: Sequence[str]) -> int:
         mutation_record.BadSurvivors,
         mutation_score.CannotScore,
     ) as error:
-        print(f"rehearsal: {error}", file=sys.stderr)
+        # What the library says about commands, as it is typed in this folder.
+        text = str(error).replace("python -m rehearsal", program())
+        text = str(error) if program() in str(error) else text
+        print(f"rehearsal: {text}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt as error:
+        print(f"rehearsal: {error or 'interrupted'}", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -3,24 +3,32 @@
     python scripts/audit_run.py RUN [--json] [--plot FILE] [--goodput FILE]
     python scripts/audit_run.py RUN --against OTHER [--json]
 
-Exit codes: 0 proved, 1 refuted, 2 no evidence or a usage error. --against compares two runs
-step by step instead: 0 equal, 1 different, 2 no evidence.
+Exit codes: 0 proved, 1 refuted, 2 if there is no evidence or the audit could not be made; then
+one line says why. --against compares two runs step by step instead: 0 equal, 1 different, 2 as
+above.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rehearsal.evidence.audit import AuditReport, audit_run
-from rehearsal.evidence.goodput import Account, account_run
-from rehearsal.evidence.goodput_picture import format_account, goodput_picture
-from rehearsal.evidence.pictures import sample_map
+try:
+    from rehearsal.evidence.audit import AuditReport, audit_run
+    from rehearsal.evidence.goodput import Account, account_run
+    from rehearsal.evidence.goodput_picture import format_account, goodput_picture
+    from rehearsal.evidence.pictures import sample_map
+except Exception as error:  # an uncaught one exits with 1, which means refuted
+    print(f"audit_run.py: {error}. Run it with .venv/bin/python.", file=sys.stderr)
+    sys.exit(2)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,36 +107,79 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return args
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Audit a run, or compare two; returns the exit code."""
-    args = parse(arguments)
+def audit(args: argparse.Namespace) -> tuple[int, str, list[str]]:
+    """Audit a run, or compare two: the exit code, the result, and what could not be drawn."""
     if args.against:
         # Imported only here: it imports torch, which takes seconds.
         from rehearsal.evidence.compare import compare_runs, format_comparison
 
         comparison = compare_runs(args.run, args.against)
         text = json.dumps(asdict(comparison)) if args.json else format_comparison(comparison)
-        print(text)
-        return EXIT_CODES[comparison.status]
-    report, account = audit_run(args.run), read_account(args.run)
+        return EXIT_CODES[comparison.status], text, []
+    report = audit_run(args.run)
+    account = None if report.status == "no_evidence" else read_account(args.run)
     if args.json:
         times = {"account": as_json(account) if account else None}
-        print(json.dumps(asdict(report) | times))
+        text = json.dumps(asdict(report) | times)
     else:
-        print(format_report(report, account))
+        text = format_report(report, account)
     problems = []
     if args.plot and report.status != "no_evidence":
         problems.append(draw("--plot", args.plot, lambda: sample_map(args.run)))
     if args.goodput and account:
         problems.append(draw("--goodput", args.goodput, lambda: goodput_picture(account)))
     elif args.goodput:
-        text = (
-            f"{args.run} has no timestamps in its logs or ledger, so there is nothing to draw"
+        missing = f"{args.run} has no timestamps in its logs or ledger, so there is nothing"
+        problems.append(
+            f"--goodput {args.goodput}: {missing} to draw. Drop --goodput for this run."
         )
-        problems.append(f"--goodput {args.goodput}: {text}. Drop --goodput for this run.")
-    for problem in filter(None, problems):
-        print(problem, file=sys.stderr)
-    return 2 if any(problems) else EXIT_CODES[report.status]
+    texts = [problem for problem in problems if problem]
+    return 2 if texts else EXIT_CODES[report.status], text, texts
+
+
+# %%
+def complain(text: str) -> None:
+    """Print one line to stderr, if there is one that takes it."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:  # print would take None for stdout
+            print(" ".join(text.split()), file=sys.stderr, flush=True)
+
+
+def deliver(text: str) -> None:
+    """Print the result.
+
+    Raises:
+        OSError: stdout is full or closed.
+    """
+    if sys.stdout is None:
+        raise OSError("stdout is closed")
+    if isinstance(sys.stdout, TextIOWrapper):  # a path may hold bytes that no encoding has
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # The interpreter would write what is left in the buffer at exit, and exit with 120.
+        with contextlib.suppress(OSError), open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        raise OSError(f"stdout does not take the result ({error})") from error
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Audit a run, or compare two; prints the result and returns the exit code.
+
+    Whatever keeps the audit from being made is a 2, because a 1 means that the run is refuted.
+    """
+    args = parse(arguments)
+    try:
+        code, text, problems = audit(args)
+        deliver(text)
+    except (Exception, KeyboardInterrupt) as error:
+        what = f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        complain(f"audit_run.py: {args.run}: the audit could not be made: {what}")
+        return 2
+    for problem in problems:
+        complain(problem)
+    return code
 
 
 if __name__ == "__main__":

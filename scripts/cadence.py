@@ -111,8 +111,7 @@ def measure_run(run_dir: Path) -> dict[str, float]:
     )
     if steps_s := [line.step_s for line in all_lines if line.rank == 0 and line.step_s > 0]:
         measured["step_s"] = median(steps_s)
-        ended = {at for at, event in logs.newest if event in ("run_end", "preempted")}
-        if restarts_s := read_restarts(ledger, ended, measured["step_s"]):
+        if restarts_s := read_restarts(ledger, logs.ended, measured["step_s"]):
             measured["restart_s"] = median(restarts_s)
     return measured
 

@@ -17,6 +17,8 @@ from rehearsal.engine import programs
 
 # Several ranks share few cores: with more threads than one each they fight for them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A check at a terminal would leave a process behind for ten minutes; its own tests allow it.
+os.environ["REHEARSAL_NO_SERVER"] = "1"
 
 # For scripts/mutate.py: it is enough that a test fails; shrinking the example takes minutes.
 settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate])

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import runpy
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +23,7 @@ from rehearsal.engine.programs import run as run_program
 from rehearsal.evidence import audit as audit_module
 from rehearsal.evidence.audit import AuditReport, audit_run, read_jsonl
 from trainer_core import live
+from trainer_core.checkpoint_format import manifest_sha256
 from trainer_core.order import EpochOrder
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +39,8 @@ class Attempt(NamedTuple):
     saved: int | None = None  # step of the checkpoint that it saves, if any
     end: str | None = None  # "run_end", "preempted", or None for a kill
     in_flight: int = 0  # ranks that recorded one more step before the kill
+    restores: int | None = None  # the step it restores, if not the newest save
+    saved_by: int | None = None  # the attempt that saved that, if the log says so
 
 
 class Run(NamedTuple):
@@ -72,11 +78,13 @@ def script_run(
     run = Run(n, batch, seed, epochs * -(-n // batch), [], [], is_live)
     saved, now = 0, 1000.0
     for number, attempt in enumerate(attempts):
+        saved = saved if attempt.restores is None else attempt.restores
         base = {"attempt": number, "rank": 0, "local_rank": 0, "run_id": "r"}
         run.logs.append({**base, "event": "run_start", "step": saved, "time": now})
         if number and saved:
             event = {"event": "checkpoint_restored", "step": saved, "time": now + 0.5}
-            run.logs.append(base | event)
+            named = {} if attempt.saved_by is None else {"saved_by_attempt": attempt.saved_by}
+            run.logs.append(base | event | named)
         now += 1.0
         start, newest = saved + 1, saved
         for step in range(start, attempt.last + 1 + (attempt.in_flight > 0)):
@@ -167,6 +175,15 @@ def write_live_checkpoint(folder: Path, step: int) -> Path:
     (path / "state.pt").write_bytes(b"%d" % step)
     manifest = {"step": step, "sha256": hashlib.sha256(b"%d" % step).hexdigest()}
     (path / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
+def write_checkpoint(folder: Path, step: int, attempt: int) -> Path:
+    """The part of a published checkpoint that the audit reads."""
+    path = folder / "checkpoints" / f"step-{step:08}" / "manifest.json"
+    path.parent.mkdir(parents=True)
+    manifest = {"format": 1, "step": step, "attempt": attempt}
+    path.write_text(json.dumps(manifest | {"sha256": manifest_sha256(manifest)}))
     return path
 
 
@@ -457,6 +474,127 @@ def test_work_after_the_last_attempts_end_does_not_count() -> None:
     assert (report.status, report.steps, report.replayed_steps) == ("proved", 9, 4)
 
 
+# --- the lineage ---------------------------------------------------------------------------
+
+
+def with_an_older_copy(saved_by: int | None = None) -> Run:
+    """Attempt 1 falls back to step 5 and dies at 8; then attempt 0's copy of 10 is put back."""
+    attempts = [
+        Attempt(2, 12, saved=10),
+        Attempt(2, 8, restores=5, saved_by=0),
+        Attempt(2, 21, saved=21, end="run_end", restores=10, saved_by=saved_by),
+    ]
+    return script_run(50, 8, 3, attempts)
+
+
+@pytest.mark.parametrize("known_from", ["log", "manifest", "save", "ledger"])
+def test_an_older_copy_that_is_put_back_brings_its_own_lineage(
+    known_from: str, tmp_path: Path
+) -> None:
+    """It is what the trainer's own error message advises, so it must not refute the run."""
+    run = with_an_older_copy(0 if known_from == "log" else None)
+    if known_from != "save":
+        run.logs[:] = [x for x in run.logs if x["event"] != "checkpoint_saved"]
+    find(run, step=7, rank=1, attempt=1)["samples"].pop()  # in no weights anymore
+    write_run(run, tmp_path)
+    if known_from == "manifest":
+        write_checkpoint(tmp_path, 10, 0)
+    report = audit_run(tmp_path)
+    assert (report.status, report.steps, report.findings) == ("proved", 21, [])
+
+
+def test_the_attempt_that_saved_the_copy_is_judged_not_a_later_one() -> None:
+    """The newest weights have seen its samples, whatever was trained in between."""
+    run = with_an_older_copy(0)
+    find(run, step=7, rank=1, attempt=0)["samples"].pop()
+    report = audit(run)
+    assert (report.status, report.wrong_lines, report.misses) == ("refuted", 1, 1)
+    assert "step 7 rank 1 attempt 0" in report.findings[0]
+
+
+def test_a_copy_of_a_step_that_two_attempts_saved_is_followed_to_the_right_one() -> None:
+    """Only the restored checkpoint itself says whose it was."""
+    attempts = [
+        Attempt(2, 12, saved=10),
+        Attempt(2, 12, saved=10, restores=5, saved_by=0),
+        Attempt(2, 21, saved=21, end="run_end", restores=10, saved_by=0),
+    ]
+    run = script_run(50, 8, 3, attempts)
+    find(run, step=7, rank=1, attempt=1)["samples"].pop()
+    assert audit(run).status == "proved"
+    run.logs[-3]["saved_by_attempt"] = 1
+    assert audit(run).status == "refuted"
+
+
+@pytest.mark.parametrize(
+    ("saved_by", "found"), [(1, "but its first step was 11"), (2, "a later one")]
+)
+def test_a_saver_that_cannot_have_saved_it_refutes(saved_by: int, found: str) -> None:
+    """An attempt can't save a step that it began after, nor one of the future."""
+    attempts = [
+        Attempt(2, 12, saved=10),
+        Attempt(2, 14, restores=10, saved_by=0),
+        Attempt(2, 21, saved=21, end="run_end", restores=10, saved_by=saved_by),
+    ]
+    report = audit(script_run(50, 8, 3, attempts))
+    assert (report.status, report.holes) == ("refuted", 1)
+    assert found in report.findings[0]
+
+
+def test_ranks_that_restored_different_checkpoints_refute() -> None:
+    """Their weights differ from the first step on."""
+    run = killed_run()
+    restored = next(x for x in run.logs if x["event"] == "checkpoint_restored")
+    run.logs.append(restored | {"rank": 1, "step": 9})
+    report = audit(run)
+    assert (report.status, report.holes) == ("refuted", 1)
+
+
+@pytest.mark.parametrize("known_from", ["checkpoint_saved", "train_progress", "manifest"])
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_an_attempt_without_any_ledger_line_is_refuted_if_anything_knows_its_steps(
+    known_from: str, attempt: int, tmp_path: Path
+) -> None:
+    """Otherwise, the attempt before it would be proved, and the newest weights weren't its."""
+    attempts = [Attempt(2, 12, saved=10), Attempt(2, 15)][: attempt + 1]
+    run = script_run(50, 8, 3, attempts)
+    run.ledger[:] = [line for line in run.ledger if line["attempt"] != attempt]
+    run.logs[:] = [line for line in run.logs if line["attempt"] != attempt]
+    if known_from != "manifest":
+        run.logs.append({"attempt": attempt, "rank": 1, "event": known_from, "step": 15})
+    write_run(run, tmp_path)
+    if known_from == "manifest":
+        write_checkpoint(tmp_path, 15, attempt)
+    report = audit_run(tmp_path)
+    assert (report.status, report.steps) == ("refuted", 15)
+    assert report.incomplete_steps >= 3
+
+
+def test_a_step_that_a_rank_reports_without_its_line_is_not_in_flight() -> None:
+    """A rank reports progress after it has written its line, so the line was lost."""
+    run = script_run(50, 8, 3, [Attempt(3, 12, saved=10, in_flight=2)])
+    progress = {"attempt": 0, "event": "train_progress", "step": 13}
+    run.logs.append(progress | {"rank": 0})
+    assert audit(run).status == "proved"
+    run.logs.append(progress | {"rank": 2})
+    report = audit(run)
+    assert (report.status, report.incomplete_steps) == ("refuted", 1)
+
+
+def test_a_published_checkpoint_that_nothing_else_knows_of_is_no_evidence_if_damaged(
+    tmp_path: Path,
+) -> None:
+    """Nobody can tell whether the run got there; "proved" would say that it didn't."""
+    write_run(script_run(50, 8, 3, [Attempt(2, 12, saved=10)]), tmp_path)
+    manifest = write_checkpoint(tmp_path, 10, 0)
+    manifest.write_text("damaged")
+    assert audit_run(tmp_path).status == "proved"
+    manifest.parent.rename(manifest.parent.with_name("step-00000015"))
+    report = audit_run(tmp_path)
+    assert report.status == "no_evidence"
+    assert "step-00000015" in report.verdict
+
+
 # --- runs of live.py ------------------------------------------------------------------------
 
 
@@ -526,6 +664,39 @@ def test_a_live_run_without_its_plan_is_no_evidence(tmp_path: Path, name: str) -
     """Guessed from the lines, the plan would fit whatever was trained."""
     report = live_folder(killed_run(is_live=True), tmp_path, lambda start: start.pop(name))
     assert (report.status, name in report.verdict) == ("no_evidence", True)
+
+
+def test_a_run_that_restarts_while_it_is_audited_is_not_refuted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log read before the ledger has its start, but not yet what it restored."""
+    attempts = [Attempt(2, 12, saved=10), Attempt(2, 14)]
+    early, late = (script_run(50, 8, 3, attempts[:n]) for n in (1, 2))
+    early.logs.append(next(x for x in late.logs if x["attempt"] == 1))
+    write_run(early, tmp_path / "run")
+    read = audit_module.read_ledger
+
+    def read_later(run_dir: Path) -> Any:
+        shutil.rmtree(run_dir)
+        write_run(late, run_dir)  # the run went on
+        return read(run_dir)
+
+    monkeypatch.setattr(audit_module, "read_ledger", read_later)
+    report = audit_run(tmp_path / "run")
+    assert (report.status, report.steps, report.findings) == ("proved", 14, [])
+
+
+def test_a_line_that_is_written_while_the_file_is_read_is_not_cut_in_two(
+    tmp_path: Path,
+) -> None:
+    """The first half would be skipped as a kill's, and the lines after it would be judged."""
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
+    records = read_jsonl(path)
+    assert next(records) == {"a": 1}
+    with path.open("a") as file:
+        file.write(': 3}\n{"a": 4}\n')
+    assert list(records) == [{"a": 2}]
 
 
 @pytest.mark.parametrize("is_live", [False, True])
@@ -650,6 +821,12 @@ def test_a_ledger_from_another_run_is_refuted() -> None:
         '{"attempt":0,"epoch":0,"step":0,"rank":0,"world_size":2,"samples":[1]}',
         '{"attempt":0,"epoch":0,"step":3,"rank":0,"world_size":2,"samples":[99999999999999999999]}',
         '{"attempt":0,"event":"checkpoint_saved","step":"x","time":"now"}',
+        '{"attempt":true,"epoch":0,"step":3,"rank":0,"world_size":2,"samples":[1]}',
+        '{"attempt":1,"epoch":1,"step":12,"rank":1,"world_size":3,"samples":[true]}',
+        '{"attempt":0,"event":"checkpoint_saved","step":99,"rank":true}',
+        "[" * 100_000,
+        '{"attempt":' * 100_000,
+        '{"attempt": 9' + "9" * 5000 + "}",
     ],
 )
 def test_foreign_lines_in_the_run_folder_do_not_change_the_verdict(
@@ -671,12 +848,119 @@ def test_an_absurd_rank_or_world_size_refutes_without_exhausting_memory() -> Non
     assert audit(run).status == "refuted"
 
 
+def test_an_absurd_step_refutes_without_looking_at_every_step_up_to_it() -> None:
+    """One wild number must not make the audit run forever."""
+    run = killed_run()._replace(total_steps=10**15)
+    saved = {"attempt": 1, "rank": 0, "event": "checkpoint_saved", "step": 10**14}
+    run.logs.append(saved)
+    report = audit(run)
+    assert (report.status, report.steps) == ("refuted", 10**14)
+    assert report.incomplete_steps == 10**14 - 21
+    # 7 steps train 50 samples; 2 steps are left over; 3 epochs were trained.
+    assert report.misses == 10**14 // 7 * 50 + 2 * 8 - 3 * 50
+
+
+def put_a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def put_a_file(path: Path) -> None:
+    path.write_text("x")
+
+
+def put_a_dangling_link(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def put_a_loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def put_a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "put"),
+    [
+        ("ledger/rank-0.jsonl", put_a_folder),
+        ("ledger/rank-1.jsonl", put_a_loop),
+        ("ledger/rank-0.jsonl", put_a_pipe),
+        ("ledger/rank-0.jsonl", put_a_dangling_link),
+        ("ledger", put_a_file),
+        ("logs/rank-0.jsonl", put_a_folder),
+        ("logs", put_a_file),
+        ("logs", put_a_dangling_link),
+        ("logs", put_a_loop),
+        ("checkpoints", put_a_file),
+        ("checkpoints/step-00000010/manifest.json", put_a_loop),
+        ("config.json", put_a_folder),
+        ("config.json", put_a_pipe),
+        ("config.json", put_a_loop),
+    ],
+)
+def test_evidence_that_cannot_be_read_is_not_taken_for_absent(
+    name: str, put: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """What it would have said may refute the run."""
+    write_run(killed_run(), tmp_path)
+    write_checkpoint(tmp_path, 10, 0)
+    assert audit_run(tmp_path).status == "proved"
+    path = tmp_path / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    put(path)
+    report = audit_run(tmp_path)
+    assert report.status == "no_evidence"
+    assert name in report.verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_samples", 10**30),
+        ("num_samples", True),
+        ("num_samples", 1e308),
+        ("num_samples", float("nan")),
+        ("num_samples", -50),
+        ("num_samples", "50"),
+        ("global_batch_size", 0),
+        ("global_batch_size", 8.0),
+        ("seed", -1),
+        ("seed", None),
+        ("seed", 0.5),
+    ],
+)
+def test_an_absurd_number_in_the_plan_is_no_evidence(
+    name: str, value: object, tmp_path: Path
+) -> None:
+    """A crash would exit with 1, which says that the run is refuted."""
+    write_run(killed_run(), tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    config["identity"][name] = value
+    path.write_text(json.dumps(config))
+    report = audit_run(tmp_path)
+    assert (report.status, str(path) in report.verdict) == ("no_evidence", True)
+
+
+def test_a_step_that_no_ledger_line_could_list_is_no_evidence(tmp_path: Path) -> None:
+    """Computing its order would take all memory."""
+    run = killed_run()
+    big = run._replace(num_samples=10**18, global_batch=10**18)
+    assert audit(big).status == "no_evidence"
+    assert audit(run._replace(total_steps=10**30)).status == "no_evidence"
+
+
 @pytest.mark.parametrize(
     ("config", "found"),
     [
         (None, "FileNotFoundError"),
         ("", "JSONDecodeError"),
         ("[]", "TypeError"),
+        ("[" * 100_000, "RecursionError"),
         ('{"identity": {"num_samples": 5}}', "KeyError"),
         (
             '{"identity":{"num_samples":0,"seed":1,"global_batch_size":4},"total_steps":3}',
@@ -702,7 +986,7 @@ def test_without_a_usable_config_there_is_no_evidence(
 def test_a_run_without_a_complete_step_is_no_evidence(tmp_path: Path) -> None:
     """Training nothing is not the same as training everything once."""
     run = killed_run()
-    write_run(run._replace(ledger=[]), tmp_path / "empty")
+    write_run(run._replace(ledger=[], logs=[]), tmp_path / "empty")
     assert audit_run(tmp_path / "empty").status == "no_evidence"
     half = script_run(50, 8, 3, [Attempt(2, 12)])
     half.ledger[:] = [line for line in half.ledger if line["rank"] == 0]
@@ -779,3 +1063,73 @@ def test_the_script_draws_the_sample_map(
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     assert run_main(tmp_path / "run", "--plot", tmp_path / "map.nonsense") == 2
     assert "Name a file such as map.png" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [RecursionError("too deep"), MemoryError(), OSError("disk")])
+def test_whatever_keeps_the_audit_from_being_made_is_a_2_in_one_line(
+    error: Exception,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Python exits with 1 after a crash, and that would mean that the run is refuted."""
+
+    def crash(*_: object) -> None:
+        raise error
+
+    write_run(killed_run(), tmp_path)
+    monkeypatch.setattr(audit_module, "judge_steps", crash)
+    assert run_main(tmp_path) == 2
+    output = capsys.readouterr()
+    assert output.out + output.err == output.err
+    assert len(output.err.splitlines()) == 1
+    assert f"{tmp_path}: the audit could not be made" in output.err
+
+
+def audit_into(stdout: Any, run_dir: Path, *python: str) -> tuple[int, str]:
+    """The script in an interpreter of its own, with this stdout: exit code and stderr."""
+    # Without PYTHONUNBUFFERED, the result is still in Python's buffer when it exits.
+    environment = {name: x for name, x in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    words = [sys.executable, *python, str(SCRIPT), str(run_dir)]
+    pipes: dict[str, Any] = {"stdout": stdout, "stderr": subprocess.PIPE}
+    done = subprocess.run(words, **pipes, env=environment, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.ranks
+class TestStdout:
+    def test_a_full_one_is_a_2(self, tmp_path: Path) -> None:
+        """Nobody has seen the verdict."""
+        with open("/dev/full", "w") as full:
+            code, said = audit_into(full, write_run(killed_run(), tmp_path))
+        assert (code, len(said.splitlines())) == (2, 1)
+        assert "No space left" in said
+
+    def test_a_closed_pipe_is_a_2(self, tmp_path: Path) -> None:
+        """As with `| head`."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open(writing, "w") as pipe:
+            code, said = audit_into(pipe, write_run(killed_run(), tmp_path))
+        assert (code, len(said.splitlines())) == (2, 1)
+        assert "Broken pipe" in said
+
+    def test_a_closed_one_is_a_2(self, tmp_path: Path) -> None:
+        """Python has no sys.stdout then, and prints nothing without an error."""
+        write_run(killed_run(), tmp_path)
+        command = f"'{sys.executable}' '{SCRIPT}' '{tmp_path}' >&-"
+        done = subprocess.run(command, shell=True, capture_output=True, text=True)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert "stdout is closed" in done.stderr
+
+    def test_without_docstrings_and_asserts_the_verdict_is_the_same(
+        self, tmp_path: Path
+    ) -> None:
+        """PYTHONOPTIMIZE=2 is set for a whole cluster, not for this script."""
+        run = killed_run()
+        write_run(run, tmp_path / "good")
+        find(run, step=4, rank=1, attempt=0)["samples"].pop()
+        write_run(run, tmp_path / "bad")
+        for name, expected in (("good", 0), ("bad", 1), ("nowhere", 2)):
+            code, said = audit_into(subprocess.DEVNULL, tmp_path / name, "-OO")
+            assert (code, said) == (expected, "")

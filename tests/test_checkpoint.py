@@ -851,7 +851,7 @@ def start_of(lr: float | None, scales: bool) -> Start:
     amp = "fp16" if scales else "no"
     cfg = TrainConfig(learning_rate=lr or 0.0, decay_steps=10**9, amp=amp)
     changes = {"learning_rate": [1e-3, 0.0]} if lr is None else {"dropout": [0.0, 0.1]}
-    return Start(cfg, {}, 1, None, {}, changes, [])
+    return Start(cfg, {}, 1, None, None, {}, changes, [])
 
 
 class TestValidateResume:

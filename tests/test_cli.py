@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,8 +19,12 @@ import rehearsal
 from rehearsal import drills
 from rehearsal.grading import drills_page, selftest
 from rehearsal.__main__ import main
-from rehearsal.grading.drill import Drill, load
+from rehearsal import __main__ as command_line
+from rehearsal.grading.drill import Drill, UnknownDrill, load
+from rehearsal.session import coach, ids
 from rehearsal.session.progress import progress
+from rehearsal.session.terminal import program
+from rehearsal.session.watch import saves_of
 from rehearsal.grading.verdict import ENGINE_FINDINGS, Verdict
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,25 +63,37 @@ class TestCheck:
         main(["solution", ID])
         main(["status"])
         said = capsys.readouterr().out
-        assert f"Then: python -m rehearsal check {ID} FILE." in said
-        assert f"python -m rehearsal solution {ID} --give-up. The drill" in said
-        assert "Next: python -m rehearsal start" in said
+        assert f"Then: {program()} check {ID} attempt.py." in said
+        assert f"{program()} solution {ID} --give-up. The drill" in said
+        assert f"Next: {program()} start" in said
         assert '("' not in said
         rehearsal.brief(ID)
         assert f'check("{ID}")' in capsys.readouterr().out
 
-    @pytest.mark.ranks
     def test_a_file_that_is_not_python_is_a_crash_with_its_line(
-        self, tmp_path: Path, capfd: Capture
+        self, tmp_path: Path, capsys: Capture
     ) -> None:
-        """A syntax error is part of the attempt, and the line is what helps."""
+        """The line is what helps; and no rank has to start for it (this test may not)."""
         file = tmp_path / "attempt.py"
         file.write_text("def train(:\n")
         assert main(["check", ID, str(file)]) == 1
-        said = capfd.readouterr().out
+        said = capsys.readouterr().out
         assert "SyntaxError" in said
         assert "look  at line 1" in said
         assert "in_rank" not in said
+
+    @pytest.mark.parametrize("text", ["", "\n\n", "# nothing yet\n", '"""Notes."""\n'])
+    def test_an_empty_file_is_not_attempted(
+        self, tmp_path: Path, capsys: Capture, text: str
+    ) -> None:
+        """Nothing was typed, so there is nothing to judge and nothing to store."""
+        file = tmp_path / "attempt.py"
+        file.write_text(text)
+        assert main(["check", ID, str(file)]) == 1
+        said = capsys.readouterr().out
+        assert "NOT ATTEMPTED" in said
+        assert f"{file} has no code in it" in said
+        assert progress().entries() == []
 
     @pytest.mark.parametrize("broken", ["missing", "folder", "bytes"])
     def test_a_file_that_cannot_be_read_is_one_line_and_2(
@@ -88,8 +109,159 @@ class TestCheck:
         said = capsys.readouterr()
         assert said.out == ""
         assert f"{file} cannot be read" in said.err
-        assert f"python -m rehearsal blank {ID} > attempt.py" in said.err
+        assert f"{program()} blank {ID} > attempt.py" in said.err
         assert said.err.count("\n") == 1
+
+
+class TestSeed:
+    def test_it_is_passed_on_and_must_be_a_number(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        """A verdict that cannot be repeated cannot be argued with."""
+        seen: list[Any] = []
+
+        def grade(drill: str, *_: object, seed: int | None, **__: object) -> Verdict:
+            seen.append(seed)
+            return Verdict(drill=drill, status="wrong", seed=seed)
+
+        monkeypatch.setattr(coach, "grade_source", grade)
+        file = tmp_path / "attempt.py"
+        file.write_text("x = 1\n")
+        assert main(["check", ID, str(file), "--seed", "482913"]) == 1
+        assert "seed 482913" in capsys.readouterr().out
+        assert main(["check", ID, str(file)]) == 1
+        assert seen == [482913, None]
+        with pytest.raises(SystemExit) as left:
+            main(["check", ID, str(file), "--seed", "many"])
+        assert left.value.code == 2
+
+
+class TestWatch:
+    def test_it_checks_now_and_at_each_save(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        """Going back to the terminal for every edit takes you out of it."""
+        file = tmp_path / "attempt.py"
+        file.write_text("first = 1\n")
+        seen: list[str] = []
+
+        def saves(path: Path) -> Iterator[None]:
+            assert path == file
+            yield
+            file.write_bytes(b"\xff")
+            yield
+            file.write_text("third = 3\n")
+            yield
+            raise KeyboardInterrupt
+
+        def check_text(drill: str, text: str, *_: object, **__: object) -> Verdict:
+            seen.append(text)
+            status: Any = "passed" if "third" in text else "wrong"
+            return Verdict(drill=drill, status=status)
+
+        monkeypatch.setattr(command_line, "saves_of", saves)
+        monkeypatch.setattr(coach, "check_text", check_text)
+        assert main(["check", "lift", str(file), "--watch"]) == 0
+        assert seen == ["first = 1\n", "third = 3\n"]
+        said = capsys.readouterr()
+        assert said.out.count(f"Watching {file}") == 3
+        assert "cannot be read" in said.err, "a save that is no text ends nothing"
+
+    def test_a_missing_file_is_reported_instead_of_watched(
+        self, tmp_path: Path, capsys: Capture
+    ) -> None:
+        """A typo in its name would wait forever."""
+        assert main(["check", ID, str(tmp_path / "attmpt.py"), "--watch"]) == 2
+        assert "cannot be read" in capsys.readouterr().err
+
+    def test_it_sees_what_editors_do_when_they_save(self, tmp_path: Path) -> None:
+        """Written in place, replaced by a rename, deleted and written again."""
+        file, other = tmp_path / "attempt.py", tmp_path / "other"
+        file.write_text("1")
+        saves = saves_of(file)
+        next(saves)
+        file.write_text("12")
+        next(saves)
+        other.write_text("21")
+        os.replace(other, file)
+        next(saves)
+        file.unlink()
+        file.write_text("123")
+        next(saves)
+        assert file.read_text() == "123"
+
+
+class TestInterrupted:
+    def test_ctrl_c_is_one_line_and_130(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        """A traceback into the engine looks like a fault of the suite."""
+
+        def interrupted(*_: object, **__: object) -> Verdict:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(coach, "grade_source", interrupted)
+        file = tmp_path / "attempt.py"
+        file.write_text("x = 1\n")
+        for more in ([], ["--watch"]):
+            assert main(["check", ID, str(file), *more]) == 130
+            said = capsys.readouterr().err
+            assert said.startswith(f"rehearsal: {ID}: the check was interrupted.")
+            assert said.count("\n") == 1
+        assert progress().entries() == []
+
+
+class TestPrintedCommands:
+    @pytest.mark.ranks
+    @pytest.mark.parametrize("where", ["project", "elsewhere"])
+    def test_what_is_printed_runs_where_it_is_printed(self, tmp_path: Path, where: str) -> None:
+        """python is often another Python, and without torch."""
+        folder = ROOT if where == "project" else tmp_path
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        run = subprocess.run(
+            [sys.executable, "-m", "rehearsal", "solution", "lift"],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found = re.search(r"For the next hint: (.+? hint \S+)\. To", run.stdout)
+        assert found, run.stdout
+        hint = subprocess.run(
+            found[1], shell=True, cwd=folder, env=environment, capture_output=True, text=True
+        )
+        assert hint.returncode == 0, hint.stderr
+        assert "Hint 1 of 3" in hint.stdout
+
+    def test_a_python_that_is_on_the_path_goes_by_its_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In an activated environment, nobody types its path."""
+        python = tmp_path / "my folder" / "python"
+        python.parent.mkdir()
+        python.write_text("")
+        python.chmod(0o755)
+        monkeypatch.setattr(sys, "executable", str(python))
+        monkeypatch.chdir(tmp_path)
+        assert program() == "'my folder/python' -m rehearsal"
+        monkeypatch.chdir(python.parent)
+        assert program() == "./python -m rehearsal"
+        (tmp_path / "x").mkdir()
+        monkeypatch.chdir(tmp_path / "x")
+        assert program() == f"'{python}' -m rehearsal"
+        monkeypatch.setenv("PATH", str(python.parent))
+        assert program() == "python -m rehearsal"
+
+    def test_a_check_in_advice_names_the_file_that_was_checked(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        """FILE, typed as it is printed, is a file that does not exist."""
+        file = tmp_path / "my attempt.py"
+        file.write_text("")
+        assert main(["check", ID, str(file)]) == 1
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == f"  next  write it, then run {program()} check {ID} '{file}'"
 
 
 class TestCommands:
@@ -112,7 +284,7 @@ class TestCommands:
     ) -> None:
         """A traceback for a typo is rude."""
         more = ["nofile.py"] if command == "check" else []
-        assert main([command, "lift_to_distribute", *more]) == 2
+        assert main([command, "lift_to_distibute", *more]) == 2
         said = capsys.readouterr()
         assert f"The nearest is '{ID}'" in said.err
         assert "Traceback" not in said.err
@@ -128,13 +300,47 @@ class TestCommands:
         with pytest.raises(SystemExit) as left:
             main(arguments)
         assert left.value.code == 2
-        assert "usage: python -m rehearsal" in capsys.readouterr().err
+        assert f"usage: {program()}" in capsys.readouterr().err
 
-    def test_list_has_a_line_for_each_drill(self, capsys: Capture) -> None:
-        """A drill that is not listed is never found."""
+    def test_list_has_a_line_for_each_drill_with_your_progress(self, capsys: Capture) -> None:
+        """A drill that is not listed is never found; what has passed need not be opened."""
+        progress().add(ID, "start")
+        verdict = Verdict(drill=ID, status="passed")
+        progress().add_attempt(verdict, "")
+        progress().add("happy_path", "start")
         assert main(["list"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line.split()[0] for line in lines] == [drill.id for drill in drills()]
+        states = {line.split()[0]: re.split(r"\s{3,}", line)[2:4] for line in lines}
+        assert states[ID][0].startswith("passed, due in")
+        assert states[ID][1] == "0:00", "the best time"
+        assert states["happy_path"][0] == "started"
+        assert states["live_trainer"][0] == "new"
+
+    @pytest.mark.parametrize("command", ["brief", "start", "hint", "narration", "blank"])
+    def test_the_beginning_of_an_id_is_enough(self, capsys: Capture, command: str) -> None:
+        """Ids are long, and typed by hand."""
+        assert main([command, ID]) == 0
+        said = capsys.readouterr().out
+        progress().forget()
+        assert main([command, "lift"]) == 0
+        assert capsys.readouterr().out == said
+
+    def test_the_beginning_of_several_lists_them(self, capsys: Capture) -> None:
+        """A guess among eight cells would start the wrong clock."""
+        assert main(["start", "cell_"]) == 2
+        said = capsys.readouterr().err
+        cells = [drill.id for drill in drills() if drill.id.startswith("cell_")]
+        assert f"is the beginning of {len(cells)} ids: {', '.join(cells)}." in said
+        assert progress().entries() == []
+
+    def test_a_complete_id_is_never_ambiguous(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One id may be the beginning of another."""
+        monkeypatch.setattr(ids, "drill_ids", lambda: [ID, f"{ID}_again"])
+        assert ids.drill_named(ID) is DRILL
+        with pytest.raises(UnknownDrill, match="is the beginning of 2 ids"):
+            ids.drill_named("lift")
+        assert ids.drill_named("mend_the_crash_loop").id == "every_restart_crashes"
 
     def test_each_of_the_others_shows_its_own(self, capsys: Capture) -> None:
         """The commands are wired by a table; one wrong row shows another's text."""
@@ -159,9 +365,9 @@ class TestCommands:
     @pytest.mark.ranks
     def test_it_runs_as_a_module(self) -> None:
         """-m starts differently from a call to main."""
-        run = run_program("-m", "rehearsal", "hint", "nothing")
+        run = run_program("-m", "rehearsal", "hint", "nil")
         assert run.returncode == 2
-        assert run.stderr.startswith("rehearsal: 'nothing': no such drill.")
+        assert run.stderr.startswith("rehearsal: 'nil': no such drill.")
 
 
 class TestSelftest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import linecache
 import subprocess
 import sys
 import textwrap
@@ -14,12 +15,14 @@ import pytest
 
 import rehearsal
 from rehearsal import grade, grade_source
-from rehearsal.grading.drill import DRILLS, Scenario, UnknownDrill, load
+from rehearsal.grading import check
+from rehearsal.grading.drill import DRILLS, Drill, Scenario, UnknownDrill, load
 from rehearsal.engine.reports import Failure, RankReport
 from rehearsal.grading.check import attempt_of_source, grade_attempt, judge
 from rehearsal.grading.in_rank import is_blank, mismatch_of
 from rehearsal.engine.ranks import RUNNING_AGAIN, SERVER_ENDED, STUCK_MEETING
 from rehearsal.engine.reports import Fault
+from rehearsal.grading.typed import is_untouched, text_of
 from rehearsal.grading.verdict import Finding, Verdict, failure_verdict, shortened
 
 DRILL = "lift_to_distributed"
@@ -31,6 +34,15 @@ def names_of(text: str) -> dict[str, Any]:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(text, "<cell>", "exec"), namespace)
     return namespace
+
+
+def names_of_a_cell(text: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The same, with the lines known to tracebacks; into ``names`` if there are some."""
+    file = f"<cell {len(linecache.cache)}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    names = {"__name__": "__main__"} if names is None else names
+    exec(compile(text, file, "exec"), names)
+    return names
 
 
 class TestOutcomes:
@@ -66,12 +78,96 @@ class TestOutcomes:
         assert "1 / 0" in verdict.detail
         assert "rehearsal/" not in verdict.detail
 
-    def test_a_syntax_error_is_a_crash_with_its_line(self) -> None:
-        """The text is executed in the ranks only; its errors must come back."""
-        verdict = grade_source(DRILL, "def train(:\n")
+    def test_a_syntax_error_is_a_crash_with_its_line(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is told at once, and shown as Python shows it; a null byte as well."""
+        monkeypatch.setattr(check, "run_scenarios", None)  # no rank starts
+        verdict = grade_source(DRILL, "x = 1\ndef train(:\n", file="mine.py")
         assert verdict.status == "crashed"
-        assert "SyntaxError" in verdict.findings[0].found
-        assert "line 1" in verdict.findings[0].found
+        assert "SyntaxError: invalid syntax (mine.py, line 2)" in verdict.findings[0].found
+        assert verdict.findings[0].look == "at line 2"
+        assert "def train(:" in verdict.detail
+        assert verdict.seed is None
+        assert grade_source(DRILL, "x = 1\0\n").status == "crashed"
+
+    def test_a_text_without_code_is_not_attempted(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An editor creates the file before anything is typed."""
+        monkeypatch.setattr(check, "run_scenarios", None)
+        for text in ("", "\n", "# later\n", '"""Mine."""\n...\n'):
+            verdict = grade_source(DRILL, text)
+            assert verdict.status == "not_attempted"
+            assert [finding.code for finding in verdict.findings] == ["not-attempted"]
+
+    @pytest.mark.parametrize(
+        "drill",
+        [drill for drill in rehearsal.drills() if drill.kind == "bug"],
+        ids=lambda drill: drill.id,
+    )
+    def test_an_untouched_bug_drill_gets_its_incident_again(
+        self, drill: Drill, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A finding would name the cause before anybody has looked for it."""
+        monkeypatch.setattr(check, "run_scenarios", None)
+        laid_out_otherwise = "# mine\n\n" + drill.blank.replace("\n\n\n", "\n\n\n\n")
+        for verdict in (
+            grade_source(drill.id, drill.blank),
+            grade_source(drill.id, laid_out_otherwise),
+            grade(drill.id, names_of_a_cell(drill.blank)),
+        ):
+            assert verdict.status == "not_attempted"
+            assert [finding.code for finding in verdict.findings] == ["not-attempted"]
+            situation = drill.brief.partition("**Task.**")[0].replace("**", "").strip()
+            assert verdict.detail == situation
+            assert not any(code in str(verdict) for code in drill.codes)
+
+    def test_a_bug_drill_with_a_changed_helper_is_touched(self) -> None:
+        """The fix may be in another cell than the function that is called."""
+        drill = load("samples_repeat_from_the_second_epoch")
+        names = names_of_a_cell(drill.blank)
+        fixed = drill.blank[drill.blank.index("@torch.no_grad()") :].replace(
+            "    drawn =", "    torch.manual_seed(0)\n    drawn ="
+        )
+        names_of_a_cell(fixed, names)
+        assert not is_untouched(drill, text_of(drill, names))
+        assert grade(drill.id, names).status == "wrong"
+
+    def test_of_two_names_the_half_that_is_typed_gets_feedback(self) -> None:
+        """Half an hour of typing deserves more than "not attempted"."""
+        drill = load("happy_path")
+        typed = drill.blank.replace(
+            "def make_dataset(config):\n", "def make_dataset(config):\n    return []\n"
+        )
+        for verdict in (
+            grade_source(drill.id, typed),
+            grade_source(drill.id, "def make_dataset(config): return []\n"),
+            grade(drill.id, names_of_a_cell("def make_dataset(config): return []\n")),
+        ):
+            assert verdict.status == "not_attempted"
+            (finding,) = verdict.findings
+            assert finding.found == (
+                "make_dataset has been typed, can be loaded, and takes the right arguments; "
+                "TrainConfig, make_model and run are still to be typed"
+            )
+        wrong = grade_source(drill.id, "def make_dataset(config, more): return []\n")
+        assert wrong.status == "not_attempted"
+        codes = [finding.code for finding in wrong.findings]
+        assert codes == ["wrong-signature", "not-attempted"]
+        assert "make_dataset takes (config, more)" in wrong.findings[0].found
+
+    def test_the_verdict_has_the_seed_and_the_same_seed_gives_the_same_verdict(self) -> None:
+        """Whoever disputes a verdict repeats it."""
+        miss = load(DRILL).near_misses()[0].text
+        first, second = grade_source(DRILL, miss), grade_source(DRILL, miss)
+        assert first.seed in range(1_000_000)
+        assert second.seed in range(1_000_000)
+        assert first.seed != second.seed, "once in a million"
+        assert f"seed {first.seed}" in str(first)
+        assert f"seed {first.seed}" in first._repr_html_()
+        again = grade_source(DRILL, miss, seed=first.seed)
+        assert (again.findings, again.seed) == (first.findings, first.seed)
 
     def test_a_hang_shows_where_every_rank_stands(self) -> None:
         """One rank's stack does not say whom it waits for."""

@@ -26,7 +26,7 @@ from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, FindingTable, ch
 from rehearsal.kit.judge.clipping import norm, ways_to_clip
 from rehearsal.kit.judge.coverage import coverage_findings, miscounted, samples_by_step
 from rehearsal.kit.judge.findings import first_of, only_first
-from rehearsal.kit.judge.restart import Plan, judge_restart
+from rehearsal.kit.judge.restart import RestartPlan, judge_restart
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.random_state import global_changes
@@ -217,7 +217,7 @@ class TestWeights:
 
 
 class TestRestarts:
-    PLAN = Plan(num_samples=4, epochs=1, steps_per_epoch=2)
+    PLAN = RestartPlan(num_samples=4, epochs=1, steps_per_epoch=2)
     HEAD: tuple[list[int], list[int]] = ([0, 1], [2, 3])
 
     def codes(self, *steps: list[int]) -> list[str]:

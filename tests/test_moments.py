@@ -178,17 +178,34 @@ class TestMoments:
 
 
 class TestDraw:
-    def test_every_kind_is_among_a_few(self) -> None:
-        """A save must survive a kill before, in the middle of and after an operation."""
-        parts = ["before"] * 20 + ["none", "half", "nearly all"] * 2 + ["end"]
-        moments = [Moment("", part, None, {"a": bytes([n])}) for n, part in enumerate(parts)]
+    def test_every_kind_is_among_them(self) -> None:
+        """A mistake may show at one operation of a save only, and at any of its saves."""
+        moments = [
+            Moment(
+                f"before the {name} of step-{step}.pt", "before", step, {"a": bytes([n, step])}
+            )
+            for step in (2, 4, 10)
+            for n, name in enumerate(("opening", "fsync", "rename"))
+        ]
+        steps = set()
         for seed in range(20):
             drawn = drawn_moments(moments, 5, random.Random(seed))
-            kinds = {moment.part for _, moment in drawn}
-            assert kinds == {"before", "none", "half", "nearly all", "end"}
+            assert {moment.where.split()[2] for _, moment in drawn} == {
+                "opening",
+                "fsync",
+                "rename",
+            }
+            assert [moments[number] for number, _ in drawn] == [moment for _, moment in drawn]
             assert drawn == drawn_moments(moments, 5, random.Random(seed))
+            steps |= {moment.note for _, moment in drawn}
+        assert steps == {2, 4, 10}
 
     def test_equal_files_count_once(self) -> None:
         """Two restarts from the same files tell no more than one."""
-        moments = [Moment("", "before", step, {"a": b"x"}) for step in (1, 2)]
+        moments = [Moment("before", "before", step, {"a": b"x"}) for step in (1, 2)]
         assert drawn_moments(moments, 5, random.Random(0)) == [(1, moments[1])]
+
+    def test_no_more_than_asked_for(self) -> None:
+        """A restart takes time."""
+        moments = [Moment(f"at {word}", "before", 0, {word: b"x"}) for word in "abcdef"]
+        assert len(drawn_moments(moments, 2, random.Random(0))) == 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import linecache
 import re
 import time
@@ -13,14 +15,25 @@ from typing import Any
 
 import pytest
 from fresh_interpreter import modules_loaded_by
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rehearsal.engine.programs import run as run_program
 import rehearsal
-from rehearsal.session import cells, clock, coach, debrief, terminal, widgets
+from rehearsal.session import (
+    cells,
+    clock,
+    coach,
+    debrief,
+    executions,
+    next_step,
+    terminal,
+    widgets,
+)
 from rehearsal.session.brief import brief_of
-from rehearsal.session.cells import broken_cell, texts_of, with_cell_numbers
+from rehearsal.session.cells import as_it_stands, texts_of, with_cell_numbers
 from rehearsal.session.debrief_picture import picture
-from rehearsal.grading.drill import load
+from rehearsal.grading.drill import Drill, load
 from rehearsal.session.history import Entry, Round
 from rehearsal.session.progress import progress
 from rehearsal.grading.verdict import Verdict
@@ -28,6 +41,7 @@ from rehearsal.grading.verdict import Verdict
 ROOT = Path(__file__).resolve().parents[1]
 ID = "lift_to_distributed"
 DRILL = load(ID)
+BUG = load("weights_turn_nan")
 Shown = Callable[[], str]
 
 
@@ -63,6 +77,30 @@ def verdict_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return come_to
 
 
+class Notebook:
+    """An IPython shell without a kernel, which gives its cells ids as JupyterLab does."""
+
+    def __init__(self) -> None:
+        from IPython.core.interactiveshell import InteractiveShell
+
+        self.shell = InteractiveShell()
+        self.recorder = executions.Recorder(self.shell)
+
+    def run(self, source: str, cell: str | None = None) -> Any:
+        return self.shell.run_cell(source, store_history=True, cell_id=cell)
+
+    def stands(self, drill: Drill = DRILL) -> cells.Standing:
+        return as_it_stands(drill, self.shell.user_ns)
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
+    mine = Notebook()
+    monkeypatch.setattr(executions, "_recorder", mine.recorder)
+    yield mine
+    mine.shell.history_manager.end_session()
+
+
 def names_from(text: str) -> dict[str, object]:
     """A namespace in which ``text`` was executed, with its lines known to tracebacks."""
     file = f"<cell {len(linecache.cache)}>"
@@ -91,7 +129,7 @@ class TestImport:
     def test_an_unknown_drill_is_refused_with_the_nearest(self, call: str) -> None:
         """Ids are typed by hand."""
         with pytest.raises(rehearsal.UnknownDrill, match=f"nearest is '{ID}'"):
-            getattr(rehearsal, call)("lift_to_distribute")
+            getattr(rehearsal, call)("lift_to_distibute")
         assert progress().entries() == []
 
     @pytest.mark.ranks
@@ -100,12 +138,12 @@ class TestImport:
         code = (
             "from IPython.core.interactiveshell import InteractiveShell\n"
             "shell = InteractiveShell.instance()\n"
-            "shell.run_cell('import rehearsal; rehearsal.hint(\"lift\")')"
+            "shell.run_cell('import rehearsal; rehearsal.hint(\"lfit\")')"
         )
         run = run_program("-c", code)
         assert run.returncode == 0, run.stderr
         (line,) = run.stdout.splitlines()
-        assert line.startswith("'lift': no such drill. The nearest is")
+        assert line.startswith("'lfit': no such drill. The nearest is")
 
 
 class TestStart:
@@ -335,6 +373,92 @@ class TestCheck:
         assert f'narration("{ID}")' in shown()
 
 
+class TestNextStep:
+    def last(self, verdict: Verdict) -> str:
+        return str(verdict).splitlines()[-1]
+
+    def test_after_a_pass_it_is_the_next_drill_that_was_never_passed(
+        self, verdict_is: Callable[[str], None]
+    ) -> None:
+        """The path has no dead end, and no step twice."""
+        names = [drill.id for drill in rehearsal.drills()]
+        verdict_is("passed")
+        assert self.last(rehearsal.check(names[0], {})) == f'  next  start("{names[1]}")'
+        rehearsal.check(names[2], {})
+        assert self.last(rehearsal.check(names[1], {})) == f'  next  start("{names[3]}")'
+        assert self.last(rehearsal.check(names[-1], {})) == f'  next  start("{names[3]}")'
+        for name in names:
+            rehearsal.check(name, {})
+        assert self.last(rehearsal.check(names[4], {})) == "  next  status()"
+
+    def test_a_pass_offers_the_comparison_and_what_to_say(
+        self, verdict_is: Callable[[str], None]
+    ) -> None:
+        """Both are only worth something now."""
+        verdict_is("passed")
+        said = str(rehearsal.check(ID, {}))
+        assert f'diff("{ID}", "solution")' in said
+        assert f'narration("{ID}")' in said
+
+    def test_otherwise_it_is_a_hint_and_after_the_last_the_solution(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A fourth hint does not exist."""
+
+        def grade(drill: str, *_: object, **__: object) -> Verdict:
+            return Verdict(drill=drill, status="wrong", after=f'hint("{drill}")')
+
+        monkeypatch.setattr(coach, "grade", grade)
+        for _ in range(3):
+            assert self.last(rehearsal.check(ID, {})) == f'  next  hint("{ID}")'
+            rehearsal.hint(ID)
+        assert self.last(rehearsal.check(ID, {})) == f'  next  solution("{ID}", give_up=True)'
+
+    def test_every_advice_is_a_command_at_a_terminal(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """A call typed into a shell is a syntax error."""
+        verdict_is("passed")
+        with terminal.spelled_for_a_shell("mine.py"):
+            rehearsal.check(ID, {})
+        said = shown()
+        assert f"{terminal.program()} diff {ID} solution\n" in said
+        assert said.splitlines()[-1].startswith(f"  next  {terminal.program()} start ")
+        assert "(" not in said.splitlines()[-1]
+
+    def test_a_link_leads_from_a_notebook_to_a_file(self, tmp_path: Path) -> None:
+        """From the notebooks' folder, from the drills', and from a copy of either."""
+        drills = tmp_path / "drills"
+        drills.mkdir()
+        (drills / f"020_{ID}.ipynb").write_text("")
+        (drills / f"010_copy of 020_{ID}.ipynb").write_text("")
+        (tmp_path / "handbook").mkdir()
+        for folder, address in [
+            (tmp_path, f"drills/020_{ID}.ipynb"),
+            (drills, f"020_{ID}.ipynb"),
+            (tmp_path / "handbook", f"../drills/020_{ID}.ipynb"),
+        ]:
+            link = next_step.link_to(DRILL, folder)
+            assert link is not None
+            assert DRILL.title in link[0]
+            assert link[1] == address
+            assert (folder / address).is_file()
+        assert next_step.link_to(BUG, tmp_path) is None
+
+
+class TestAfterARestart:
+    def test_a_notebook_says_which_cell_to_run(
+        self, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Everything is on the screen, and nothing in the kernel."""
+        monkeypatch.setattr(coach, "shell", lambda: notebook.shell)
+        verdict = rehearsal.check("happy_path", notebook.shell.user_ns)
+        assert verdict.status == "not_attempted"
+        names = "TrainConfig, make_dataset, make_model and run"
+        assert verdict.findings[0].found == f"{names} are not defined"
+        assert verdict.after.startswith(f"run the cell above that defines {names}, then check(")
+
+
 class TestTexts:
     def test_the_cells_that_define_the_names_are_stored_in_their_order(self) -> None:
         """Two cells make one attempt; a third that only calls them is not part of it."""
@@ -427,6 +551,39 @@ class TestStatusDiffNarration:
         shown()
         rehearsal.diff(ID)
         assert "are identical" in shown()
+
+    def test_diff_with_the_solution_opens_after_a_pass(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """After a pass, the other way to write it is what you learn from."""
+        rehearsal.diff(ID, "solution")
+        assert "opens after a pass" in shown()
+        verdict_is("passed")
+        rehearsal.check(ID, {"train": 3})
+        verdict_is("wrong")
+        rehearsal.check(ID, {"train": 4})
+        shown()
+        rehearsal.diff(ID, "solution")
+        lines = shown().splitlines()
+        assert "-train = 3" in lines, "the newest pass, not the newest attempt"
+        assert "+import torch" in lines
+        with pytest.raises(ValueError, match="against='mine'"):
+            rehearsal.diff(ID, "mine")  # type: ignore[arg-type]
+
+    def test_the_narration_of_a_bug_drill_opens_after_a_pass(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """It says what the bug is."""
+        rehearsal.solution(BUG.id, give_up=True)
+        shown()
+        rehearsal.narration(BUG.id)
+        text = shown()
+        assert "opens after a pass" in text
+        assert not any(part in text for part in BUG.narration)
+        verdict_is("passed")
+        rehearsal.check(BUG.id, {})
+        rehearsal.narration(BUG.id)
+        assert BUG.narration.strong in shown()
 
     def test_narration_shows_all_four_parts(self, shown: Shown) -> None:
         """The follow-up is what decides an interview."""
@@ -530,16 +687,19 @@ class TestDebrief:
         assert f"{ID}   crashed" in shown()
 
 
-class TestBrokenCell:
+class TestCellsWithoutIds:
+    """``In`` alone: a script's namespace, or cells that ran before the import."""
+
     def found(self, *cells: str) -> str:
-        finding = broken_cell(DRILL, {"In": ["", *cells], "train": 1})
+        finding = as_it_stands(DRILL, {"In": ["", *cells], "train": 1}).finding
         return finding.found if finding else ""
 
     def test_a_syntax_error_is_not_answered_with_the_code_it_replaced(self) -> None:
         """IPython keeps the old train, and its verdict would be about code nobody sees."""
         broken = "def train():\n    for x in range(3) print(x)\n"
         found = self.found("def train():\n    pass\n", broken, "check('x')")
-        assert "cell [2] has a syntax error, so train was not defined" in found
+        assert "cell [2] has a syntax error" in found
+        assert "its train is not graded" in found
         assert "(line 2)" in found
         assert self.found("train = [1\n").startswith("cell [1] has a syntax error")
 
@@ -551,6 +711,46 @@ class TestBrokenCell:
         assert not self.found("def train(:\n", in_magic)
         assert not self.found("x = train(\n", "print(train")
 
+    def test_a_cell_is_replaced_by_one_that_redefines_part_of_it(self) -> None:
+        """Of two names, one was renamed; the other's new cell must not vouch for it."""
+        two = dataclasses.replace(DRILL, needs={"first": "()", "second": "()"})
+        both = "def first(): ...\ndef second(): ...\n"
+        names = {"In": ["", both, "def first(): ...\ndef secnd(): ...\n"]}
+        stands = as_it_stands(two, {**names, "first": 1, "second": 2})
+        assert stands.finding is not None
+        assert stands.finding.found == "cell [2] does not define second, as cell [1] did"
+        names["In"].append("def second(): ...\n")
+        assert as_it_stands(two, {**names, "first": 1, "second": 2}).cells == [2, 3]
+
+    @pytest.mark.parametrize(
+        "cell",
+        [
+            "train = make()",
+            "from trainer import train",
+            "import train",
+            "from x import y as train",
+            "class train:\n    pass",
+            "async def train():\n    pass",
+            "a, (train, *b) = parts()",
+            "with open(x) as train:\n    pass",
+            "for train in trains:\n    pass",
+            "try:\n    def train(): ...\nexcept ValueError:\n    pass",
+            "(train := make())",
+        ],
+    )
+    def test_whatever_binds_the_name_is_the_cell_that_is_graded(self, cell: str) -> None:
+        """A drill may be answered by an import or an assignment as well as by a def."""
+        stands = as_it_stands(DRILL, {"In": ["", "def train(): ...", cell], "train": 1})
+        assert stands.cells == [2]
+
+    @pytest.mark.parametrize(
+        "cell", ["train()", "def f(train):\n    train = 1", "train: int", "x.train = 1"]
+    )
+    def test_a_cell_that_only_mentions_the_name_is_not(self, cell: str) -> None:
+        """The demo below the definition is not the answer."""
+        stands = as_it_stands(DRILL, {"In": ["", "def train(): ...", cell], "train": 1})
+        assert stands.cells == [1]
+
     def test_check_says_so_and_stores_no_attempt(
         self, verdict_is: Callable[[str], None], shown: Shown
     ) -> None:
@@ -561,6 +761,235 @@ class TestBrokenCell:
         assert verdict.status == "not_attempted"
         assert "cell [2] has a syntax error" in shown()
         assert progress().entries(ID) == []
+
+
+class TestCells:
+    """Contract 7: code is graded as it stands on the screen."""
+
+    def refused(self, notebook: Notebook, drill: Drill = DRILL) -> str:
+        finding = notebook.stands(drill).finding
+        assert finding is not None
+        assert finding.code == "not-attempted"
+        return finding.found
+
+    def test_the_latest_cell_that_defines_the_name_is_graded(self, notebook: Notebook) -> None:
+        """With two drafts in two cells, it must be clear which one was judged."""
+        notebook.run("def train(): return 1", "a")
+        notebook.run("def train(): return 2", "b")
+        assert notebook.stands().cells == [2]
+        notebook.run("def train(): return 1", "a")
+        assert notebook.stands().cells == [3]
+        notebook.run("train()", "c")
+        assert notebook.stands().cells == [3]
+
+    def test_a_renamed_function_is_not_graded_under_its_old_name(
+        self, notebook: Notebook
+    ) -> None:
+        """The old one is still in the kernel, and would pass."""
+        notebook.run("def train(): return 1", "a")
+        notebook.run("def train2(): return 1", "a")
+        assert "cell [2] no longer defines train, as it did when it ran as [1]" in self.refused(
+            notebook
+        )
+        notebook.run("def train(): return 3", "b")
+        assert notebook.stands().cells == [3]
+
+    @pytest.mark.parametrize(
+        ("source", "why"),
+        [
+            ("def train(:", "cell [2] has a syntax error"),
+            ("import os\n  x = 1", "cell [2] has a syntax error"),
+            ("def train(): return 2\n1 / 0", "cell [2] raised ZeroDivisionError"),
+            ("missing\ndef train(): return 2", "cell [2] raised NameError"),
+            ("raise KeyboardInterrupt", "cell [2] raised KeyboardInterrupt"),
+            ("%%time\ndef train(:", "cell [2] has a syntax error"),
+        ],
+    )
+    def test_a_cell_that_failed_is_not_graded_as_it_was_before(
+        self, notebook: Notebook, source: str, why: str
+    ) -> None:
+        """What is on the screen has never run to its end."""
+        notebook.run("def train(): return 1", "a")
+        notebook.run(source, "a")
+        assert why in self.refused(notebook)
+        assert "train" in self.refused(notebook)
+
+    def test_a_failed_cell_elsewhere_that_would_define_it_counts(
+        self, notebook: Notebook
+    ) -> None:
+        """The newest draft is the one that the learner means."""
+        notebook.run("def train(): return 1", "a")
+        notebook.run("def train(:", "b")
+        assert "cell [2] has a syntax error" in self.refused(notebook)
+
+    def test_a_failed_cell_that_has_nothing_to_do_with_it_does_not(
+        self, notebook: Notebook
+    ) -> None:
+        """An exploration that went wrong must not lock the check."""
+        notebook.run("def train(): return 1", "a")
+        notebook.run("train() + nothing", "b")
+        assert notebook.stands().cells == [1]
+
+    def test_a_magic_that_runs_the_cell_defines_and_one_that_writes_it_does_not(
+        self, notebook: Notebook, tmp_path: Path
+    ) -> None:
+        """%%writefile leaves the old function in the kernel."""
+        notebook.run("%%time\ndef train(): return 1", "a")
+        assert notebook.stands().cells == [1]
+        notebook.run(f"%%writefile {tmp_path}/x.py\ndef train(): return 2", "a")
+        assert "cell [2] no longer defines train" in self.refused(notebook)
+
+    def test_names_that_no_parser_sees_are_seen_when_they_appear(
+        self, notebook: Notebook
+    ) -> None:
+        """``from x import *`` and ``exec`` define as well as a def does."""
+        notebook.run("exec('def train(): return 1')", "a")
+        assert notebook.stands().cells == [1]
+        notebook.run("exec('def other(): return 1')", "a")
+        assert "no longer defines train" in self.refused(notebook)
+
+    def test_a_definition_in_a_branch_that_was_not_taken_is_none(
+        self, notebook: Notebook
+    ) -> None:
+        """Its text has the name, the kernel has the old function."""
+        notebook.run("def train(): return 1", "a")
+        notebook.run("if False:\n    def train(): return 2", "a")
+        assert "no longer defines train" in self.refused(notebook)
+
+    def test_a_helper_is_code_too(self, notebook: Notebook) -> None:
+        """A leftover helper makes the answer pass that is not on the screen."""
+        notebook.run("def share(): return 1", "a")
+        notebook.run("def train(): return share()", "b")
+        assert notebook.stands().cells == [2]
+        notebook.run("def shares(): return 1", "a")
+        found = self.refused(notebook)
+        assert "cell [3] no longer has the code; share, which your code uses" in found
+        notebook.run("def share(: return 1", "a")
+        assert "cell [4] has a syntax error" in self.refused(notebook)
+        notebook.run("def share(): return 1", "a")
+        assert notebook.stands().cells == [2]
+
+    def test_a_class_that_grows_over_cells_needs_all_of_them(self, notebook: Notebook) -> None:
+        """Methods that are added later come from cells of their own."""
+        notebook.run("class train:\n    pass", "a")
+        notebook.run("def forward(self): return 1\ntrain.forward = forward", "b")
+        assert notebook.stands().cells == [1]
+        notebook.run("train.forward = forward +", "b")
+        assert "cell [3] has a syntax error" in self.refused(notebook)
+
+    def test_a_name_that_a_drill_needs_may_come_from_several_cells(
+        self, notebook: Notebook
+    ) -> None:
+        """Each name is graded from its own cell."""
+        two = dataclasses.replace(DRILL, needs={"first": "()", "second": "()"})
+        notebook.run("def first(): ...\ndef second(): ...", "a")
+        notebook.run("def first(): return 1", "b")
+        assert notebook.stands(two).cells == [1, 2]
+        notebook.run("def first(): ...", "a")
+        assert "cell [3] no longer defines second" in self.refused(notebook, two)
+
+    def test_the_cell_that_calls_check_may_define_it_first(self, notebook: Notebook) -> None:
+        """Definition and check in one cell; but not the check before the definition."""
+        seen: list[cells.Standing] = []
+        notebook.shell.user_ns["look"] = lambda: seen.append(notebook.stands())
+        notebook.run("def train(): return 1\nlook()", "a")
+        notebook.run("look()\ndef train(): return 2", "a")
+        notebook.run("def trains(): return 1\nlook()", "a")
+        assert seen[0].cells == [1]
+        assert seen[1].finding is not None
+        assert seen[2].finding is not None
+
+    def test_cells_from_before_the_import_count_without_ids(
+        self, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever runs the setup cell last is still graded."""
+        monkeypatch.setattr(executions, "_recorder", None)
+
+        def import_it() -> None:
+            monkeypatch.setattr(executions, "_recorder", executions.Recorder(notebook.shell))
+
+        notebook.shell.user_ns["import_it"] = import_it
+        notebook.run("def train(): return 1")
+        notebook.run("import_it()", "setup")
+        assert notebook.stands().cells == [1]
+        notebook.run("def train(:", "a")
+        assert "cell [3] has a syntax error" in self.refused(notebook)
+
+    def test_the_cell_with_the_import_is_recorded_as_well(
+        self, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Import and definition in one cell, which is then edited."""
+        monkeypatch.setattr(executions, "_recorder", None)
+        seen: list[cells.Standing] = []
+
+        def import_it() -> None:
+            mine = executions.Recorder(notebook.shell)
+            monkeypatch.setattr(executions, "_recorder", mine)
+
+        notebook.shell.user_ns.update(import_it=import_it)
+        notebook.shell.user_ns["look"] = lambda: seen.append(notebook.stands())
+        notebook.shell.get_parent = lambda: {"metadata": {"cellId": "a"}}
+        notebook.run("import_it()\ndef train(): return 1\nlook()", "a")
+        assert [each.cells for each in seen] == [[1]]
+        assert notebook.stands().cells == [1]
+        notebook.run("def trains(): return 1", "a")
+        assert "cell [2] no longer defines train" in self.refused(notebook)
+
+    def test_what_is_not_from_a_cell_is_graded_without_a_number(
+        self, notebook: Notebook
+    ) -> None:
+        """A startup file, or a program that drives the shell."""
+        notebook.shell.user_ns["train"] = len
+        assert notebook.stands() == cells.Standing([])
+
+    def test_ids_come_from_the_kernels_message_where_ipython_has_none(
+        self, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """IPython 7.34, which Colab has, knows no cell ids."""
+        metadata: dict[str, Any] = {"cellId": "from-the-message"}
+        notebook.shell.get_parent = lambda: {"metadata": metadata}
+        old = SimpleNamespace(raw_cell="x = 1", store_history=True, silent=False)
+        notebook.recorder.begin(old)
+        assert notebook.recorder.running[-1][1] == "from-the-message"
+        metadata.clear()
+        notebook.recorder.begin(old)
+        assert notebook.recorder.running[-1][1] is None
+        notebook.recorder.running.clear()
+
+    @settings(max_examples=25, deadline=None)
+    @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("defgx")), max_size=8))
+    def test_what_is_graded_is_always_a_cells_last_and_successful_text(
+        self, steps: list[tuple[str, str]]
+    ) -> None:
+        """Over all orders of editing, renaming and breaking three cells."""
+        texts = {
+            "d": "def train(): return 1",
+            "e": "def train(): return 2",
+            "f": "def other(): return 3",
+            "g": "def train(: return 4",
+            "x": "def train(): return 5\n1 / 0",
+        }
+        mine = Notebook()
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+            patch.setattr(executions, "_recorder", mine.recorder)
+            for cell, text in steps:
+                mine.run(texts[text], cell)
+            stands = mine.stands()
+            mine.shell.history_manager.end_session()
+        on_screen = {cell: (number, text) for number, (cell, text) in enumerate(steps, 1)}
+        drafts = [(n, cell, text) for n, (cell, text) in enumerate(steps, 1) if text != "f"]
+        if not drafts:
+            assert stands == cells.Standing([])
+            return
+        number, cell, text = drafts[-1]
+        may = text in "de" and on_screen[cell] == (number, text)
+        assert list(stands.cells) == ([number] if may else [])
+        if may:
+            assert mine.shell.user_ns["train"]() == {"d": 1, "e": 2}[text]
+        elif "train" in mine.shell.user_ns:
+            # Otherwise it was never defined, and the check says that.
+            reason = stands.finding.found if stands.finding else ""
+            assert f"cell [{on_screen[cell][0]}]" in reason
 
 
 class TestInterrupted:

@@ -240,6 +240,7 @@ def save(job: Job) -> None:
     )
     manifest = {
         **job.start.record,
+        "attempt": job.start.attempt,
         "step": step,
         "epoch": epoch,
         "time": time.time(),

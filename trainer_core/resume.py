@@ -115,7 +115,8 @@ def decide_start(
         "agents": agents,
     }
     changes = changed_settings(before, config)
-    return Start(cfg, record, next_attempt(run_dir), checkpoint, damaged, changes, seen)
+    attempt, saved_by = next_attempt(run_dir), manifest.get("attempt")
+    return Start(cfg, record, attempt, checkpoint, saved_by, damaged, changes, seen)
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -35,6 +35,7 @@ class Start:
     record: dict[str, Any]  # config.json, and what each manifest repeats from it
     attempt: int
     checkpoint: Path | None
+    saved_by: int | None  # the attempt that saved the checkpoint, if its manifest says so
     damaged: dict[Path, str]
     changes: dict[str, list[Any]]  # setting: [value before, value now]
     seen: list[Any]  # observed_state before anything else was read
@@ -63,12 +64,27 @@ def observed_state(run_dir: Path) -> list[Any]:
 
 
 def next_attempt(run_dir: Path) -> int:
-    """The number of this start, from 0: one more than the last in rank 0's log."""
-    log = run_dir / "logs" / "rank-0.jsonl"
-    content = log.read_bytes() if log.exists() else b""
-    # A kill may have truncated the last number, but not the one before, which is no smaller.
-    attempts = [int(number) for number in re.findall(rb'"attempt": (\d+)', content)]
-    return 1 + max(attempts, default=-1)
+    """The number of this start, from 0: one more than the highest that the folder knows.
+
+    Any of these may be gone: logs get cleaned up, a ledger may lack an attempt that was killed
+    in its first step, and old checkpoints are deleted.
+    """
+    patterns = ("ledger/rank-*.jsonl", "logs/rank-*.jsonl", "checkpoints/*/manifest.json")
+    paths = (path for pattern in patterns for path in run_dir.glob(pattern) if path.is_file())
+    return 1 + max(map(last_attempt, paths), default=-1)
+
+
+def last_attempt(path: Path) -> int:
+    """The highest attempt in a file's last lines; -1 if there is none."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        # Attempts only grow, so the end will do, unless a single line is longer than that.
+        for length in (65536, size):
+            file.seek(max(0, size - length))
+            # A kill may have truncated the last number; then nothing follows it.
+            if numbers := re.findall(rb'"attempt": (\d+)[,}\s]', file.read()):
+                return max(map(int, numbers))
+    return -1
 
 
 # %%

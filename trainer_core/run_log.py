@@ -151,7 +151,9 @@ def log_start(
     if flags := unread_flags(start.cfg):
         log.event("settings_unread", step=position, flags=", ".join(flags))
     if start.checkpoint is not None:
-        log.event("checkpoint_restored", step=position, folder=start.checkpoint.name)
+        # The audit follows the lineage by this: an older attempt's copy may have been put back.
+        found = {"folder": start.checkpoint.name, "saved_by_attempt": start.saved_by}
+        log.event("checkpoint_restored", step=position, **found)
 
 
 def process_age_s() -> float:

@@ -1557,8 +1557,9 @@ assert {result.exitcode for result in results} <= {1, -signal.SIGKILL}
 # ## The proof
 #
 # Matching weights are strong evidence, but if they differ, they don't tell you why. So the
-# audit reads the ledger. For each step it takes the attempt whose work survived, and checks
-# that attempt's samples against the order from cell 2. *Replayed* steps are the ones a later
+# audit reads the ledger. For each step it takes the attempt whose work survived, according to
+# the checkpoints that were restored, and checks that attempt's samples against the order from
+# cell 2. *Replayed* steps are the ones a later
 # attempt had to train again. *Goodput* is useful step time over wall time, across all attempts.
 #
 # *Collapsed: the audit, which only reads files, and the code for the pictures.*

@@ -103,6 +103,10 @@ class RankContext:
         if fault and fault["at"] == kind and fault["count"] == self._counts[kind]:
             os.kill(self._pid, getattr(signal, "SIG" + fault["signal"]))
 
+    def count(self, kind: str) -> int:
+        """How many events of a kind this rank has recorded so far."""
+        return self._counts[kind]
+
     def init_group(self) -> None:
         """Join the gloo group, for drills that are not about joining it.
 

@@ -28,9 +28,8 @@ from rehearsal.evidence.audit import (
     LedgerLine,
     Steps,
     name_few,
+    read_evidence,
     read_jsonl,
-    read_ledger,
-    read_logs,
     read_plan,
     surviving_lineage,
     world_size_of,
@@ -108,7 +107,7 @@ def read_run(run_dir: Path | str) -> RunEvidence:
     read_plan(run_dir)  # raises if there is none
     config = json.loads(Path(run_dir, "config.json").read_text(encoding="utf-8"))
     try:
-        lineage, end, _ = surviving_lineage(read_ledger(run_dir), read_logs(run_dir))
+        lineage = surviving_lineage(*read_evidence(run_dir))
     except ValueError as error:
         raise ValueError(f"{run_dir}: {error}") from None
     logged, changes, device = dict[int, dict[str, Any]](), list[Change](), "unknown"
@@ -116,7 +115,7 @@ def read_run(run_dir: Path | str) -> RunEvidence:
     for record in read_jsonl(log) if log.exists() else ():
         match record:
             case {"event": "train_progress", "step": int(step), "attempt": int(attempt)}:
-                if step in lineage and lineage[step][0].attempt == attempt:
+                if step in lineage.steps and lineage.steps[step][0].attempt == attempt:
                     logged[step] = record
             case {
                 "event": "config_changed",
@@ -129,7 +128,7 @@ def read_run(run_dir: Path | str) -> RunEvidence:
                 device = name
     folders = {f.name[5:]: f for f in Path(run_dir, "checkpoints").glob("step-*")}
     checkpoints = {int(step): f for step, f in folders.items() if step.isdecimal()}
-    return RunEvidence(config, lineage, end, logged, changes, device, checkpoints)
+    return RunEvidence(config, lineage.steps, lineage.end, logged, changes, device, checkpoints)
 
 
 def compare_plans(first: RunEvidence, second: RunEvidence) -> tuple[list[str], bool]:

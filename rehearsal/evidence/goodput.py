@@ -39,9 +39,9 @@ from rehearsal.evidence.audit import (
     Steps,
     as_seconds,
     lives_of_attempts,
+    rank_files,
+    read_evidence,
     read_jsonl,
-    read_ledger,
-    read_logs,
     surviving_lineage,
 )
 
@@ -95,7 +95,7 @@ class Facts(NamedTuple):
 def read_facts(run_dir: Path | str) -> dict[int, Facts]:
     """The facts about each attempt, from the logs."""
     facts: dict[int, Facts] = {}
-    for path in sorted(Path(run_dir, "logs").glob("rank-*.jsonl")):
+    for path in rank_files(run_dir, "logs"):
         for record in read_jsonl(path):
             match record:
                 case {"attempt": int(attempt), "event": str(event), "step": int(step)}:
@@ -207,7 +207,7 @@ def account_run(run_dir: Path | str) -> Account:
     Raises:
         ValueError: if the folder shows no sign of life.
     """
-    ledger, logs, notes = read_ledger(run_dir), read_logs(run_dir), list[str]()
+    (ledger, logs), notes = read_evidence(run_dir), list[str]()
     lives, facts = lives_of_attempts(ledger, logs), read_facts(run_dir)
     if not lives:
         raise ValueError(
@@ -215,7 +215,7 @@ def account_run(run_dir: Path | str) -> Account:
             "there is no time to account for. Name the folder you gave launch.py as --run-dir."
         )
     try:
-        lineage, _, _ = surviving_lineage(ledger, logs)
+        lineage = surviving_lineage(ledger, logs).steps
     except ValueError:
         lineage = {}
     timeline, useful_us, last = Timeline(next(iter(lives.values())).begin), 0, -1

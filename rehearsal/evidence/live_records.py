@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 # %% active="py"
-from rehearsal.evidence.audit import live_starts, read_jsonl
+from rehearsal.evidence.audit import live_starts, rank_files, read_jsonl
 
 # %%
 Records = list[dict[str, Any]]
@@ -25,7 +25,7 @@ AFTER_THE_LINE = ("log", "checkpoint")
 def live_lines(run_dir: Path | str) -> Iterator[Records]:
     """The lines of each step and attempt that every rank has recorded, by rank."""
     found: dict[tuple[int, int], Records] = {}
-    for path in sorted(Path(run_dir, "ledger").glob("rank-*.jsonl")):
+    for path in rank_files(run_dir, "ledger"):
         for record in read_jsonl(path):
             match record:
                 case {"attempt": int(attempt), "step": int(step), "phases": dict()}:

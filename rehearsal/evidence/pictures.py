@@ -22,9 +22,9 @@ from rehearsal.evidence.audit import (
     LedgerLine,
     Steps,
     audit_run,
+    rank_files,
+    read_evidence,
     read_jsonl,
-    read_ledger,
-    read_logs,
 )
 from rehearsal.evidence.audit import RunPlan, read_plan, surviving_lineage, world_size_of
 from rehearsal.evidence.live_records import live_events, live_trace
@@ -245,8 +245,10 @@ def sample_map(run_dir: Path | str) -> Figure:
     Raises:
         ValueError: if the folder has nothing to draw.
     """
-    plan, ledger, report = read_plan(run_dir), read_ledger(run_dir), audit_run(run_dir)
-    lineage, end, _ = surviving_lineage(ledger, read_logs(run_dir))
+    report, (ledger, logs) = audit_run(run_dir), read_evidence(run_dir)
+    plan, (lineage, end, *_) = read_plan(run_dir), surviving_lineage(ledger, logs)
+    if not lineage:
+        raise nothing_to_draw(run_dir, "lines of the surviving lineage in ledger/")
     last = min(plan.total_steps, max(end, *(max(steps) for steps in ledger.values())))
     width = -(-last // COLUMNS_TO_DRAW)
     has_cells = last * plan.global_batch_size <= CELLS_TO_DRAW
@@ -271,7 +273,7 @@ def read_events(
     run_dir: Path | str, event: str, rank: int | None = None
 ) -> list[dict[str, Any]]:
     """The records of one event, from one rank's log or all; for live.py, from its ledger."""
-    files = sorted(Path(run_dir, "logs").glob("rank-*.jsonl"))
+    files = rank_files(run_dir, "logs")
     records = [
         *live_events(run_dir),
         *(record for file in files for record in read_jsonl(file)),

@@ -15,6 +15,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -30,6 +31,13 @@ from rehearsal.engine.ranks import (
 from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.attempt import Attempt, codes_of
 from rehearsal.grading.drill import Drill, Scenario, load
+from rehearsal.grading.typed import (
+    half_typed,
+    incident_again,
+    is_untouched,
+    outcome_of_text,
+    text_of,
+)
 from rehearsal.grading.verdict import (
     ENGINE_FINDINGS,
     Finding,
@@ -37,7 +45,7 @@ from rehearsal.grading.verdict import (
     Verdict,
     cheat_findings,
     failure_verdict,
-    listed,
+    missing_text,
 )
 
 # By name: this process needs none of the code that runs in a rank.
@@ -49,6 +57,7 @@ SERVER_KILLED = ENGINE_FINDINGS(
 )
 
 Outcome = tuple[Status, Sequence[Finding], str]  # status, findings, detail
+SEEDS = range(1_000_000)  # short enough to type
 
 
 def warm_up() -> None:
@@ -123,23 +132,20 @@ def grade(
     """
     the_drill = load(drill)
     if not any(name in namespace for name in the_drill.needs):
-        are = "are" if len(the_drill.needs) > 1 else "is"
-        text = f"{listed(list(the_drill.needs))} {are}"
-        nothing = ENGINE_FINDINGS("not-attempted", f"{text} not defined")
-        return Verdict(
-            drill=the_drill.id,
-            status="not_attempted",
-            findings=[nothing],
-            after=_after(the_drill, "not_attempted"),
+        nothing = ENGINE_FINDINGS("not-attempted", missing_text(list(the_drill.needs)))
+        return _unrun(the_drill, ("not_attempted", [nothing], ""), "write it")
+    text = text_of(the_drill, namespace)
+    if the_drill.kind == "bug" and is_untouched(the_drill, text):
+        return _unrun(
+            the_drill, incident_again(the_drill), "find its cause, change the program"
         )
     try:
         attempt = attempt_of_namespace(the_drill, namespace)
     except Exception as error:
         finding = ENGINE_FINDINGS("cannot-travel", f"{type(error).__name__}: {error}")
-        return Verdict(
-            drill=the_drill.id, status="wrong", findings=[finding], after=_after(the_drill)
-        )
-    return grade_attempt(the_drill, attempt, echo=echo, seed=seed)
+        return _unrun(the_drill, ("wrong", [finding], ""))
+    verdict = grade_attempt(the_drill, attempt, echo=echo, seed=seed)
+    return _with_halves(the_drill, text, verdict)
 
 
 def grade_source(
@@ -153,8 +159,56 @@ def grade_source(
     """Judge the text of a file. Only the ranks execute it.
 
     rehearsal.grade_source("lift_to_distributed", Path("attempt.py").read_text()).status
+
+    Args:
+        drill: its id.
+        file: the name that tracebacks give to the text.
+        echo: called with each line that a rank prints.
+        seed: what the scenarios draw their numbers from; the verdict has it. Drawn if None.
+
+    Raises:
+        UnknownDrill: if there is no such drill; the message offers the nearest id.
     """
-    return grade_attempt(load(drill), attempt_of_source(source, file), echo=echo, seed=seed)
+    the_drill = load(drill)
+    if verdict := verdict_without_ranks(the_drill, source, file):
+        return verdict
+    attempt = attempt_of_source(source, file)
+    verdict = grade_attempt(the_drill, attempt, echo=echo, seed=seed)
+    return _with_halves(the_drill, source, verdict)
+
+
+def verdict_without_ranks(drill: Drill, source: str, file: str) -> Verdict | None:
+    """The verdict on a text that no rank has to run: empty, broken, an untouched bug drill."""
+    if drill.kind == "bug" and is_untouched(drill, source):
+        return _unrun(drill, incident_again(drill), "find its cause, change the program")
+    if outcome := outcome_of_text(source, file):
+        advice = "fix that line" if outcome[0] == "crashed" else "write it"
+        return _unrun(drill, outcome, advice)
+    return None
+
+
+def _unrun(drill: Drill, outcome: Outcome, advice: str = "") -> Verdict:
+    """The verdict on what no rank had to run; ``advice`` says what to do before a check."""
+    status, findings, detail = outcome
+    return Verdict(
+        drill=drill.id,
+        status=status,
+        findings=list(findings),
+        detail=detail,
+        after=f'{advice}, then run check("{drill.id}")' if advice else _after(drill),
+    )
+
+
+def _with_halves(drill: Drill, text: str, verdict: Verdict) -> Verdict:
+    """The verdict; if only half of the names are typed, it says which half."""
+    half = half_typed(drill, text)
+    if verdict.status != "not_attempted" or verdict.stages or not half:
+        return verdict
+    # A typed name that takes the wrong arguments has a finding of its own.
+    wrong = [finding for finding in verdict.findings if finding.code != "not-attempted"]
+    if wrong:
+        return verdict
+    return replace(verdict, findings=[ENGINE_FINDINGS("not-attempted", half)])
 
 
 def grade_attempt(
@@ -172,7 +226,7 @@ def grade_attempt(
         seed: what the scenarios draw their numbers from; drawn if None.
     """
     began = time.perf_counter()
-    seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
+    seed = random.SystemRandom().choice(SEEDS) if seed is None else seed
     for is_last_try in (False, True):
         # A fresh folder for each try: files left by the first would be evidence in the second.
         with TemporaryDirectory(prefix="rehearsal-") as folder:

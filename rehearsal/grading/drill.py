@@ -96,7 +96,7 @@ class Requirement(NamedTuple):
     """A passage of the brief, and what judges it."""
 
     says: str  # as in the brief, with single spaces
-    codes: Sequence[str]  # of the findings that report its violation
+    codes: Sequence[str] = ()  # of the findings that report its violation
     defines: bool = False  # it demands nothing: it says what a word or an argument means
 
     def near_misses(self, drill: Drill) -> list[NearMiss]:

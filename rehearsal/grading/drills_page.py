@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
 from rehearsal.grading import mutation_record, selftest
-from rehearsal.grading.drill import Drill
+from rehearsal.grading.drill import Drill, load
 from rehearsal.grading.verdict import ENGINE_FINDINGS, counted
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "drills.md"
@@ -48,20 +50,20 @@ def kept_scores(path: Path = PATH) -> dict[str, Score]:
     return {name: Score(*score) for name, score in held.items()}
 
 
-def judged(drill: Drill, say: Callable[[str], None]) -> Score:
-    """Run the selftest of a drill; returns its new score."""
+def judged(drill: Drill) -> tuple[Score, list[str]]:
+    """Run the selftest of a drill; returns its new score, and what to say about it."""
     digest, rows = digest_of(drill), list(selftest.run(drill))
     ok = sum(row.ok for row in rows)
-    say(f"{drill.id}: {ok} of {len(rows)} judgments correct")
+    said = [f"{drill.id}: {ok} of {len(rows)} judgments correct"]
     found: dict[str, dict[str, None]] = {}
     for row in rows:
         if not row.ok:
-            say(f"  {row.kind} {row.name}: expected {row.expected}, got {row.got}")
-            say(f"    with --seed {row.verdict.seed}")
+            said.append(f"  {row.kind} {row.name}: expected {row.expected}, got {row.got}")
+            said.append(f"    with --seed {row.verdict.seed}")
         elif row.kind == "near miss":
             found.setdefault(row.got, {})[row.verdict.scenario] = None
     scenarios = {code: sorted(names) for code, names in sorted(found.items())}
-    return Score(digest, ok, len(rows), scenarios)
+    return Score(digest, ok, len(rows), scenarios), said
 
 
 def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
@@ -147,14 +149,48 @@ def table_of(codes: Mapping[str, str]) -> list[str]:
     return ["| code | meaning |", "|---|---|", *rows]
 
 
-def write(drills: Iterable[Drill], say: Callable[[str], None], path: Path = PATH) -> bool:
-    """Write the file, judging what has changed; returns whether all judgments were correct."""
-    drills, kept = list(drills), kept_scores(path)
-    scores = {each.id: kept[each.id] for each in drills if each.id in kept}
-    for drill in drills:
-        if drill.id not in scores or scores[drill.id].digest != digest_of(drill):
-            scores[drill.id] = judged(drill, say)
+def write(
+    drills: Iterable[Drill], say: Callable[[str], None], path: Path = PATH, jobs: int = 1
+) -> bool:
+    """Write the file, judging what has changed; returns whether all judgments were correct.
+
+    Args:
+        jobs: drills to judge at a time, each in a process of its own.
+    """
+    drills, scores = list(drills), kept_scores(path)
+    changed = [
+        drill
+        for drill in drills
+        if drill.id not in scores or scores[drill.id].digest != digest_of(drill)
+    ]
+    for drill_id, (score, said) in judged_in_turn(changed, jobs):
+        for line in said:
+            say(line)
+        scores[drill_id] = score
         # After each drill: all of them take minutes, and an interrupted run resumes here.
-        in_order = {each.id: scores[each.id] for each in drills if each.id in scores}
-        path.write_text(render(drills, in_order), "utf-8", newline="\n")
-    return all(score.ok == score.of for score in scores.values())
+        write_page(drills, scores, path)
+    write_page(drills, scores, path)
+    return all(scores[drill.id].ok == scores[drill.id].of for drill in drills)
+
+
+def judged_in_turn(
+    drills: Sequence[Drill], jobs: int
+) -> Iterator[tuple[str, tuple[Score, list[str]]]]:
+    """Judge the drills; each result as soon as it is there."""
+    if jobs == 1 or len(drills) < 2:
+        yield from ((drill.id, judged(drill)) for drill in drills)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(judged_by_id, drill.id): drill.id for drill in drills}
+        yield from ((waiting[done], done.result()) for done in as_completed(waiting))
+
+
+def judged_by_id(drill_id: str) -> tuple[Score, list[str]]:
+    """The same, for a process that is given an id."""
+    return judged(load(drill_id))
+
+
+def write_page(drills: Sequence[Drill], scores: Mapping[str, Score], path: Path) -> None:
+    """Write the file with the scores that are known."""
+    in_order = {drill.id: scores[drill.id] for drill in drills if drill.id in scores}
+    path.write_text(render(drills, in_order), "utf-8", newline="\n")

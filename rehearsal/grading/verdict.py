@@ -57,6 +57,7 @@ class FindingTable:
         return Finding(code, found, rule, look or usual_look)
 
 
+MISSING = "is missing"  # what a rank reports of a needed name that is not there
 OWN_WORK = "you practice what you type yourself; solution() shows the answer when you ask"
 # What any check may find, whatever the drill. A drill's own codes are in its grader's CODES.
 ENGINE_FINDINGS = FindingTable(
@@ -67,7 +68,7 @@ ENGINE_FINDINGS = FindingTable(
             "at the code that defines it; in a notebook, run that cell before you check",
         ),
         "wrong-signature": (
-            "a needed name is missing, or cannot be called the way the brief says",
+            "a needed name cannot be called the way the brief says",
             "the check calls these names with exactly these arguments",
             "at the line that begins with def or class, if there is one",
         ),
@@ -183,10 +184,14 @@ class Verdict:
     world_sizes: Sequence[int] = ()
     detail: str = ""  # a traceback, or where every rank was stuck
     after: str = ""  # what to do next; after a pass, one deeper question
-    seed: int = 0  # from which the scenarios drew their numbers: grade(..., seed=) repeats them
+    seed: int | None = None  # from which the scenarios drew their numbers; None if none ran
     stages: Sequence[str] = ()  # in a drill judged by stages: those that passed
     next_stage: str = ""  # the first stage that hasn't passed
     scenario: str = ""  # the one that ended the check, if it did not pass
+    cells: Sequence[int] = ()  # in a notebook: those that were graded, as in In[9]
+    pace: str = ""  # time used and the budget, if a clock was started
+    then: Sequence[tuple[str, str]] = ()  # after a pass: what to do next, each with its label
+    link: tuple[str, str] | None = None  # in a notebook, the next file to open: text, address
 
     @property
     def is_partial(self) -> bool:
@@ -215,10 +220,21 @@ class Verdict:
 
     @property
     def facts(self) -> str:
-        """On how many ranks, and for how long."""
+        """What was graded, on how many ranks, for how long, and from which seed."""
         ranks = ", ".join(map(str, self.world_sizes))
-        before = f"{ranks} rank{'s' if ranks != '1' else ''}, " if ranks else ""
-        return f"{before}{self.seconds:.1f} s"
+        found = [f"{ranks} rank{'s' if ranks != '1' else ''}"] if ranks else []
+        found += [f"{self.seconds:.1f} s"]
+        found += [f"seed {self.seed}"] if self.seed is not None else []
+        found += [f"graded {named_cells(self.cells)}"] if self.cells else []
+        return ", ".join(found)
+
+    @property
+    def ending(self) -> list[tuple[str, str]]:
+        """The last lines, each with its label: time, and what to do next."""
+        after, pace = (self.after_label, self.after), ("time", self.pace)
+        # What to do comes last; after a pass, ``after`` is a question.
+        pairs = [after, pace, *self.then] if self.status == "passed" else [pace, after]
+        return [(label, text) for label, text in pairs if text]
 
     def __str__(self) -> str:
         lines = [f"{self.drill}   {self.shown}   {self.facts}"]
@@ -226,7 +242,7 @@ class Verdict:
         for finding in self.findings:
             lines += [f"  {name:<6}{text}" for name, text in finding._asdict().items()]
         lines += [f"  | {line}" for line in self.detail.rstrip().splitlines()]
-        lines += [f"  {self.after_label:<4}  {self.after}"] if self.after else []
+        lines += [f"  {label:<4}  {text}" for label, text in self.ending]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -236,20 +252,28 @@ class Verdict:
         color = "#0072b2" if self.is_partial else color
         pairs = [("so far", self.reached)] if self.reached else []
         pairs += [pair for finding in self.findings for pair in finding._asdict().items()]
-        pairs += [(self.after_label, self.after)] if self.after else []
-        cells = [
-            f'<span style="opacity:.75">{name}</span><span>{html.escape(text)}</span>'
-            for name, text in pairs
-        ]
         detail = f"<pre>{html.escape(self.detail.rstrip())}</pre>" if self.detail else ""
+        link = ""
+        if self.link:
+            text, address = map(html.escape, self.link)
+            link = f'<a href="{address}">{text}</a>'
         return (
             f'<div style="border-left:4px solid {color};padding-left:.8em;max-width:60em">'
             f"<b>{html.escape(self.drill)}</b>&ensp;"
             f'<b style="background:{color};color:#fff;padding:.1em .5em">'
             f"{self.shown}</b>&ensp;{html.escape(self.facts)}"
-            '<div style="display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;'
-            f'margin:.4em 0">{"".join(cells)}</div>{detail}</div>'
+            f"{_grid(pairs)}{detail}{_grid(self.ending)}{link}</div>"
         )
+
+
+def _grid(pairs: Iterable[tuple[str, str]]) -> str:
+    """Labels and texts in two columns."""
+    cells = [
+        f'<span style="opacity:.75">{label}</span><span>{html.escape(text)}</span>'
+        for label, text in pairs
+    ]
+    style = "display:grid;grid-template-columns:max-content 1fr;gap:.15em 1em;margin:.4em 0"
+    return f'<div style="{style}">{"".join(cells)}</div>' if cells else ""
 
 
 def cheat_findings(reports: Sequence[RankReport]) -> list[Finding]:
@@ -275,11 +299,17 @@ def failure_verdict(
     """
     for report in reports:
         if report.mismatch:
+            missing = [name for name, what in report.mismatch if what == MISSING]
             wrong = [
                 ENGINE_FINDINGS("wrong-signature", f"{name} {what}")
                 for name, what in report.mismatch
+                if what != MISSING
             ]
-            return "wrong", wrong, ""
+            if not missing:
+                return "wrong", wrong, ""
+            # Half of it is typed: what is wrong with that half comes along.
+            nothing = ENGINE_FINDINGS("not-attempted", missing_text(missing))
+            return "not_attempted", [*wrong, nothing], ""
     if blank := sorted({name for report in reports for name in report.blank}):
         verb = "raises" if len(blank) == 1 else "raise"
         found = f"{listed(blank)} still {verb} NotImplementedError"
@@ -346,6 +376,16 @@ def listed(names: Sequence[str]) -> str:
     """ "a", "a and b", "a, b and c"."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def missing_text(names: Sequence[str]) -> str:
+    """ "run is not defined", "a and b are not defined"."""
+    return f"{listed(names)} {'are' if len(names) > 1 else 'is'} not defined"
+
+
+def named_cells(numbers: Sequence[int]) -> str:
+    """ "cell [9]", "cells [5] and [9]"."""
+    return f"cell{'s' * (len(numbers) > 1)} {listed([f'[{number}]' for number in numbers])}"
 
 
 def counted(count: int, noun: str) -> str:

@@ -1,4 +1,8 @@
-"""What the learner typed: the names of the notebook, and the cells that define them."""
+"""What the learner typed: the names of the notebook, and the cells that define them.
+
+Code is graded as it stands on the screen. A name that is only left over in the kernel, from a
+cell that has since been edited or has failed, is not graded.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,23 @@ import ast
 import linecache
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from rehearsal.grading import typed
 from rehearsal.grading.attempt import codes_of
 from rehearsal.grading.drill import Drill
 from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding
 from rehearsal.session.display import shell
+from rehearsal.session.executions import Execution, executions_of
+
+
+class Standing(NamedTuple):
+    """What stands in a notebook's cells for a drill."""
+
+    cells: Sequence[int] = ()  # the numbers of the cells that define the needed names
+    finding: Finding | None = None  # why they cannot be graded
+    number: int = 0  # the cell to run first
 
 
 def learners_namespace(depth: int = 2) -> Mapping[str, object]:
@@ -27,27 +42,90 @@ def learners_namespace(depth: int = 2) -> Mapping[str, object]:
     return sys._getframe(depth).f_globals
 
 
+def as_it_stands(drill: Drill, namespace: Mapping[str, object]) -> Standing:
+    """Which cells define the needed names now, or why a check would grade something else."""
+    ran = executions_of(namespace)
+    needs = frozenset(drill.needs)
+    numbers: set[int] = set()
+    for name in drill.needs:
+        defining = [execution for execution in ran if name in execution.binds]
+        if not defining:
+            continue  # not from a cell, or not there at all
+        last = defining[-1]
+        now = current_of(last, ran, needs)
+        if now.error:
+            return refused(f"cell [{now.number}] {now.error}, so its {name} is not graded", now)
+        if now is not last and name in namespace:
+            return refused(
+                f"cell [{now.number}] does not define {name}, as cell [{last.number}] did"
+                if now.cell is None
+                else f"cell [{now.number}] no longer defines {name}, as it did when it ran as "
+                f"[{last.number}]",
+                now,
+            )
+        if name in namespace:
+            numbers.add(last.number)
+    for name, functions in typed.functions_run(drill, namespace).items():
+        for function in functions:
+            text = "".join(linecache.getlines(function.__code__.co_filename)).rstrip("\n")
+            same = [execution for execution in ran if execution.source.rstrip("\n") == text]
+            states = [(execution, current_of(execution, ran, needs)) for execution in same]
+            if not states or any(now is then and not now.error for then, now in states):
+                continue
+            then, now = states[-1]
+            what = now.error or "no longer has the code"
+            return refused(
+                f"cell [{now.number}] {what}; {name}, which your code uses, is still the one "
+                f"that ran as [{then.number}]",
+                now,
+            )
+    return Standing(sorted(numbers))
+
+
+def refused(found: str, execution: Execution) -> Standing:
+    """Nothing to grade, because of what became of one cell."""
+    look = f"at cell [{execution.number}]: what it defines now, and whether it ran to its end"
+    finding = ENGINE_FINDINGS("not-attempted", found, look)
+    return Standing((), finding, execution.number)
+
+
+def current_of(
+    execution: Execution, ran: Sequence[Execution], needs: frozenset[str]
+) -> Execution:
+    """The execution that counts for the same cell now.
+
+    Where the front end gives no ids, a cell counts as replaced once a later one binds a needed
+    name that it bound.
+    """
+    later = ran[ran.index(execution) + 1 :]
+    if execution.cell is not None:
+        again = [each for each in later if each.cell == execution.cell]
+    else:
+        again = [each for each in later if each.binds & execution.binds & needs]
+    return again[-1] if again else execution
+
+
 def texts_of(drill: Drill, namespace: Mapping[str, object]) -> str:
     """The source of the cells that define the needed names; data without a cell: its repr."""
-    cells: list[str] = [cell for cell in namespace.get("In", []) if isinstance(cell, str)]  # type: ignore[attr-defined]
+    ran = executions_of(namespace)
     found: list[tuple[int, str]] = []
     for name in drill.needs:
         if name not in namespace:
             continue
         value = namespace[name]
-        files = {code.co_filename: None for code in codes_of(value)}
+        files = dict.fromkeys(code.co_filename for code in codes_of(value))
         sources = ["".join(linecache.getlines(file)) for file in files]
         if not any(sources):
-            defining = [cell for cell in cells if name in names_bound(cell)]
+            defining = [execution.source for execution in ran if name in execution.binds]
             sources = defining[-1:] or [f"{name} = {value!r}\n"]
         # In the order in which the cells were run, whatever the order of the names.
-        found += [(place(source, cells), source.rstrip("\n")) for source in sources if source]
+        found += [(place(source, ran), source.rstrip("\n")) for source in sources if source]
     return "\n\n".join(dict.fromkeys(source for _, source in sorted(found))) + "\n"
 
 
-def place(source: str, cells: list[str]) -> int:
+def place(source: str, ran: Sequence[Execution]) -> int:
     """The index of the last run of a cell with this source; -1 if there is none."""
-    runs = [i for i, cell in enumerate(cells) if cell.rstrip("\n") == source.rstrip("\n")]
+    runs = [i for i, each in enumerate(ran) if each.source.rstrip("\n") == source.rstrip("\n")]
     return runs[-1] if runs else -1
 
 
@@ -62,42 +140,9 @@ def with_cell_numbers(text: str) -> str:
     return re.sub(r'File "([^"]+)"', named, text)
 
 
-def broken_cell(drill: Drill, namespace: Mapping[str, object]) -> Finding | None:
-    """A finding if the newest cell that defines a needed name has a syntax error.
-
-    IPython then keeps the name's older value. A verdict on that would be about code that is no
-    longer on the screen.
-    """
-    cells: list[str] = [cell for cell in namespace.get("In", []) if isinstance(cell, str)]  # type: ignore[attr-defined]
-    for name in drill.needs:
-        defines = re.compile(rf"^\s*(?:(?:async )?def|class)\s+{name}\b|^{name}\s*[:=]", re.M)
-        for number, cell in reversed(list(enumerate(cells))):
-            try:
-                ast.parse(cell)
-            except SyntaxError as error:
-                if not defines.search(cell):
-                    continue
-                found = f"cell [{number}] has a syntax error, so {name} was not defined: "
-                found += f"{error.msg} (line {error.lineno})"
-                look = f"at line {error.lineno} of cell [{number}]"
-                return ENGINE_FINDINGS("not-attempted", found, look)
-            if name in names_bound(cell) or f"def {name}" in cell:  # the latter inside a magic
-                break
-    return None
-
-
-def names_bound(cell: str) -> set[str]:
-    """The names that a cell assigns or defines at its top level."""
+def names_bound(text: str) -> set[str]:
+    """The names that a text binds at its top level; none if it has a syntax error."""
     try:
-        body = ast.parse(cell).body
-    except SyntaxError:  # a magic
+        return typed.names_bound(ast.parse(text))
+    except SyntaxError:
         return set()
-    found: set[str] = set()
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            parts = (part for target in targets for part in ast.walk(target))
-            found |= {part.id for part in parts if isinstance(part, ast.Name)}
-    return found

@@ -9,17 +9,26 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from rehearsal.grading.check import grade, grade_source, warm_up
 from rehearsal.grading.drill import Drill, drill_ids, load
-from rehearsal.grading.verdict import Verdict
+from rehearsal.grading.verdict import Verdict, listed
 from rehearsal.session import debrief as debriefing
 from rehearsal.session.brief import brief_of
-from rehearsal.session.cells import broken_cell, learners_namespace, texts_of, with_cell_numbers
+from rehearsal.session.cells import (
+    as_it_stands,
+    learners_namespace,
+    texts_of,
+    with_cell_numbers,
+)
 from rehearsal.session.clock import pace
-from rehearsal.session.display import has_front_end, show, show_markdown, show_verdict
+from rehearsal.session.display import has_front_end, shell, show, show_markdown, show_verdict
+from rehearsal.session.executions import notebooks_folder
 from rehearsal.session.history import Entry, Round
+from rehearsal.session.ids import drill_named
+from rehearsal.session.next_step import drill_after, link_to, with_next_step
 from rehearsal.session.progress import progress
 from rehearsal.session.schedule import standings
 from rehearsal.session.status import status_of
@@ -55,52 +64,80 @@ def brief(drill: str) -> None:
     """Show the task without starting the clock.
 
     Raises:
-        UnknownDrill: if there is no such drill; the message offers the nearest id. All
-            functions here that take a drill do this.
+        UnknownDrill: if there is no such drill, with the nearest id; if it is the beginning of
+            several ids, with all of them. All functions here that take a drill do this.
     """
-    show_markdown(brief_of(load(drill)))
+    show_markdown(brief_of(drill_named(drill)))
 
 
 def start(drill: str) -> None:
     """Show the task and start the clock."""
     global _clock
-    the_drill = load(drill)
+    the_drill = drill_named(drill)
     progress().add(the_drill.id, "start")
     if _clock is not None:
         _clock.stop()
-    brief(drill)
+    brief(the_drill.id)
     _clock = TickingClock(the_drill)
     _clock.show()
     if not is_command():
         warm_up()  # while the person reads
 
 
-def check(drill: str, namespace: Mapping[str, object] | None = None) -> Verdict:
+def check(
+    drill: str, namespace: Mapping[str, object] | None = None, *, seed: int | None = None
+) -> Verdict:
     """Run what you typed on real ranks, show the verdict and return it.
 
     Args:
+        drill: its id, or the beginning of it.
         namespace: your names; by default those of the notebook, or of the calling module.
+        seed: from which the scenarios draw their numbers. To repeat a check, take the one that
+            its verdict shows; by default, each check draws another.
     """
-    the_drill = load(drill)
+    the_drill = drill_named(drill)
     names = learners_namespace() if namespace is None else namespace
-    if broken := broken_cell(the_drill, names):
-        again = f'fix the cell, run it, then check("{the_drill.id}")'
+    stands = as_it_stands(the_drill, names)
+    if stands.finding:
+        again = f'run cell [{stands.number}] without an error, then check("{the_drill.id}")'
         nothing = Verdict(
-            drill=the_drill.id, status="not_attempted", findings=[broken], after=again
+            drill=the_drill.id, status="not_attempted", findings=[stands.finding], after=again
         )
         return _settle(the_drill, "", nothing)
     text = texts_of(the_drill, names)
     try:
-        verdict = grade(drill, names, echo=_echo)
+        verdict = grade(the_drill.id, names, echo=_echo, seed=seed)
     except KeyboardInterrupt:
         raise CheckInterrupted(the_drill.id) from None
-    shown = dataclasses.replace(verdict, detail=with_cell_numbers(verdict.detail))
+    missing = [name for name in the_drill.needs if name not in names]
+    if verdict.status == "not_attempted" and not verdict.stages and missing and shell():
+        above = f"run the cell above that defines {listed(missing)}"
+        verdict = dataclasses.replace(verdict, after=f'{above}, then check("{the_drill.id}")')
+    shown = dataclasses.replace(
+        verdict, detail=with_cell_numbers(verdict.detail), cells=stands.cells
+    )
     return _settle(the_drill, text, shown)
 
 
-def check_text(drill: str, text: str, file: str) -> Verdict:
-    """The same for the text of a file. Only the ranks execute it."""
-    return _settle(load(drill), text, grade_source(drill, text, file=file, echo=_echo))
+def check_text(
+    drill: str,
+    text: str,
+    file: str,
+    *,
+    seed: int | None = None,
+    grade: Callable[..., Verdict] | None = None,
+) -> Verdict:
+    """The same for the text of a file. Only the ranks execute it.
+
+    Args:
+        grade: what judges it, with the arguments of ``grade_source``, which is the default.
+    """
+    the_drill = drill_named(drill)
+    try:
+        verdict = (grade or grade_source)(the_drill.id, text, file=file, echo=_echo, seed=seed)
+    except KeyboardInterrupt:
+        raise CheckInterrupted(the_drill.id) from None
+    return _settle(the_drill, text, verdict)
 
 
 def _echo(line: str) -> None:
@@ -111,20 +148,26 @@ def _settle(drill: Drill, text: str, verdict: Verdict) -> Verdict:
     """Store the attempt and show the verdict; stop the clock after a pass."""
     if verdict.status != "not_attempted":
         progress().add_attempt(verdict, text)
-    show_verdict(verdict)
+    drills, rounds = _drills(), progress().rounds()
+    verdict = with_next_step(verdict, drill, drills, rounds)
+    if verdict.status == "passed" and has_front_end():
+        after = drill_after(drill, drills, rounds)
+        link = link_to(after, notebooks_folder()) if after else None
+        verdict = dataclasses.replace(verdict, link=link)
     one = _round(drill.id)
-    if verdict.status == "passed":
-        if _clock is not None and _clock.drill.id == drill.id:
-            _clock.stop()
-        show(f'then  narration("{drill.id}"), solution("{drill.id}"), status()')
     if one is not None and one.is_timed and verdict.status != "not_attempted":
-        show(f"time  {pace(one.until - one.began, drill.minutes)}")
+        spent = pace(one.until - one.began, drill.minutes)
+        verdict = dataclasses.replace(verdict, pace=spent)
+    if verdict.status == "passed" and _clock is not None and _clock.drill.id == drill.id:
+        _clock.stop()
+    show_verdict(verdict)
     return verdict
 
 
 def hint(drill: str) -> None:
     """Show the next of three hints in this round: a question, a pointer, the idea."""
-    the_drill, one = load(drill), _round(drill)
+    the_drill = drill_named(drill)
+    one = _round(the_drill.id)
     shown = len(one.of("hint")) if one else 0
     count = len(the_drill.hints)
     number = min(shown + 1, count)
@@ -144,23 +187,39 @@ def solution(drill: str, *, give_up: bool = False) -> None:
     Args:
         give_up: show it without a pass. The drill is due again tomorrow.
     """
-    the_drill = load(drill)
-    has_passed = any(one.passed for one in progress().rounds(drill))
-    if not (has_passed or give_up):
-        show(
-            f'You haven\'t passed {drill} yet. For the next hint: hint("{drill}"). To give up '
-            f'and see the solution: solution("{drill}", give_up=True). The drill will then be '
-            "due for review tomorrow."
-        )
+    the_drill = drill_named(drill)
+    if not (_has_passed(the_drill) or give_up):
+        _show_locked(the_drill, "The solution")
         return
+    has_passed = _has_passed(the_drill)
     progress().add(the_drill.id, "solution", "earned" if has_passed else "gave_up")
     text = the_drill.solution
     show_markdown(f"```python\n{text}\n```", text=text, is_code=True)
 
 
+def _has_passed(drill: Drill) -> bool:
+    return any(one.passed for one in progress().rounds(drill.id))
+
+
+def _show_locked(drill: Drill, what: str) -> None:
+    name = drill.id
+    show(
+        f"You haven't passed {name} yet. {what} opens after a pass. For the next hint: "
+        f'hint("{name}"). To give up and see the solution: solution("{name}", give_up=True). '
+        "The drill will then be due for review tomorrow."
+    )
+
+
 def narration(drill: str) -> None:
-    """Show what to say while you type: a weak and a strong version, and the follow-up."""
-    card = load(drill).narration
+    """Show what to say while you type: a weak and a strong version, and the follow-up.
+
+    In a find-the-bug drill, it says what the bug is, so it opens after a pass.
+    """
+    the_drill = drill_named(drill)
+    if the_drill.kind == "bug" and not _has_passed(the_drill):
+        _show_locked(the_drill, "What to say gives the bug away, so it")
+        return
+    card = the_drill.narration
     parts = {
         "Say": card.say,
         "Weak": card.weak,
@@ -170,19 +229,45 @@ def narration(drill: str) -> None:
     show_markdown("\n\n".join(f"**{name}.** {text}" for name, text in parts.items()))
 
 
-def diff(drill: str) -> None:
-    """Show what changed between your last two attempts."""
-    load(drill)
-    attempts = [entry for entry in progress().entries(drill) if entry.kind == "attempt"]
-    if len(attempts) < 2:
-        count = "no attempts" if not attempts else "one attempt"
-        show(f"{drill} has {count} so far; a diff needs two.")
-        return
-    old, new = attempts[-2:]
+def diff(drill: str, against: Literal["previous", "solution"] = "previous") -> None:
+    """Show what changed between your last two attempts, or how yours differs from the solution.
+
+    Args:
+        against: "solution" compares it with your newest pass; it opens after one, or once you
+            have given up.
+    """
+    the_drill = drill_named(drill)
+    entries = progress().entries(the_drill.id)
+    attempts = [entry for entry in entries if entry.kind == "attempt"]
+    if against == "solution":
+        if not (_has_passed(the_drill) or any(entry.kind == "solution" for entry in entries)):
+            _show_locked(the_drill, "The solution")
+            return
+        passed = [entry for entry in attempts if entry.status == "passed"]
+        if not (passed or attempts):
+            show(f"{the_drill.id} has no attempts so far, so there is nothing to compare.")
+            return
+        mine = (passed or attempts)[-1]
+        _show_diff(mine.text, the_drill.solution, f"yours, {_name(mine)}", "the solution")
+    elif against == "previous":
+        if len(attempts) < 2:
+            count = "no attempts" if not attempts else "one attempt"
+            show(f"{the_drill.id} has {count} so far; a diff needs two.")
+            return
+        old, new = attempts[-2:]
+        _show_diff(old.text, new.text, _name(old), _name(new))
+    else:
+        raise ValueError(
+            f"against={against!r}: a diff is against your previous attempt or the solution. "
+            f'Call diff("{the_drill.id}") or diff("{the_drill.id}", "solution").'
+        )
+
+
+def _show_diff(old: str, new: str, old_name: str, new_name: str) -> None:
     lines = difflib.unified_diff(
-        old.text.splitlines(), new.text.splitlines(), _name(old), _name(new), lineterm=""
+        old.splitlines(), new.splitlines(), old_name, new_name, lineterm=""
     )
-    text = "\n".join(lines) or "The last two attempts are identical."
+    text = "\n".join(lines) or "The two texts are identical."
     show_markdown(f"```diff\n{text}\n```", text=text, is_code=True)
 
 
@@ -202,18 +287,20 @@ def debrief(drill: str | None = None) -> None:
     Args:
         drill: all timed rounds of this one; by default the last timed run, over all drills.
     """
-    if drill is None:
+    the_drill = None if drill is None else drill_named(drill)
+    if the_drill is None:
         known = {each.id: each for each in _drills()}
         rows = debriefing.rows_of_run(progress().rounds(), known)
     else:
-        rows = debriefing.rows_of_drill(progress().rounds(drill), load(drill))
+        rows = debriefing.rows_of_drill(progress().rounds(the_drill.id), the_drill)
     if not rows:
-        begun = [one for one in progress().rounds(drill) if one.is_timed]
+        only = the_drill.id if the_drill else None
+        begun = [one for one in progress().rounds(only) if one.is_timed]
         if begun:
             name = begun[-1].drill
             show(f'Nothing to debrief yet: {name} has no graded attempt. Run check("{name}").')
             return
-        name = drill or _drills()[0].id
+        name = only or _drills()[0].id
         show(f'Nothing to debrief yet. Run start("{name}"), then check("{name}").')
         return
     show(debriefing.as_text(rows))

@@ -31,3 +31,16 @@ def row_of(standing: Standing, now: float) -> tuple[str, ...]:
     words = standing.words(now)
     words = f"passed, {words}" if standing.is_passed else words
     return standing.drill.id, f"{standing.drill.minutes:g}", str(attempts or ""), best, words
+
+
+def list_of(standings: Sequence[Standing], now: float) -> list[str]:
+    """One line per drill: id, minutes, state, best time, kind, title."""
+    rows = []
+    for standing in standings:
+        drill, (_, _, _, best, words) = standing.drill, row_of(standing, now)
+        rows.append((drill.id, f"{drill.minutes:g} min", words, best, drill.kind, drill.title))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    return [
+        "   ".join(word.ljust(width) for word, width in zip(row, [*widths, 0], strict=True))
+        for row in rows
+    ]

@@ -3,42 +3,65 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import shlex
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from pathlib import Path
 
 CALL = re.compile(
     r"`?(?<![\w.])(start|check|hint|solution|narration|diff|status|debrief)"
-    r"\((?:\"(\w+)\"(, give_up=True)?)?\)`?"
+    r"\((?:\"(\w+)\"(?:, \"(solution)\"|, (give_up)=True)?)?\)`?"
 )
-_is_command = False
+FILE = "attempt.py"  # where the README has you type
+_file: str | None = None  # what a running command checks; None if no command runs
 
 
 def is_command() -> bool:
     """Whether a command at a terminal is running, after which this process ends."""
-    return _is_command
+    return _file is not None
 
 
 @contextlib.contextmanager
-def spelled_for_a_shell() -> Iterator[None]:
-    """Inside, advice such as ``hint("x")`` is printed as the command to type."""
-    global _is_command
-    _is_command = True
+def spelled_for_a_shell(file: str = FILE) -> Iterator[None]:
+    """Inside, advice such as ``hint("x")`` is printed as the command to type.
+
+    Args:
+        file: what a ``check`` in such advice checks.
+    """
+    global _file
+    _file = file
     try:
         yield
     finally:
-        _is_command = False
+        _file = None
+
+
+def program() -> str:
+    """What starts this program from the current folder: "python -m rehearsal"."""
+    python = Path(sys.executable)
+    found = shutil.which(python.name)
+    if found and Path(found).absolute() == python:
+        return f"{python.name} -m rehearsal"
+    near = os.path.relpath(python)
+    if near.startswith(os.pardir):
+        near = str(python)
+    return f"{shlex.quote(near if os.sep in near else os.path.join('.', near))} -m rehearsal"
 
 
 def spelled(text: str) -> str:
     """The text, with calls spelled as commands while one is running."""
-    return CALL.sub(_command, text) if _is_command else text
+    return CALL.sub(_command, text) if is_command() else text
 
 
 def _command(call: re.Match[str]) -> str:
-    name, drill, more = call.groups(default="")
-    words = [name, drill, "FILE" if name == "check" else "", more and "--give-up"]
-    return " ".join(["python -m rehearsal", *filter(None, words)])
+    name, drill, solution, gives_up = call.groups(default="")
+    file = shlex.quote(_file or FILE) if name == "check" else ""
+    words = [name, drill, file, solution, gives_up and "--give-up"]
+    return " ".join([program(), *filter(None, words)])
 
 
 def plain(markdown: str) -> str:

@@ -247,6 +247,7 @@ def save(job: Job) -> None:
     )
     manifest = {
         **job.start.record,
+        "attempt": job.start.attempt,
         "step": step,
         "epoch": epoch,
         "time": time.time(),

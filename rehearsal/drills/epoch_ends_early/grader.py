@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import Plan, judge_killed, judge_restart, judge_whole
+from rehearsal.kit.judge.restart import RestartPlan, judge_killed, judge_restart, judge_whole
 from rehearsal.kit.observe.restart import Body, trains
 from rehearsal.kit.observe.samples import marked_samples
 from rehearsal.engine.rank import RankContext
@@ -23,8 +23,8 @@ CODES = RESTART_CODES | {
 }
 # 13 samples for each of two ranks, in batches of 3: the last batch of an epoch has one.
 NUM_SAMPLES, BATCH_SIZE, EPOCHS, EVERY = 26, 3, 2, 2
-PLAN = Plan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=5)
-PLAN_OF_THREE = Plan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=3)
+PLAN = RestartPlan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=5)
+PLAN_OF_THREE = RestartPlan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=3)
 LOOK = "at what the saved position counts, when it advances, and who reads it"
 
 

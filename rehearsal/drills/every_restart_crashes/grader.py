@@ -9,7 +9,7 @@ from rehearsal.engine.reports import RankReport, killed
 from rehearsal.kit.judge.coverage import most_steps
 from rehearsal.kit.judge.findings import nothing_to_judge
 from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import Plan, judge_restart, judge_whole
+from rehearsal.kit.judge.restart import RestartPlan, judge_restart, judge_whole
 from rehearsal.kit.observe.restart import Body, trains
 from .strike import WRITES, strike
 from rehearsal.engine.rank import RankContext
@@ -21,7 +21,7 @@ CODES = {
     "crash-loop": "a restart fails on the files that a killed run left",
     "no-checkpoint": "rank 0 writes fewer files than checkpoints are due",
 }
-PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
+PLAN = RestartPlan(num_samples=23, epochs=2, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 2
 POSITION = "at which checkpoint is loaded, which step it holds, and where the loop continues"
 LOOK = "at which files are in the folder, under which names, at each moment of a save, and at "

@@ -10,7 +10,7 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.engine.reports import Fault
 from rehearsal.kit.judge.coverage import miscounted, most_steps
 from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import Plan, judge_killed, judge_restart, judge_whole
+from rehearsal.kit.judge.restart import RestartPlan, judge_killed, judge_restart, judge_whole
 from rehearsal.kit.judge.restart import surviving_steps
 from rehearsal.kit.judge.weights import largest_difference
 from rehearsal.kit.observe.restart import Body, trains
@@ -25,7 +25,7 @@ CODES = {
     "finished-run-trains": "a finished run trains, or loses its weights, when started again",
 }
 # Five steps an epoch, the last of 3 samples; checkpoints after steps 4, 5, 8, 10, 12 and 15.
-PLAN = Plan(num_samples=23, epochs=3, steps_per_epoch=5)
+PLAN = RestartPlan(num_samples=23, epochs=3, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 4
 LOOK = "at which position the newest checkpoint gives, when it is written, and who reads it"
 WHOLE = judge_whole(PLAN)

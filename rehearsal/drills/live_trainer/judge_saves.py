@@ -66,12 +66,8 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             found = f"step {step} was saved{before} and restored, and weights or moments differ"
             yield TABLE("state-not-restored", found)
             return
-    total = len(answer["kills"])
-    for number, (where, result, again) in enumerate(answer["kills"], 1):
-        said = (
-            f"killed before {where} (file operation {number} of {total}) in the save of step "
-        )
-        said += f"{NEW}, when step {OLD} was on disk: "
+    for where, result, again in answer["kills"]:
+        said = f"killed {where}, in the save of step {NEW}, when step {OLD} was on disk: "
         if states.get(result.get("step", 0)) != result.get("state", ""):
             yield TABLE("lost-in-a-kill", said + ended(result, states))
             return

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from rehearsal.engine.rank import RankContext
+from rehearsal.kit.observe.moments import watch_moments
 
 from .draws import NEW, OLD
-from .moments import copies_before_each_file_operation
 
 
 def parts(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -80,7 +80,7 @@ def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
     context.record("begins")
     learner.save_checkpoint(pattern, OLD, *older)
     context.record("ends")
-    answer["files"] = [str(path.relative_to(context.folder)) for path in files_in(pattern)]
+    answer["files"] = [str(path.relative_to(context.folder)) for path in paths_in(pattern)]
     answer["first"] = restored(learner, pattern)
     os.fsync = no_sync  # type: ignore[assignment]
 
@@ -89,24 +89,23 @@ def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
 
     answer["kills"] = []
     both = copy_of(pattern, "both")
-    with copies_before_each_file_operation(
-        both, lambda number: both.with_name(f"killed-{number}")
-    ) as copies:
+    with watch_moments(both) as moments:
         learner.save_checkpoint(both, NEW, *newer)
-    for where, folder in copies:
+    for number, moment in enumerate(moments):
+        folder = moment.restore(both.with_name(f"killed-{number}"))
         found = restored(learner, folder)
         again: dict[str, Any] = found
         if found.get("step") == OLD:  # the next start trains on, and saves again
             again = attempt_save(learner, folder, NEW, newer)
-        answer["kills"].append([where, found, again])
+        answer["kills"].append([moment.where, found, again])
     answer["second"] = restored(learner, both)
-    of_newer = files_in(both, without=pattern)
+    of_newer = paths_in(both, without=pattern)
     answer["damages"] = damages(learner, both, of_newer, draw)
     repaired = copy_of(both, "again")
     for file in of_newer:
         flip(repaired / file.relative_to(both), draw)
     answer["again"] = attempt_save(learner, repaired, NEW, newer)
-    for file in files_in(both):
+    for file in paths_in(both):
         flip(file, draw)
     answer["all bad"] = restored(learner, both)
     third = copy_of(pattern, "hundred")
@@ -124,7 +123,7 @@ def attempt_save(learner: SimpleNamespace, folder: Path, step: int, state: Any) 
     return restored(learner, folder)
 
 
-def files_in(folder: Path, *, without: Path | None = None) -> list[Path]:
+def paths_in(folder: Path, *, without: Path | None = None) -> list[Path]:
     """Every file, except those that another folder has under the same name."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return [p for p in paths if not (without and (without / p.relative_to(folder)).exists())]

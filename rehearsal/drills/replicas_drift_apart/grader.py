@@ -13,7 +13,7 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.engine.reports import Fault
 from rehearsal.kit.judge.coverage import most_steps
 from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import Plan, judge_killed, judge_restart, judge_whole
+from rehearsal.kit.judge.restart import RestartPlan, judge_killed, judge_restart, judge_whole
 from rehearsal.kit.judge.weights import largest_difference
 from rehearsal.kit.observe.restart import Body, trains
 from rehearsal.engine.rank import RankContext
@@ -24,7 +24,7 @@ CODES = {
     "ranks-resume-apart": "after a restart, the ranks begin with different weights",
     "reads-another-nodes-disk": "a rank opens a file on another node's disk",
 }
-PLAN = Plan(num_samples=23, epochs=2, steps_per_epoch=5)
+PLAN = RestartPlan(num_samples=23, epochs=2, steps_per_epoch=5)
 GLOBAL_BATCH_SIZE, EVERY = 5, 2
 LOOK = "at who decides which step the job resumes from, and how the others learn of it"
 POSITION = (

@@ -8,7 +8,7 @@ from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.kit.judge.coverage import samples_by_step
 from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import Plan, judge_killed, judge_restart, judge_whole
+from rehearsal.kit.judge.restart import RestartPlan, judge_killed, judge_restart, judge_whole
 from rehearsal.kit.observe.restart import Body, trains
 from rehearsal.engine.reports import Fault
 from rehearsal.grading.verdict import Finding, Judge, counted
@@ -18,7 +18,7 @@ CODES = {
     "batch-follows-world-size": "the samples in a step depend on the number of ranks",
 }
 # Three full steps of 6, and one of 2: with three ranks, one of them gets no sample.
-PLAN = Plan(num_samples=20, epochs=3, steps_per_epoch=4)
+PLAN = RestartPlan(num_samples=20, epochs=3, steps_per_epoch=4)
 GLOBAL_BATCH_SIZE, EVERY = 6, 2
 LOOK = "at the steps after which rank 0 saves, and at what is saved and read back: does the "
 LOOK += "position mean the same to more or fewer ranks?"

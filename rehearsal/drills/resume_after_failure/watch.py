@@ -1,35 +1,43 @@
-"""Records each step of a start, and ends a rank in the middle of a save.
+"""Records each step of a start, and keeps what a kill at some moment of it would leave.
 
 Runs in the ranks; ``kit.judge.recorded_run`` reads what is recorded.
 """
 
 from __future__ import annotations
 
-import resource
-import signal
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 
-from rehearsal.engine.rank import LIMITS, RankContext
+from rehearsal.engine.rank import RankContext
+from rehearsal.kit.observe.moments import Moment, drawn_moments
 from rehearsal.kit.observe.random_state import random_state_digest
 from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of, weights_of
 
-TORN_BYTES = 700  # a file longer than this is cut here
+from .draws import Plan
+
+MOST = 8  # moments of one rank, after its first save, from which a check resumes
 
 
 class DropoutNet(OddNet):
     """OddNet with dropout: what a step does depends on the rank's random state."""
 
+    def __init__(self, dropout: float, seed: int) -> None:
+        super().__init__(seed=seed)
+        self.dropout = dropout
+
     def forward(self, inputs: Tensor) -> Tensor:
-        hidden = nn.functional.dropout(torch.tanh(self.inner(inputs)), 0.3, self.training)
+        hidden = torch.tanh(self.inner(inputs))
+        hidden = nn.functional.dropout(hidden, self.dropout, self.training)
         outputs: Tensor = self.outer(hidden)
         return outputs
 
@@ -63,47 +71,58 @@ def watched(context: RankContext, model: nn.Module, folder: str) -> Iterator[Non
     context.record("end", folder=folder, weights=weights_of(model))
 
 
-@contextmanager
-def strikes_in_save(context: RankContext, *, after_steps: int, tears: bool) -> Iterator[None]:
-    """Count file operations from the save after ``after_steps`` steps on, as ``late_file``.
+def keep_moments(
+    context: RankContext, plan: Plan, moments: Sequence[Moment]
+) -> list[tuple[str, str, int]]:
+    """Write down some moments of this rank, each in a folder for a later job of the check.
 
-    Args:
-        tears: also end the process as soon as it writes more than ``TORN_BYTES`` to a file,
-            however it writes: the operating system does it, in the middle of the write.
+    Returns for each: the folder, where the kill strikes, and the steps this rank had done.
     """
+    if context.rank:  # the end is the same for all ranks
+        moments = [moment for moment in moments if moment.part != "end"]
+    draw = random.Random(f"{plan.seed} moments of rank {context.rank}")
+    # Of a later save, with something to lose; of the first one, with nothing to fall back on.
+    first = [moment for moment in moments if moment.note <= plan.dues[0]]
+    later = [moment for moment in moments if moment.note > plan.dues[0]]
+    chosen = [moment for _, moment in drawn_moments(later, MOST, draw)]
+    chosen += [moment for _, moment in drawn_moments(first, 1, draw)]
+    kept = []
+    context.is_armed = False
+    for number, moment in enumerate(chosen):
+        folder = f"moment-{context.rank}-{number}"
+        moment.restore(context.folder / folder)
+        kept.append((folder, moment.where, moment.note))
+    context.is_armed = True
+    return kept
+
+
+def kept_moments(context: RankContext) -> list[str]:
+    """The folders of all ranks' moments."""
+    return sorted(path.name for path in context.folder.glob("moment-*"))
+
+
+@contextmanager
+def strikes_in_save(context: RankContext, *, after_steps: int) -> Iterator[None]:
+    """Count file operations from the save after ``after_steps`` steps on, as ``late_file``."""
     record, steps = context.record, 0
 
     def watching(kind: str, **facts: Any) -> None:
         nonlocal steps
-        allow(LIMITS[resource.RLIMIT_FSIZE])  # the record itself is a longer file
         record(kind, **facts)
         steps += kind == "optimizer_step"
         if kind == "file" and facts["path"] and steps >= after_steps:
             record("late_file")
-        if tears and steps >= after_steps:
-            allow(TORN_BYTES)
 
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it otherwise
     context.record = watching  # type: ignore[method-assign]
     try:
         yield
     finally:
         context.record = record  # type: ignore[method-assign]
-        allow(LIMITS[resource.RLIMIT_FSIZE])
-
-
-def allow(file_bytes: int) -> None:
-    """Set the size up to which this process may write a file."""
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (file_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
-    )
 
 
 def copy_folder(context: RankContext, source: str, target: str) -> None:
     """Copy a run, unseen by the recorder. Rank 0 does it; the group waits."""
     import shutil
-
-    import torch.distributed as dist
 
     context.is_armed = False
     if context.rank == 0:

@@ -11,7 +11,7 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.engine.reports import Fault
 from rehearsal.kit.judge.findings import first_of, only_first
 from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import Plan, judge_killed, judge_restart, judge_whole
+from rehearsal.kit.judge.restart import RestartPlan, judge_killed, judge_restart, judge_whole
 from rehearsal.kit.observe.restart import Body, trains
 from rehearsal.grading.verdict import Finding, Judge
 from .noise import NoisyNet
@@ -20,7 +20,7 @@ from .noise_findings import other_noise, same_noise
 
 CODES = {**RESTART_CODES, **NOISE_CODES}
 # 13 samples for each of two ranks, in batches of 3: the last batch of an epoch has one.
-PLAN = Plan(num_samples=26, epochs=2, steps_per_epoch=5)
+PLAN = RestartPlan(num_samples=26, epochs=2, steps_per_epoch=5)
 POSITION = "at the steps after which a rank saves, at which position it saves, and at "
 POSITION += "which one a restart begins"
 LOOK = "at what sets each rank's random state, at a start and at a restart, and at every draw "

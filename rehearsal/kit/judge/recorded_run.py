@@ -58,6 +58,13 @@ def start_in(report: RankReport, folder: str) -> Start | None:
     return Start(steps, files, {})
 
 
+class Reached(NamedTuple):
+    """How many steps of the run the ranks had done when one of them was killed."""
+
+    by_all: int
+    by_any: int
+
+
 class UninterruptedRun(NamedTuple):
     """The steps that each rank takes when nobody kills the run."""
 
@@ -75,7 +82,7 @@ class UninterruptedRun(NamedTuple):
         had = [step.before for step in steps] + [steps[-1].after]
         return had.index(weights) if weights in had else None
 
-    def reached(self, reports: Sequence[RankReport], folder: str) -> int:
+    def reached(self, reports: Sequence[RankReport], folder: str) -> Reached:
         """After how many steps of the run the last start in ``folder`` ended."""
         starts = [start_in(report, folder) for report in reports]
         last = [
@@ -83,7 +90,8 @@ class UninterruptedRun(NamedTuple):
             for rank, start in enumerate(starts)
             if start and start.steps
         ]
-        return max(place or 0 for place in [*last, 0])
+        places = [place or 0 for place in last] or [0]
+        return Reached(by_all=min(places), by_any=max(places))
 
     def step_with(self, samples: Iterable[int], near: int) -> int | None:
         """The step, from 0, that trains exactly these samples; the nearest of several."""

@@ -29,7 +29,7 @@ EPOCH_BOUNDS = "at where an epoch begins and ends, and at which of its samples a
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class RestartPlan:
     """How many samples and steps a run has."""
 
     num_samples: int
@@ -42,7 +42,7 @@ class Plan:
         return self.epochs * self.steps_per_epoch
 
 
-def judge_whole(plan: Plan) -> Judge:
+def judge_whole(plan: RestartPlan) -> Judge:
     """The judge of an uninterrupted run."""
 
     def judge(reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
@@ -80,7 +80,12 @@ def judge_killed(reports: Sequence[RankReport], earlier: object) -> Iterator[Fin
 
 
 def judge_restart(
-    plan: Plan, whole: str, look: str, attempts: Mapping[str, int], *, tolerance: float = 0.0
+    plan: RestartPlan,
+    whole: str,
+    look: str,
+    attempts: Mapping[str, int],
+    *,
+    tolerance: float = 0.0,
 ) -> Judge:
     """The judge of the attempt that ran to the end after others had been killed.
 
@@ -153,7 +158,7 @@ def surviving_steps(
 
 
 def lineage_findings(
-    plan: Plan, steps: Sequence[Sequence[int]], where: str, look: str
+    plan: RestartPlan, steps: Sequence[Sequence[int]], where: str, look: str
 ) -> Iterator[Finding]:
     """A finding if a run's steps did not train each sample once per epoch."""
     extra, missing = miscounted(chain(*steps), plan.num_samples, plan.epochs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import random
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -37,10 +38,12 @@ class Moment(NamedTuple):
         """Write the files to ``folder``, which must not exist; returns it."""
         folder.mkdir(parents=True)
         for name, content in sorted(self.files.items()):
+            path = folder / name
             if content is None:
-                (folder / name).mkdir(exist_ok=True)
+                path.mkdir(exist_ok=True, parents=True)
             else:
-                (folder / name).write_bytes(content)
+                path.parent.mkdir(exist_ok=True, parents=True)
+                path.write_bytes(content)
         return folder
 
 
@@ -74,17 +77,20 @@ def watch_moments(
     moments: list[Moment] = []
     lock = threading.RLock()
     before: tuple[Operation, Files, Any] | None = None
+    opened: set[str] = set()
     is_open = True
 
     def take(operation: Operation | None) -> None:
         nonlocal before
         now, noted = files_in(folder), note()
         if before is not None:
-            moments.extend(cut_writes(*before, now))
+            moments.extend(cut_writes(*before, now, opened))
         if operation is not None:
             what = f"before the {operation.name} of {operation.path}"
             moments.append(Moment(what, "before", noted, now))
             before = operation, now, noted
+            if operation.name in ("opening", "torch.save"):
+                opened.add(operation.path)
         else:
             moments.append(Moment("after its last file operation", "end", noted, now))
 
@@ -161,17 +167,19 @@ def files_in(folder: Path) -> Files:
 
 
 def cut_writes(
-    operation: Operation, files: Files, noted: Any, later: Files
+    operation: Operation, files: Files, noted: Any, later: Files, opened: set[str]
 ) -> Iterator[Moment]:
     """The moments in the middle of what was written between an operation and the next one.
 
     Args:
         files: before the operation.
         later: before the next one.
+        opened: what this process has opened to write. What else has changed meanwhile is the
+            work of another rank, which may have renamed a whole file.
     """
     done = with_effect(operation, files, later)
-    for name, written in later.items():
-        old = done.get(name) or b""
+    for name in sorted(opened & later.keys()):
+        written, old = later[name], done.get(name) or b""
         if written is None or written == done.get(name):
             continue
         # What is appended to leaves the old part; what overwrites it, the rest of the old.
@@ -212,18 +220,19 @@ def with_effect(operation: Operation, files: Files, later: Files) -> Files:
 
 
 def drawn_moments(
-    moments: Sequence[Moment], count: int, draw: random.Random
+    moments: Sequence[Moment], at_most: int, draw: random.Random
 ) -> list[tuple[int, Moment]]:
-    """``count`` of the moments with different files, each with its number, in order.
+    """One of each kind of moment, drawn, each with its number, in order.
 
-    Every kind of moment is among them if there are enough: before an operation, after the last
-    one, and with none, half and nearly all of a file written.
+    A kind is what a kill would interrupt: the same operation on a file of the same name, apart
+    from the digits in it, at the same part of its bytes. Moments that leave the same files
+    count once.
     """
     different = {repr(sorted(m.files.items(), key=str)): n for n, m in enumerate(moments)}
-    numbers = draw.sample(sorted(different.values()), len(different))
     kinds: dict[str, list[int]] = {}
-    for number in numbers:
-        kinds.setdefault(moments[number].part, []).append(number)
-    # In turns: one of each kind, then the next of each.
-    turns = sorted((turn, n) for of_kind in kinds.values() for turn, n in enumerate(of_kind))
-    return [(n, moments[n]) for n in sorted(n for _, n in turns[:count])]
+    for number in sorted(different.values()):
+        kinds.setdefault(re.sub(r"[0-9a-f]{8,}|\d+", "#", moments[number].where), []).append(
+            number
+        )
+    numbers = [draw.choice(of_kind) for of_kind in kinds.values()]
+    return [(n, moments[n]) for n in sorted(draw.sample(numbers, min(at_most, len(numbers))))]

@@ -1,0 +1,60 @@
+"""What the jobs train and when one is killed, drawn from the check's seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+EPOCHS = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run; a killed job and its restart share it."""
+
+    world_size: int
+    num_samples: int
+    num_held_out: int
+    global_batch_size: int
+    checkpoint_every: int
+    lr: float
+    killed_in: int  # the step after which a rank is killed, counted from 1
+    killed_rank: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The last step of an epoch may be smaller."""
+        return -(-self.num_samples // self.global_batch_size)
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the whole run."""
+        return EPOCHS * self.steps_per_epoch
+
+    @property
+    def newest_save(self) -> int:
+        """The step of the last checkpoint before the kill."""
+        return (self.killed_in - 1) // self.checkpoint_every * self.checkpoint_every
+
+
+def drawn(seed: int, world_size: int) -> Run:
+    """A run whose world size divides neither its batch nor its held-out samples.
+
+    Each rank has at least two samples in every step: BatchNorm needs them. The kill comes after
+    the first checkpoint with a step of two digits, and there are checkpoints before it.
+    """
+    generator = random.Random(f"{seed} {world_size}")
+    sizes = [size for size in range(2 * world_size + 1, 4 * world_size) if size % world_size]
+    global_batch_size = generator.choice(sizes)
+    rest = generator.randint(2 * world_size, global_batch_size - 1)
+    checkpoint_every = generator.choice([2, 3, 4, 5])
+    return Run(
+        world_size=world_size,
+        num_samples=generator.randint(6, 7) * global_batch_size + rest,
+        num_held_out=generator.choice([n for n in range(5, 11) if n % world_size]),
+        global_batch_size=global_batch_size,
+        checkpoint_every=checkpoint_every,
+        lr=generator.uniform(0.01, 0.02),
+        killed_in=-(-10 // checkpoint_every) * checkpoint_every + 1,
+        killed_rank=generator.randrange(world_size),
+    )

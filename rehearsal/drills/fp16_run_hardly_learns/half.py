@@ -1,0 +1,76 @@
+"""A model in half precision, samples that overflow in it, and one process that skips them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
+
+from .plan import Run
+
+
+class HalfNet(OddNet):
+    """Its outputs, and so the gradients that enter it, are in half precision."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs).half()  # (B, 2)
+
+
+def samples_of(run: Run) -> tuple[Tensor, Tensor]:
+    """Inputs and targets; an outlier's gradient is above the largest half, at any scale."""
+    inputs, targets = marked_samples(run.num_samples)
+    targets[run.outliers(), 1] = 1e7
+    return inputs, targets
+
+
+def micro_batches_of(run: Run, rank: int) -> list[tuple[Tensor, Tensor]]:
+    """What ``train`` gets on a rank."""
+    inputs, targets = samples_of(run)
+    places = [
+        list(run.ids(step, micro_step, rank))
+        for step in range(1, run.num_steps + 1)
+        for micro_step in range(run.grad_accum_steps)
+    ]
+    return [(inputs[place], targets[place]) for place in places]
+
+
+def expected(run: Run) -> dict[str, Any]:
+    """One process: weights, and the log; scaler and SGD with momentum written out."""
+    model, scales = HalfNet(seed=0), run.scales()
+    used = [p for name, p in model.named_parameters() if name != "unused"]
+    speeds = [torch.zeros_like(parameter) for parameter in used]
+    ranks = [micro_batches_of(run, rank) for rank in range(run.world_size)]
+    log = []
+    for step in range(1, run.num_steps + 1):
+        scale, total = scales[step - 1], 0.0
+        sums = [torch.zeros_like(parameter) for parameter in used]
+        first = (step - 1) * run.grad_accum_steps
+        for micro_batches in ranks:
+            for inputs, targets in micro_batches[first : first + run.grad_accum_steps]:
+                loss = (model(inputs).float() - targets).pow(2).sum(1).mean()
+                loss = loss / run.grad_accum_steps
+                total += float(loss.detach()) / run.world_size
+                for one, grad in zip(
+                    sums, torch.autograd.grad(loss * scale, used), strict=True
+                ):
+                    one.add_(grad / run.world_size)
+        skipped = not all(bool(one.isfinite().all()) for one in sums)
+        assert skipped == (step in run.overflows)
+        norm = float(torch.cat([one.flatten() for one in sums]).norm()) / scale
+        if not skipped:
+            factor = min(1.0, run.max_norm / norm) / scale
+            for parameter, speed, one in zip(used, speeds, sums, strict=True):
+                speed.mul_(0.9).add_(one * factor)
+                parameter.data.sub_(run.lr * speed)
+        log.append(
+            {
+                "loss": total,
+                "grad_norm": None if skipped else norm,
+                "scale": scale,
+                "skipped": skipped,
+            }
+        )
+    return {"weights": weights_of(model), "log": log}
