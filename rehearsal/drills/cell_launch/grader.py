@@ -131,7 +131,7 @@ TABLE = FindingTable(
 )
 CODES = TABLE.codes
 ANSWERS = ["run", "train_run", "train_loop"]
-KILLS = 5  # drawn moments of the single process's run
+KILLS = 12  # moments of the single process's run, of different kinds
 NOISE = 0.01  # of the first learning rate: what a sum in a different order may change
 
 
@@ -429,6 +429,8 @@ def start_findings(
             f"{what}; the next start first trained samples {some(taken[0], 8)}, in "
             f"{counted(len(taken), 'step')}. The uninterrupted run does not continue that way",
         )
+    elif not steps and done < plan.total:
+        yield TABLE("different-order", f"{what}; the next start took no step")
     elif began_at == 0 and least:
         yield TABLE("started-over", f"{what}, and the next start began with step 1")
     elif not least <= began_at <= done:
@@ -437,7 +439,7 @@ def start_findings(
         if least + 1 < last:
             wanted = f"one of steps {least + 1} to {last}"
             wanted = f"step {least + 1} or {last}" if last == least + 2 else wanted
-        at = f"began with step {began_at + 1}" if began_at < plan.total else "took no step"
+        at = f"began with step {began_at + 1}"
         code = "stopped-without-saving" if least == done else "lost-work"
         yield TABLE(code, f"{what}; the next start {at} instead of {wanted}")
 

@@ -137,6 +137,8 @@ def redone(
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
     for step in range(total):
         mine = [one for one in passes if one.step == step]
+        if not mine:
+            return 0.0, ""  # samples are missing, and that is found
         size = sum(len(one.ids) for one in mine)
         model.zero_grad()
         for one in mine:
