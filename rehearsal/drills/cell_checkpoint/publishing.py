@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,9 +105,7 @@ def is_same(path: Path, data: bytes) -> bool:
     return path.is_file() and path.read_bytes() == data
 
 
-def taken_name(
-    plan: Plan, learner: SimpleNamespace, checkpoints: Path, what: str
-) -> list[Any]:
+def taken_name(plan: Plan, learner: SimpleNamespace, checkpoints: Path, what: str) -> list[Any]:
     """Publish under a name that exists: the name, the outcome, whether it is unchanged."""
     taken = checkpoints / OLD
     if what == "empty":
@@ -141,7 +140,7 @@ def order_on_disk(moments: Sequence[Moment]) -> dict[str, Any]:
             in_place = in_place or moment.where
     synced: dict[str, list[Any]] = {}  # by content: of files and folders that were fsynced
     for moment in moments[:appears]:
-        if moment.where.startswith(SYNC) and moment.part == "before":
+        if moment.where.startswith(SYNC):
             path = moment.where.removeprefix(SYNC)
             synced.setdefault(path, []).append(state_of(moment.files, path))
     late = []
@@ -151,7 +150,9 @@ def order_on_disk(moments: Sequence[Moment]) -> dict[str, Any]:
         if not any(content in synced.get(path, []) for path in names):
             late.append(name)
     after = [
-        m.files for m in moments[appears:] if m.where == f"{SYNC}checkpoints" and m.part == "before"
+        m.files
+        for m in moments[appears:]
+        if m.where == f"{SYNC}checkpoints" and m.part == "before"
     ]
     return {
         "late": late,
@@ -164,8 +165,8 @@ def order_on_disk(moments: Sequence[Moment]) -> dict[str, Any]:
 
 def former_names(moments: Sequence[Moment], path: str) -> Iterator[str]:
     """The names in the same folder whose rename made ``path``."""
-    for moment, later in zip(moments, moments[1:], strict=False):
-        if moment.where.startswith("before the rename of ") and moment.part == "before":
+    for moment, later in pairwise(moments):
+        if moment.where.startswith("before the rename of "):
             name = moment.where.removeprefix("before the rename of ")
             if path in later.files and later.files[path] == moment.files.get(name):
                 yield name
@@ -233,9 +234,7 @@ def publish_judge(
     yield from kill_findings(answer["kills"])
 
 
-def found_again(
-    name: str, result: Mapping[str, Any], exists: bool
-) -> Iterator[Finding]:
+def found_again(name: str, result: Mapping[str, Any], exists: bool) -> Iterator[Finding]:
     """Whether latest_checkpoint_path returns what was just published."""
     if not exists:
         yield TABLE("not-published", f"publish returned, but there is no {name}")
