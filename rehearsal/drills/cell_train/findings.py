@@ -102,6 +102,11 @@ FOUND = FindingTable(
             "the forward pass computes in the configured type, no other",
             "at what turns autocast on",
         ),
+        "not-training": (
+            "the model is put in evaluation mode",
+            "a training step runs in training mode: dropout and batch norm differ in the other",
+            "at calls of eval() and train()",
+        ),
         "loss": (
             "the loss in unread is not this rank's sum, or is summed in bf16",
             "each rank records the sum over its own samples, in float32; the host adds them up "

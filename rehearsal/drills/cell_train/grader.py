@@ -37,7 +37,7 @@ def findings(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterator[F
     plain = [at for at, step in enumerate(plan.steps[:taken]) if not step.scaled]
     for number in plain:
         yield from coverage_findings(plan, reports, number)
-        yield from autocast_findings(plan, reports, number)
+        yield from forward_findings(plan, reports, number)
         yield from update_findings(plan, reports, number)
     if plan.world_size > 1:
         for number in plain:
@@ -136,10 +136,10 @@ def coverage_findings(
         yield FOUND("trained-twice" if extra else "never-trained", found)
 
 
-def autocast_findings(
+def forward_findings(
     plan: Plan, reports: Sequence[RankReport], number: int
 ) -> Iterator[Finding]:
-    """Whether the network computed in the configured type."""
+    """Whether the network computed in the configured type, and in training mode."""
     amp = plan.steps[number].amp
     wanted = "torch.bfloat16" if amp == "bf16" else "torch.float32"
     for report in reports:
@@ -147,6 +147,9 @@ def autocast_findings(
         if set(dtypes) - {wanted}:
             found = f"step {number + 1}, with amp={amp!r}: the logits are {', '.join(dtypes)}"
             yield FOUND("autocast", found)
+        answer = report.answer["steps"][number]
+        if answer["modes"] not in ([], [True]) or not answer["mode"]:
+            yield FOUND("not-training", f"step {number + 1}: the model was in evaluation mode")
 
 
 # ---------------------------------------------------------------- what is left
@@ -237,10 +240,16 @@ def scaler_findings(
         return
     if not step.is_skipped:
         true_norm = mean_norm(step, reports, number)
-        norms = [answer["unread"][2] if len(answer["unread"]) > 2 else 0.0 for answer in answers]
-        wrong = [r for r, own in enumerate(norms) if not abs(own - true_norm) < 1e-3 * true_norm]
+        norms = [
+            answer["unread"][2] if len(answer["unread"]) > 2 else 0.0 for answer in answers
+        ]
+        wrong = [
+            r for r, own in enumerate(norms) if not abs(own - true_norm) < 1e-3 * true_norm
+        ]
         if wrong:
-            found = f"{where}the norm in unread of {named_ranks(wrong)} is {norms[wrong[0]]:.4g}"
+            found = (
+                f"{where}the norm in unread of {named_ranks(wrong)} is {norms[wrong[0]]:.4g}"
+            )
             yield FOUND("scaler", f"{found}; the gradient's is {true_norm:.4g}")
 
 

@@ -105,14 +105,16 @@ def groups_of(plan: Plan, model: nn.Module) -> list[list[str]]:
 def body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     """The steps of the plan, each on the weights that the former one left."""
     close_the_answer(context, "trainer_core.train", ["train_step", "update_weights"])
-    net = Net(plan, seed=plan.seed + context.rank)
+    net, twin = Net(plan, seed=plan.seed + context.rank), Net(plan, seed=0)
     model: Any = net
     if plan.world_size > 1:
         context.init_group()
         model = DistributedDataParallel(net)
     watch_samples(context, net)
     dtypes: set[str] = set()
+    modes: set[bool] = set()
     net.outer.register_forward_hook(lambda *a: dtypes.add(str(a[2].dtype)))
+    net.register_forward_pre_hook(lambda *_: modes.add(net.training))
     groups = groups_of(plan, net)
     of = dict(net.named_parameters())
     rows = zip(groups, plan.decays, strict=True)
@@ -124,19 +126,23 @@ def body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
         optimizer = torch.optim.SGD(settings, lr=plan.first_lr, fused=True)
     scaler = Scaler("cpu", init_scale=2.0**9, growth_interval=1)
     steps: list[dict[str, Any]] = []
-    first, issued = 0, -1
+    first, newest = 0, -1
+    if plan.world_size > 1:
+        newest = max([-1, *(number for number, _, _ in collectives(-1))])
     for number, step in enumerate(plan.steps):
         if step.scaled and number and plan.steps[number - 1].scaled and not scaler.is_used:
             break  # it is ignored, as the brief allows
-        if plan.world_size > 1:
-            issued = max([issued, *(i for i, _, _ in collectives(issued))])
-        inputs, targets = samples_of(plan, step, first, float(net.shift))
+        inputs, targets = samples_of(plan, step, first, net.shift.item())
         answer = taken_step(
-            plan, step, context.rank, learner, net, model, optimizer, inputs, targets, first,
-            scaler if step.scaled else None, dtypes,
+            plan, step, context.rank, learner, net, twin, model, optimizer, inputs, targets, first,
+            scaler if step.scaled else None,
         )  # fmt: skip
+        answer |= {"dtypes": sorted(dtypes), "modes": sorted(modes), "mode": net.training}
+        dtypes.clear()
+        modes.clear()
         first += step.num_samples
-        sent = collectives(issued) if plan.world_size > 1 else []
+        sent = collectives(newest) if plan.world_size > 1 else []
+        newest = max([newest, *(number for number, _, _ in sent)])
         context.record("step", issued=[[name, size] for _, name, size in sent])
         steps.append(answer)
         if "refused" in answer:
@@ -155,25 +161,25 @@ def taken_step(
     rank: int,
     learner: SimpleNamespace,
     net: Net,
+    twin: Net,
     model: Any,
     optimizer: Any,
     inputs: Tensor,
     targets: Tensor,
     first: int,
     scaler: Scaler | None,
-    dtypes: set[str],
 ) -> dict[str, Any]:
     """One call of train_step: what it found, what it left."""
     used = [p for p in net.parameters() if p.requires_grad]
     before = torch.cat([p.detach().flatten() for p in used]).tolist()
     cuts = cuts_of(step)
-    twin = Net(plan, 0)
     twin.load_state_dict(net.state_dict())
-    truth = [sums(twin, inputs[c], targets[c], step.amp) for c in cuts[rank]]
+    truth = [sums(twin, inputs[c], targets[c], step) for c in cuts[rank]]
     bound = None
     if step.bound is not None:
-        clean, labels = samples_of(plan, step._replace(kind="uneven"), first, 0.0)
-        true_norm = math.hypot(*sums(twin, clean, labels, "no")[1:]) / step.num_samples
+        plain = step._replace(kind="uneven", amp="no") if step.is_skipped else step
+        true_norm = math.hypot(*sums(twin, *samples_of(plan, plain, first, 0.0), plain)[1:])
+        true_norm /= step.num_samples
         # Of weights that a wrong step has made infinite, there is no norm.
         bound = float(f"{step.bound * true_norm:.4g}") if 1e-9 < true_norm < 1e9 else 1.0
     for p in net.parameters():
@@ -187,12 +193,11 @@ def taken_step(
     device = torch.device("cpu")
     trainer = learner.Trainer(cfg, device, model, optimizer, scaler, StepTimers(device))
     trainer.unread.append(EARLIER)
-    dtypes.clear()
     counted: list[None] = []
     counter = optimizer.register_step_post_hook(lambda *_: counted.append(None))
     scale = scaler.get_scale() if scaler else 0.0
     refused = None
-    waits = host_waits() if scaler is None else contextlib.nullcontext([])
+    waits = host_waits() if step.is_watched else contextlib.nullcontext([])
     with waits as places:
         try:
             returned = learner.train_step(trainer, batches, step.num_samples, step.lr)
@@ -210,7 +215,6 @@ def taken_step(
         "truth": truth,
         "bound": bound,
         "waits": list(places),
-        "dtypes": sorted(dtypes),
         "optimizer_steps": len(counted),
         "lrs": [float(group["lr"]) for group in optimizer.param_groups],
         "unread": [float(x) for x in entry],
@@ -261,11 +265,11 @@ def samples_of(plan: Plan, step: Step, first: int, shift: float) -> tuple[Tensor
     return inputs, targets
 
 
-def sums(net: nn.Module, inputs: Tensor, targets: Tensor, amp: str) -> list[float]:
-    """The summed loss, and its gradient over the trained weights."""
+def sums(net: nn.Module, inputs: Tensor, targets: Tensor, step: Step) -> list[float]:
+    """The summed loss and, if the step is trained, its gradient over the trained weights."""
     used: Sequence[Tensor] = [p for p in net.parameters() if p.requires_grad]
-    with torch.autocast("cpu", torch.bfloat16, enabled=amp == "bf16"):
+    with torch.autocast("cpu", torch.bfloat16, enabled=step.amp == "bf16"):
         logits = net(inputs)
     loss = F.cross_entropy(logits.float(), targets, reduction="sum")
-    found = torch.autograd.grad(loss, used)
-    return [loss.item(), *torch.cat([g.flatten() for g in found]).tolist()]
+    found = () if step.is_skipped else torch.autograd.grad(loss, used)
+    return [loss.item(), *(x for g in found for x in g.flatten().tolist())]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 SKIPPED = ("nan", "infinite")  # kinds of steps whose update must be skipped
+BOUNDS = (0.2, 0.5, 4.0)  # two that a gradient exceeds, and one that it doesn't
 
 
 class Step(NamedTuple):
@@ -16,9 +17,9 @@ class Step(NamedTuple):
 
         uneven      ranks and micro-batches have different numbers of samples
         empty       a rank has no samples, and another one's last micro-batch is empty
-        few         fewer samples than ranks
         nan         one sample makes a gradient NaN
-        infinite    one sample makes a gradient infinite; every loss is finite
+        infinite    one sample makes a gradient infinite; every loss is finite; the step has
+                    fewer samples than ranks
         overflow    one rank's loss is infinite; every gradient is finite
         bf16        under autocast, with a loss that bf16 cannot hold
     """
@@ -31,6 +32,7 @@ class Step(NamedTuple):
     special: tuple[int, int] = (0, 0)  # rank and micro-batch of the sample that is special
     leftover: float | None = None  # in each gradient before the call
     scaled: bool = False  # with a GradScaler
+    is_watched: bool = False  # for reads on the host; watching takes as long as the step
 
     @property
     def num_samples(self) -> int:
@@ -61,27 +63,33 @@ class Plan(NamedTuple):
 def plan_of(seed: int, world_size: int, *, by_hand: bool) -> Plan:
     """The same in the caller's process and in each rank."""
     draw = random.Random(f"{seed} {world_size}")
-    middle = [
-        step_of(draw, world_size, kind)
-        for kind in ("nan", "infinite", "overflow", "bf16", "few")
-    ]
-    draw.shuffle(middle)
+    # First two steps that tell the usual mistakes apart: one without a bound, then one whose
+    # bound is exceeded. The last plain one is trained, after at least one that was skipped.
+    kinds = draw.sample(SKIPPED, 2)
+    kinds.insert(draw.choice((1, 2)), "bf16")
+    kinds.append("overflow")
+    unbounded = draw.choice(SKIPPED)
+    bounds = {"overflow": (1.15, 1.4), "bf16": (None, 0.3), unbounded: (None,)}
+    first, second, *middle = (
+        step_of(draw, world_size, kind)._replace(bound=draw.choice(bounds.get(kind, BOUNDS)))
+        for kind in ("uneven", "empty", *kinds)
+    )
     steps = [
-        # First two steps that tell the usual mistakes apart: one that the bound doesn't reach,
-        # then one that it does. The last one follows at least one update that was skipped.
-        step_of(draw, world_size, "uneven")._replace(bound=draw.choice((None, 3.0, 7.0))),
-        step_of(draw, world_size, "empty")._replace(bound=draw.choice((0.15, 0.3, 0.45))),
-        *middle,
-        step_of(draw, world_size, "uneven"),
-        step_of(draw, world_size, "uneven")._replace(scaled=True),
+        first._replace(bound=None),
+        second._replace(bound=draw.choice((0.15, 0.3, 0.45)), is_watched=True),
+        # On one of the two that are skipped, and on the last, the host may not wait either.
+        *(step._replace(is_watched=step.kind in ("infinite", kinds[-1])) for step in middle),
+        step_of(draw, world_size, "uneven")._replace(scaled=True, bound=0.3),
         step_of(draw, world_size, "nan")._replace(scaled=True, amp="no"),
     ]
     rates = draw.sample([0.05, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45], len(steps))
     before: Step | None = None
     for at, step in enumerate(steps):
         leftover: float | None = draw.choice((-2.0, -0.75, 0.5, 1.5))
-        if before is None or before.is_skipped:
-            leftover = float("nan") if before else None
+        if before is None:
+            leftover = None
+        elif before.is_skipped and step.kind != "overflow":
+            leftover = float("nan")
         steps[at] = before = step._replace(lr=rates[at], leftover=leftover)
     decays = [0.1, 0.0] if draw.random() < 0.5 else [0.0, 0.15, 0.05]
     return Plan(
@@ -99,7 +107,7 @@ def plan_of(seed: int, world_size: int, *, by_hand: bool) -> Plan:
 
 
 def step_of(draw: random.Random, world_size: int, kind: str) -> Step:
-    """A step of this kind; its rate and what is left in the gradients come later."""
+    """A step of this kind; its rate, bound and the gradients' leftovers come later."""
     num_micro = draw.choice((3, 4))
     sizes = uneven(draw, world_size, num_micro)
     rank = draw.randrange(world_size)
@@ -109,23 +117,20 @@ def step_of(draw: random.Random, world_size: int, kind: str) -> Step:
         if world_size > 1:
             rank = draw.choice([r for r in range(world_size) if r != full])
             sizes[rank] = [0] * num_micro
-    elif kind == "few":
+    elif kind == "infinite":
         num_micro = draw.choice((1, 2, 3))
         sizes = [[0] * num_micro for _ in range(world_size)]
-        for one in draw.sample(range(world_size), max(1, world_size - 1)):
+        for one in {rank, *draw.sample(range(world_size), max(0, world_size - 2))}:
             sizes[one][draw.randrange(num_micro)] = 1
     micro = draw.randrange(num_micro)
-    if kind in SKIPPED:
-        sizes[rank][micro] = max(1, sizes[rank][micro])
-    elif kind == "overflow":
-        sizes[rank][micro] = max(2, sizes[rank][micro])
-    elif kind == "bf16":
-        sizes[rank][micro] = max(4, sizes[rank][micro])
+    if kind == "infinite":
+        micro = sizes[rank].index(1)
+    least = {"nan": 1, "overflow": 2, "bf16": 4}.get(kind, 0)
+    sizes[rank][micro] = max(least, sizes[rank][micro])
     amp = "bf16" if kind == "bf16" else "no"
     if kind in SKIPPED:
         amp = draw.choice(("no", "bf16"))
-    bound = draw.choice((None, 0.2, 0.4, 0.6, 2.0, 5.0))
-    return Step(kind, sizes, 0.0, bound, amp, (rank, micro))
+    return Step(kind, sizes, 0.0, None, amp, (rank, micro))
 
 
 def uneven(draw: random.Random, world_size: int, num_micro: int) -> list[list[int]]:

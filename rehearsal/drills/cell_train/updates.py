@@ -29,8 +29,20 @@ def update_findings(
     tensors = reports[0].answer["tensors"]
     names = [name for name, size, _ in tensors for _ in range(size)]
     decays = [plan.decays[group] for _, size, group in tensors for _ in range(size)]
+    sums = [[row[1:] for row in answer["truth"]] for answer in answers]
+    total = step.num_samples
+    rows = [row for own in sums for row in own]
+    mean = weighted(rows, [1 / total] * len(rows))
+    yield from ranks_differ(plan, number, answers, decays, mean)
     before, after = answers[0]["before"], answers[0]["after"]
     where = place_of(step, number, answers[0]["bound"])
+    was_skipped = all(answer["returned"] == 1.0 for answer in answers)
+    if before == after and was_skipped and math.isnan(step.leftover or 0.0):
+        where += ", before which the gradients held NaN,"
+        yield FOUND(
+            "stale-gradients", f"{where} changed no weight; its own gradients are finite"
+        )
+        return
     if before == after:
         look = "at what decides whether the optimizer steps"
         if step.kind == "overflow":
@@ -40,10 +52,6 @@ def update_findings(
         yield FOUND("no-update", found, look)
         return
     followed = gradient_of(before, after, step.lr, decays)
-    sums = [[row[1:] for row in answer["truth"]] for answer in answers]
-    total = step.num_samples
-    rows = [row for own in sums for row in own]
-    mean = weighted(rows, [1 / total] * len(rows))
     most = answers[0]["bound"] or 1e30
     right, place = away(followed, clipped(mean, most))
     close = CLOSE[step.amp]
@@ -51,7 +59,9 @@ def update_findings(
         return
     parts: list[slice] = []
     for _, size, _ in tensors:
-        parts.append(slice(parts[-1].stop if parts else 0, (parts[-1].stop if parts else 0) + size))
+        parts.append(
+            slice(parts[-1].stop if parts else 0, (parts[-1].stop if parts else 0) + size)
+        )
     places: dict[str, list[list[slice]]] = {"tensor": [[part] for part in parts]}
     places["group"] = [
         [part for part, (_, _, own) in zip(parts, tensors, strict=True) if own == group]
@@ -103,15 +113,15 @@ def unexplained(
 ) -> Finding:
     """A finding for a gradient that no known mistake explains: by its direction and length."""
     length, wanted, true = norm(followed), norm(clipped(mean, most)), norm(mean)
-    cosine = sum(a * b for a, b in zip(followed, mean, strict=True)) / (length * true or 1.0)
+    same = cosine(followed, mean)
     is_clipped = step.bound is not None and true > most
-    if 1 - abs(cosine) < (1e-3 if step.amp == "bf16" else PARALLEL):
-        way = "the mean gradient's direction" if cosine > 0 else "minus the mean gradient"
+    if 1 - abs(same) < (1e-3 if step.amp == "bf16" else PARALLEL):
+        way = "the mean gradient's direction" if same > 0 else "minus the mean gradient"
         found = f"{where} followed {way} with a norm of {length:.4g}; it should be {wanted:.4g}"
         if is_clipped:
             found += f" (the mean gradient's is {true:.4g}, which is above the bound)"
             return FOUND("clipping", found, "at the norm that you clip by, and at when")
-        return FOUND("scale" if cosine > 0 else "wrong-gradient", found)
+        return FOUND("scale" if same > 0 else "wrong-gradient", found)
     found = (
         f"{where} did not follow the mean gradient: the largest error is in {worst}, {error:.3g} "
         "times the gradient's largest element"
@@ -145,13 +155,17 @@ def before_the_gradient(
         if all(answer["returned"] == 1.0 for answer in answers):
             look = "at how and when the flag reaches the update: train_step returned 1.0 on "
             look += "every rank"
-        found = f"in step {number + 1} rank {step.special[0]}'s gradient was {kind}, and {ranks}"
+        found = (
+            f"in step {number + 1} rank {step.special[0]}'s gradient was {kind}, and {ranks}"
+        )
         yield FOUND("nonfinite-applied", found, look)
     elif bad and step.leftover is not None and math.isnan(step.leftover):
         found = f"in step {number + 1}, before which the gradients held NaN, {ranks}"
         yield FOUND("stale-gradients", found)
     elif bad and step.kind == "overflow":
-        found = f"in step {number + 1} a loss was infinite, every gradient was finite, and {ranks}"
+        found = (
+            f"in step {number + 1} a loss was infinite, every gradient was finite, and {ranks}"
+        )
         yield FOUND("wrong-gradient", found, "at what you multiply the loss or gradients by")
     elif bad:
         look = "at where NaN or infinity comes from: the samples of this step are finite"
@@ -163,10 +177,39 @@ def before_the_gradient(
             f"in step {number + 1} rank {step.special[0]}'s gradient was {kind}, and the "
             f"weights of {named_ranks(moved)} of {len(answers)} changed",
         )
-    for rank, answer in enumerate(answers):
-        if answer["after"] != answers[0]["after"]:
-            found = f"ranks 0 and {rank} have different weights after step {number + 1}"
-            yield FOUND("ranks-differ", found)
+
+
+def ranks_differ(
+    plan: Plan, number: int, answers: Sequence[Mapping[str, Any]], decays: Vector, mean: Vector
+) -> Iterator[Finding]:
+    """A finding if the ranks leave the step with different weights."""
+    step = plan.steps[number]
+    other = next((r for r, a in enumerate(answers) if a["after"] != answers[0]["after"]), None)
+    if other is None:
+        return
+    ends = f"ranks 0 and {other} have different weights after step {number + 1}"
+    stayed = [rank for rank, a in enumerate(answers) if a["after"] == a["before"]]
+    if stayed:
+        found = (
+            f"{ends}: {named_ranks(stayed)} skipped the update, and every gradient was finite"
+        )
+        yield FOUND(
+            "no-update", found, "at what a rank decides by, and whether all ranks know it"
+        )
+        return
+    followed = [gradient_of(a["before"], a["after"], step.lr, decays) for a in answers]
+    if step.bound is not None and all(cosine(own, mean) > 1 - PARALLEL for own in followed):
+        norms = " and ".join(f"{norm(followed[rank]):.4g}" for rank in (0, other))
+        found = f"{ends}: both followed the mean gradient's direction, with norms of {norms}"
+        yield FOUND("clipping", found)
+        return
+    yield FOUND("ranks-differ", ends)
+
+
+def cosine(ours: Vector, theirs: Vector) -> float:
+    """Of the angle between two gradients; 0 if one of them is zero."""
+    product = norm(ours) * norm(theirs)
+    return sum(a * b for a, b in zip(ours, theirs, strict=True)) / (product or math.inf)
 
 
 def gradient_of(before: Vector, after: Vector, lr: float, decays: Vector) -> list[float]:

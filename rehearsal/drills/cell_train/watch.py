@@ -17,7 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 TORCH = os.path.dirname(torch.__file__)
 OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # rehearsal
 READS = {
-    *(getattr(Tensor, name) for name in ("item", "tolist", "numpy", "cpu", "equal", "allclose")),
+    *(
+        getattr(Tensor, name)
+        for name in ("item", "tolist", "numpy", "cpu", "equal", "allclose")
+    ),
     *(getattr(Tensor, f"__{name}__") for name in ("bool", "float", "int", "index", "complex")),
     *(getattr(Tensor, f"__{name}__") for name in ("array", "format", "repr", "contains")),
     torch.equal,
