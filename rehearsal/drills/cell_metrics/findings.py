@@ -13,9 +13,10 @@ FOUND = FindingTable(
         ),
         "phase-time": (
             "a phase's time is not the time spent in its blocks",
-            "a phase gets the wall-clock time of all its blocks in that step, even if one raises",
-            "at where a block starts and ends, at which clock you read, and at how its time gets "
-            "to the step",
+            "a phase gets the wall-clock time of all its blocks in that step, even of those "
+            "that raise",
+            "at where a block starts and ends, at which clock you read, and at how its time "
+            "gets to the step",
         ),
         "time-lost": (
             "the phases of a step do not add up to its wall time",
@@ -29,7 +30,7 @@ FOUND = FindingTable(
         ),
         "percentile": (
             "a p50, p95 or max is not the one by nearest rank",
-            "a summary has p50, p95 and max for each of PHASES, or is empty if there are no steps",
+            "a summary has p50, p95 and max for each of PHASES; without steps, it is empty",
             "at what summarize_timers returns",
         ),
         "changes-its-input": (

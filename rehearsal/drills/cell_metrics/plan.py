@@ -1,4 +1,4 @@
-"""What one check draws from its seed: blocks and steps to time, times to sum up, events to log."""
+"""What one check draws from its seed: blocks to time, times to sum up, events to log."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -94,6 +94,17 @@ class Scaler(torch.amp.GradScaler):
         super().unscale_(optimizer)
 
 
+class Setup(NamedTuple):
+    """What the steps of a job share."""
+
+    learner: SimpleNamespace
+    net: Net
+    twin: Net  # with the same weights, for the true gradients
+    model: Any  # the net, wrapped if there are peers
+    optimizer: Any
+    scaler: Scaler
+
+
 def groups_of(plan: Plan, model: nn.Module) -> list[list[str]]:
     """The names of the parameters in each of the optimizer's groups."""
     groups: list[list[str]] = [[] for _ in plan.decays]
@@ -125,6 +136,7 @@ def body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     else:
         optimizer = torch.optim.SGD(settings, lr=plan.first_lr, fused=True)
     scaler = Scaler("cpu", init_scale=2.0**9, growth_interval=1)
+    setup = Setup(learner, net, twin, model, optimizer, scaler)
     steps: list[dict[str, Any]] = []
     first, newest = 0, -1
     if plan.world_size > 1:
@@ -132,11 +144,7 @@ def body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     for number, step in enumerate(plan.steps):
         if step.scaled and number and plan.steps[number - 1].scaled and not scaler.is_used:
             break  # it is ignored, as the brief allows
-        inputs, targets = samples_of(plan, step, first, net.shift.item())
-        answer = taken_step(
-            plan, step, context.rank, learner, net, twin, model, optimizer, inputs, targets, first,
-            scaler if step.scaled else None,
-        )  # fmt: skip
+        answer = taken_step(plan, step, first, context.rank, setup)
         answer |= {"dtypes": sorted(dtypes), "modes": sorted(modes), "mode": net.training}
         dtypes.clear()
         modes.clear()
@@ -155,21 +163,10 @@ def body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     return {"steps": steps, "tensors": tensors}
 
 
-def taken_step(
-    plan: Plan,
-    step: Step,
-    rank: int,
-    learner: SimpleNamespace,
-    net: Net,
-    twin: Net,
-    model: Any,
-    optimizer: Any,
-    inputs: Tensor,
-    targets: Tensor,
-    first: int,
-    scaler: Scaler | None,
-) -> dict[str, Any]:
+def taken_step(plan: Plan, step: Step, first: int, rank: int, setup: Setup) -> dict[str, Any]:
     """One call of train_step: what it found, what it left."""
+    learner, net, twin, model, optimizer, scaler = setup
+    inputs, targets = samples_of(plan, step, first, net.shift.item())
     used = [p for p in net.parameters() if p.requires_grad]
     before = torch.cat([p.detach().flatten() for p in used]).tolist()
     cuts = cuts_of(step)
@@ -191,22 +188,23 @@ def taken_step(
         world_size=plan.world_size, amp=step.amp, max_grad_norm=bound, device="cpu"
     )
     device = torch.device("cpu")
-    trainer = learner.Trainer(cfg, device, model, optimizer, scaler, StepTimers(device))
+    given = scaler if step.scaled else None
+    trainer = learner.Trainer(cfg, device, model, optimizer, given, StepTimers(device))
     trainer.unread.append(EARLIER)
     counted: list[None] = []
     counter = optimizer.register_step_post_hook(lambda *_: counted.append(None))
-    scale = scaler.get_scale() if scaler else 0.0
+    scale = scaler.get_scale() if given else 0.0
     refused = None
     waits = host_waits() if step.is_watched else contextlib.nullcontext([])
     with waits as places:
         try:
             returned = learner.train_step(trainer, batches, step.num_samples, step.lr)
         except Exception as error:
-            if scaler is None:
+            if given is None:
                 raise
             refused = f"{type(error).__name__}: {error}"
     counter.remove()
-    if scaler is not None and refused:
+    if refused:
         return {"refused": refused, "scaler_used": scaler.is_used}
     entry = trainer.unread[-1] if len(trainer.unread) > 1 else ()
     return {
@@ -224,8 +222,8 @@ def taken_step(
         "returned": None if returned is None else float(returned),
         "returned_type": type(returned).__name__,
         "is_tensor": isinstance(returned, Tensor),
-        "scaler_used": scaler.is_used if scaler else False,
-        "scales": [scale, scaler.get_scale()] if scaler else [],
+        "scaler_used": scaler.is_used,
+        "scales": [scale, scaler.get_scale()] if given else [],
     }
 
 

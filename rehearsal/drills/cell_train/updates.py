@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -57,11 +58,8 @@ def update_findings(
     close = CLOSE[step.amp]
     if right < close:
         return
-    parts: list[slice] = []
-    for _, size, _ in tensors:
-        parts.append(
-            slice(parts[-1].stop if parts else 0, (parts[-1].stop if parts else 0) + size)
-        )
+    ends = [0, *itertools.accumulate(size for _, size, _ in tensors)]
+    parts = [slice(begin, end) for begin, end in itertools.pairwise(ends)]
     places: dict[str, list[list[slice]]] = {"tensor": [[part] for part in parts]}
     places["group"] = [
         [part for part, (_, _, own) in zip(parts, tensors, strict=True) if own == group]
@@ -123,10 +121,10 @@ def unexplained(
             return FOUND("clipping", found, "at the norm that you clip by, and at when")
         return FOUND("scale" if same > 0 else "wrong-gradient", found)
     found = (
-        f"{where} did not follow the mean gradient: the largest error is in {worst}, {error:.3g} "
-        "times the gradient's largest element"
+        f"{where} did not follow the mean gradient: the largest error is in {worst}, "
+        f"{error:.3g} times the gradient's largest element"
     )
-    if is_clipped and plan.steps[0].bound is None:
+    if is_clipped:
         found += "; step 1, without a bound, was right"
         return FOUND("clipping", found)
     return FOUND("wrong-gradient", found)
@@ -141,8 +139,8 @@ def before_the_gradient(
         if any(not math.isclose(own, step.lr, rel_tol=1e-6) for own in answer["lrs"]):
             yield FOUND(
                 "learning-rate",
-                f"step {number + 1} on rank {rank} was called with lr={step.lr}, and the groups "
-                f"have {answer['lrs']}",
+                f"step {number + 1} on rank {rank} was called with lr={step.lr}, and the "
+                f"groups have {answer['lrs']}",
             )
         if answer["optimizer_steps"] > 1:
             steps = counted(answer["optimizer_steps"], "optimizer step")
