@@ -367,7 +367,9 @@ class TestToy:
 
     def test_what_does_not_fit_in_memory_is_refused(self) -> None:
         """The operating system would kill a rank without a message."""
-        with pytest.raises(UserError, match=r"dataset_size=100000000, .*8 GiB.*tokens:PATH"):
+        with pytest.raises(
+            UserError, match=r"dataset_size=100000000, .*held in memory.*tokens:PATH"
+        ):
             build_dataset(TrainConfig(dataset_size=100_000_000))
 
 

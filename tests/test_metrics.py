@@ -124,7 +124,7 @@ class TestPhases:
     def test_a_gradient_of_an_earlier_pass_is_not_taken_for_this_ones(
         self, clock: Callable[[float], None]
     ) -> None:
-        """A stale stamp would bill everything since then, other phases included, to the sync."""
+        """A stale stamp would bill everything since then to the sync."""
         timers, model = StepTimers(CPU), nn.Linear(2, 2)
         timers.watch_gradients(model)
         with phase(timers, "backward"):

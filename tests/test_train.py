@@ -397,10 +397,13 @@ class TestNonFinite:
         train_step(trainer, [batch_of(16)], 16, 1e-2)
         read_records(trainer, 1)
         scaler.load_state_dict(scaler.state_dict() | {"scale": 2 * scale})
+
+        def overflow(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            parameter.grad.fill_(float("inf"))
+
         for parameter in trainer.model.parameters():
-            parameter.register_post_accumulate_grad_hook(
-                lambda p: p.grad.fill_(float("inf"))  # type: ignore[union-attr, func-returns-value]
-            )
+            parameter.register_post_accumulate_grad_hook(overflow)
         assert train_step(trainer, [batch_of(16)], 16, 1e-2).item() == 1
         assert scaler.get_scale() == scale
         if stops:

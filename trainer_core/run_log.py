@@ -10,7 +10,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
@@ -75,19 +75,14 @@ class Console:
 class GuardedSink:
     """The terminal, or a sink that the caller passed in. If it fails, that is reported once and
     training continues without it: the run's evidence is in its own files.
-
-    Args:
-        report: called with the event's name, the step and what failed.
     """
 
-    def __init__(self, sink: Sink, report: Callable[..., None]) -> None:
+    def __init__(self, sink: Sink) -> None:
         self.sink: Sink | None = sink
-        self.report = report
-        self.step = 0
+        self.failure: dict[str, str] = {}  # until the log has reported it
 
     def emit(self, record: Mapping[str, Any]) -> None:
         """Pass the event on."""
-        self.step = record["step"]
         self._call("emit", record)
 
     def close(self) -> None:
@@ -101,9 +96,9 @@ class GuardedSink:
             getattr(self.sink, method)(*arguments)
         except Exception as error:  # whatever a vendor's library raises
             name = type(self.sink).__name__
-            self.sink = None  # first: the report is an event too
+            self.sink = None
+            self.failure = {"sink": name, "error": repr(error)}
             print_status(f"{name} failed and gets no more events: {error!r}")
-            self.report("sink_failed", step=self.step, sink=name, error=repr(error))
 
 
 # %%
@@ -135,18 +130,30 @@ class RunLog:
             "attempt": start.attempt,
             "run_id": start.record["run_id"],
         }
-        guarded = [GuardedSink(sink, self.event) for sink in others]
-        self.log = RankLog([file, *guarded], common)
+        self.step = 0
+        self.guarded = [GuardedSink(sink) for sink in others]
+        self.log = RankLog([file, *self.guarded], common)
 
     def event(self, name: str, *, step: int, **fields: Any) -> None:
         """Log an event; its epoch is the one in which ``step`` was trained."""
         epoch = max(0, step - 1) // self.steps_per_epoch
         self.errors.attempt(log_rank_event, self.log, name, step=step, epoch=epoch, **fields)
+        self.step = step
+        self.report_failures()
+
+    def report_failures(self) -> None:
+        """Log an event for each sink that has failed since the last call."""
+        for sink in self.guarded:
+            failure, sink.failure = sink.failure, {}
+            if failure:
+                self.event("sink_failed", step=self.step, **failure)
 
     def close(self) -> None:
         """Close all sinks; the file last, because it takes the events about the others."""
-        for sink in reversed(self.log.sinks):
+        for sink in self.guarded:
             sink.close()
+        self.report_failures()
+        self.log.sinks[0].close()
 
 
 # %%
