@@ -171,7 +171,8 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
 
     def batch(self, samples: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
         length = self.seq_len + 1
-        pieces = [self.read(int(sample) * self.seq_len, length) for sample in samples]
+        starts = np.asarray(samples, dtype=np.int64) * self.seq_len
+        pieces = [self.read(start, length) for start in starts.tolist()]
         if any(len(piece) < 2 * length for piece in pieces):
             raise UserError(
                 f"data=tokens:{self.path}: the file had {self.num_tokens} tokens when training "

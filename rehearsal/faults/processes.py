@@ -101,7 +101,7 @@ class Case:
 
 
 def sigterms(rng: random.Random, rank: int, step: int) -> Iterator[Case]:
-    """SIGTERM to one rank, to all, twice, during a save; and Ctrl-C, as torchrun passes it on."""
+    """SIGTERM to one rank, to all, twice, during a save; Ctrl-C to all."""
     base = partial(Case, ends=ends_preempted)
     once = partial(breaks.signal_itself, TERM)
     yield base(
