@@ -172,7 +172,7 @@ class TestDealing:
         seen = [key.sample for sampler in samplers for keys in sampler for key in keys]
         assert sorted(seen) == list(range(n))
 
-    @pytest.mark.parametrize("batch", [8, 10**18])
+    @pytest.mark.parametrize("batch", [8, 64, 10**6])
     def test_a_batch_above_the_epoch_adds_no_empty_micro_batches(self, batch: int) -> None:
         """A typo in the batch size would loop over millions of them in every step."""
         cfg = TrainConfig(micro_batch_size=2, pinned_global_batch_size=batch)
