@@ -299,6 +299,8 @@ assert all(step["data_wait"] >= 0.005 for step in steps)
 
 # %% include="order" collapsed=true
 
+# %% include="memory" collapsed=true
+
 # %% include="datasets" collapsed=true
 
 # %% include="signals" collapsed=true
@@ -542,6 +544,8 @@ for rank, result in enumerate(live_ranks(2, "shared", other_disk, seed=1, max_ep
 # look for the latest checkpoint, and raises only on the rank whose file is missing.
 #
 # *Collapsed: the store where the ranks of one attempt meet, and a rank's random streams.*
+
+# %% include="launcher_environment" collapsed=true
 
 # %% include="rendezvous" collapsed=true
 
