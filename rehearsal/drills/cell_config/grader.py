@@ -320,4 +320,4 @@ def scenarios(seed: int) -> list[Scenario]:
     """Two ranks, each in an interpreter of its own."""
     plan = plan_of(seed)
     judge = only_first(partial(findings, plan))
-    return [Scenario(name="two ranks", body=partial(configs, plan), judge=judge, deadline_s=8)]
+    return [Scenario(name="two ranks", body=partial(configs, plan), judge=judge)]

@@ -24,6 +24,7 @@ from .cpu_limit import at_most
 from .plan import Deal, Plan, Visit
 
 Keys = list[list[int]]  # pairs of epoch and sample
+LARGE = 70_000  # samples
 MOST_LISTS = 1000  # no iteration is followed further than this
 
 
@@ -125,9 +126,21 @@ def late_positions(plan: Plan, learner: SimpleNamespace) -> dict[str, Any]:
             sampler.load_state_dict({"position": plan.far_epoch * plan.steps + 1})
             far = taken(sampler, micro_steps_of(sampler) * (plan.steps - 1))
     except (TimeoutError, MemoryError):
-        return {"far": None, "pairs": []}
+        return {"far": None, "pairs": [], "large": []}
     pairs = [[order_of(plan, learner, visit) for visit in pair] for pair in plan.collisions]
-    return {"far": far, "pairs": pairs}
+    return {"far": far, "pairs": pairs, "large": across_a_block(plan, learner)}
+
+
+def across_a_block(plan: Plan, learner: SimpleNamespace) -> list[Keys]:
+    """Two steps of a large dataset, from the one with slot 2**16 on.
+
+    An order that is computed in blocks most likely begins one there.
+    """
+    batch = plan.main.batch | 1  # odd: no block ends with a step
+    large = plan._replace(num_samples=LARGE)
+    sampler = sampler_of(large, learner, Deal(batch, batch, 1, (1,)), 0, 1)
+    sampler.load_state_dict({"position": 2**16 // batch})
+    return taken(sampler, 2)
 
 
 def order_of(plan: Plan, learner: SimpleNamespace, visit: Visit) -> list[int]:

@@ -231,6 +231,4 @@ def scenarios(seed: int) -> list[Scenario]:
     """Two ranks, each of which does all of it."""
     plan = plan_of(seed)
     judge = only_first(partial(findings, plan))
-    return [
-        Scenario(name="two ranks", body=partial(model_parts, plan), judge=judge, deadline_s=8)
-    ]
+    return [Scenario(name="two ranks", body=partial(model_parts, plan), judge=judge)]
