@@ -22,7 +22,7 @@ from rehearsal.grading.verdict import Finding, FindingTable, shortened
 from rehearsal.kit.judge.findings import only_first
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.refusal import refusal
-from .plan import NEEDED, Changes, Plan, plan_of, rules
+from .plan import NEEDED, Changes, Drawn, plan_of, rules
 
 VALID = "a config that exists is valid: a bad value fails here, by name"
 EQUAL = "equal trainings have equal digests, in every process"
@@ -107,7 +107,7 @@ Make = Callable[..., Any]
 # ---------------------------------------------------------------- in the ranks
 
 
-def configs(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
+def configs(plan: Drawn, context: RankContext, learner: SimpleNamespace) -> Any:
     """Make many configs; take the digests of those that can be made."""
     close_the_answer(context, "trainer_core.config", ["TrainConfig"])
 
@@ -131,6 +131,7 @@ def configs(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
         "known": known,
         "good": good,
         "default": None,
+        "bad_defaults": bad_defaults(learner.TrainConfig()),
         "bad": [refusal(make, **changes) for changes in those(known, plan.bad)],
         "kept": {name: getattr(kept, name) == value for name, value in plan.base.items()},
         "changed": changed_settings(plan, make),
@@ -144,6 +145,22 @@ def configs(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     }
 
 
+def bad_defaults(config: Any) -> list[str]:
+    """Settings whose default breaks its own declaration."""
+    found = []
+    for name in NEEDED:
+        value, rule = getattr(config, name), rules()[name]
+        if isinstance(value, int | float):
+            low, high = rule.low or 0, math.inf if rule.high is None else rule.high
+            if not low <= value <= high:
+                found.append(name)
+        elif (value is None and not rule.is_optional) or (
+            rule.choices and value not in rule.choices
+        ):
+            found.append(name)
+    return found
+
+
 def known_settings(make: Make) -> list[str]:
     """The needed ones, and those of the blank's that this design has."""
     found = list(NEEDED)
@@ -154,7 +171,7 @@ def known_settings(make: Make) -> list[str]:
     return found
 
 
-def changed_settings(plan: Plan, make: Make) -> list[str]:
+def changed_settings(plan: Drawn, make: Make) -> list[str]:
     """What assigning to or deleting an attribute of an existing config has changed."""
     found = []
     for name, value in {**plan.base, "global_batch_size": make().global_batch_size}.items():
@@ -188,12 +205,12 @@ def said(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
-def settings_of(plan: Plan, changes: Changes) -> Changes:
+def settings_of(plan: Drawn, changes: Changes) -> Changes:
     """The base with the changes, and defaults for what neither has."""
     return {**{name: rule.default for name, rule in rules().items()}, **plan.base, **changes}
 
 
-def pair_said(plan: Plan, one: Changes, other: Changes) -> str:
+def pair_said(plan: Drawn, one: Changes, other: Changes) -> str:
     """Two configs by the settings in which they differ, with their global batch sizes."""
     wholes = [settings_of(plan, changes) for changes in (one, other)]
     first, second = ({n: whole[n] for n in {**one, **other}} for whole in wholes)
@@ -214,7 +231,7 @@ def short(digest: str) -> str:
     return f"{digest[:16]}..." if len(digest) > 16 else digest or "''"
 
 
-def value_findings(plan: Plan, answer: Mapping[str, Any]) -> Iterable[Finding]:
+def value_findings(plan: Drawn, answer: Mapping[str, Any]) -> Iterable[Finding]:
     """What is refused, and how."""
     known = answer["known"]
     for changes, outcome in zip(those(known, plan.good), answer["good"], strict=True):
@@ -227,6 +244,11 @@ def value_findings(plan: Plan, answer: Mapping[str, Any]) -> Iterable[Finding]:
         found = f"TrainConfig() raised {answer['default'][0]}: "
         found += shortened(answer["default"][2], 160)
         yield TABLE("good-value-refused", found, "at the defaults, and at what is declared")
+    for name in answer.get("bad_defaults", ()):
+        found = f"TrainConfig() exists, although the default of {name} breaks its own bounds"
+        yield TABLE(
+            "bad-value-accepted", found, "at the defaults, and at when they are checked"
+        )
     for changes, outcome in zip(those(known, plan.bad), answer.get("bad", ()), strict=False):
         name, value = next(iter(changes.items()))
         if outcome is None:
@@ -245,7 +267,7 @@ def value_findings(plan: Plan, answer: Mapping[str, Any]) -> Iterable[Finding]:
             yield TABLE("message-without-name", found)
 
 
-def attribute_findings(plan: Plan, answer: Mapping[str, Any]) -> Iterable[Finding]:
+def attribute_findings(plan: Drawn, answer: Mapping[str, Any]) -> Iterable[Finding]:
     """What a config holds, and whether it stays."""
     for name, is_kept in answer["kept"].items():
         if not is_kept:
@@ -281,7 +303,7 @@ def process_findings(first: Mapping[str, Any], last: Mapping[str, Any]) -> Itera
         yield TABLE("digest-of-the-process", f"{found}{short(last['digest'][0])} in another")
 
 
-def digest_findings(plan: Plan, answer: Mapping[str, Any]) -> Iterable[Finding]:
+def digest_findings(plan: Drawn, answer: Mapping[str, Any]) -> Iterable[Finding]:
     """Digests of equal and of different trainings."""
     known, digest = answer["known"], answer["digest"][0]
     for (what, changes), other in zip(
@@ -305,7 +327,7 @@ def digest_findings(plan: Plan, answer: Mapping[str, Any]) -> Iterable[Finding]:
         seen[other] = changes
 
 
-def findings(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
+def findings(plan: Drawn, reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """All findings; earlier ones explain later ones."""
     answers = [report.answer for report in reports]
     for answer in answers:
@@ -320,4 +342,4 @@ def scenarios(seed: int) -> list[Scenario]:
     """Two ranks, each in an interpreter of its own."""
     plan = plan_of(seed)
     judge = only_first(partial(findings, plan))
-    return [Scenario(name="two ranks", body=partial(configs, plan), judge=judge, deadline_s=8)]
+    return [Scenario(name="two ranks", body=partial(configs, plan), judge=judge)]

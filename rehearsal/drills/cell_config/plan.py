@@ -36,7 +36,7 @@ class Rule(NamedTuple):
     default: Any
 
 
-class Plan(NamedTuple):
+class Drawn(NamedTuple):
     """The constants of one check. Changes are those to ``base``."""
 
     base: Changes
@@ -62,14 +62,14 @@ def rules() -> dict[str, Rule]:
     return found
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int) -> Drawn:
     """The same in the caller's process and in each rank."""
     draw = random.Random(seed)
     declared = rules()
     base = base_of(draw)
     cut = [base[name] for name in ("micro_batch_size", "grad_accum_steps", "world_size")]
     whole, pinned = math.prod(cut), draw.randrange(2, 900)
-    return Plan(
+    return Drawn(
         base=base,
         good=[{}, *good_changes(declared, base, draw)],
         bad=bad_changes(declared, base, draw),

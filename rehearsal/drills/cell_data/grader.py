@@ -16,8 +16,8 @@ from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.coverage import miscounted
 from rehearsal.kit.judge.findings import only_first, some
 from .codes import TABLE
-from .in_rank import MOST_LISTS, Keys, deals, flat, resumes
-from .plan import Deal, Plan, plan_of
+from .in_rank import LARGE, MOST_LISTS, Keys, deals, flat, resumes
+from .plan import Deal, Drawn, plan_of
 
 CODES = TABLE.codes
 
@@ -42,7 +42,7 @@ def said(cut: Deal, ranks: int) -> str:
 
 
 def cover(
-    plan: Plan, epochs: int, steps: Sequence[list[Keys]], where: str, codes: tuple[str, str]
+    plan: Drawn, epochs: int, steps: Sequence[list[Keys]], where: str, codes: tuple[str, str]
 ) -> Iterable[Finding]:
     """Findings if a sample of the plan is not there exactly once per epoch.
 
@@ -63,7 +63,7 @@ def cover(
 # ---------------------------------------------------------------- whole runs
 
 
-def share_findings(plan: Plan, cut: Deal, deal: dict[str, Any]) -> Iterable[Finding]:
+def share_findings(plan: Drawn, cut: Deal, deal: dict[str, Any]) -> Iterable[Finding]:
     """Samples that no dataset has, and ranks with more than their even shares of a run."""
     size, whole = len(deal["ranks"]), plan.num_samples // cut.batch
     rest = plan.num_samples % cut.batch
@@ -83,7 +83,7 @@ def share_findings(plan: Plan, cut: Deal, deal: dict[str, Any]) -> Iterable[Find
             yield TABLE("uneven-shares", f"{found}; its even shares are {fair * cut.epochs}")
 
 
-def shape_findings(plan: Plan, cut: Deal, deal: dict[str, Any]) -> Iterable[Finding]:
+def shape_findings(plan: Drawn, cut: Deal, deal: dict[str, Any]) -> Iterable[Finding]:
     """How many micro-batches there are, and how large."""
     size, counts = len(deal["ranks"]), [len(batches) for batches in deal["ranks"]]
     total, largest = -(-plan.num_samples // cut.batch) * cut.epochs, max(deal["micro_steps"])
@@ -111,7 +111,7 @@ def shape_findings(plan: Plan, cut: Deal, deal: dict[str, Any]) -> Iterable[Find
 
 
 def deal_findings(
-    plan: Plan, cut: Deal, deal: dict[str, Any], alone: dict[str, Any] | None
+    plan: Drawn, cut: Deal, deal: dict[str, Any], alone: dict[str, Any] | None
 ) -> Iterable[Finding]:
     """One world size; ``alone`` is what a single rank gets."""
     size, steps = len(deal["ranks"]), steps_of(deal)
@@ -144,7 +144,7 @@ def deal_findings(
 
 
 def slot_findings(
-    plan: Plan, cut: Deal, deal: dict[str, Any], order: list[list[int]]
+    plan: Drawn, cut: Deal, deal: dict[str, Any], order: list[list[int]]
 ) -> Iterable[Finding]:
     """Each step against its slots of the order, by epoch."""
     per_epoch = -(-plan.num_samples // cut.batch)
@@ -164,7 +164,7 @@ def slot_findings(
             yield TABLE("not-the-slots", f"{found}{epoch} are {some(sorted(slots), 8)}")
 
 
-def order_findings(plan: Plan, orders: Sequence[Keys]) -> Iterable[Finding]:
+def order_findings(plan: Drawn, orders: Sequence[Keys]) -> Iterable[Finding]:
     """Two visits with one order, near each other."""
     seen: dict[str, tuple[int, int]] = {}
     for seed, keys in zip(plan.seeds[:-1], orders, strict=False):
@@ -177,7 +177,7 @@ def order_findings(plan: Plan, orders: Sequence[Keys]) -> Iterable[Finding]:
             seen[order] = seed, epoch
 
 
-def judge_deals(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
+def judge_deals(plan: Drawn, reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """Order, coverage and shares."""
     answer, orders = reports[0].answer, reports[0].answer["orders"]
     if orders != reports[1].answer["orders"] or orders[0] != orders[-1]:
@@ -206,7 +206,7 @@ def judge_deals(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterabl
 # ---------------------------------------------------------------- resumes
 
 
-def fetch_findings(plan: Plan, rank: int, answer: dict[str, Any]) -> Iterable[Finding]:
+def fetch_findings(plan: Drawn, rank: int, answer: dict[str, Any]) -> Iterable[Finding]:
     """The position, and what an iteration yields, while a loader fetches and steps commit."""
     states, size = answer["states"], answer["micro_steps"]
     cut = plan.committed * size
@@ -254,8 +254,8 @@ def begins_with(
         yield TABLE(code, found + (some(wanted[at : at + 1]) or "the end"))
 
 
-def resume_findings(
-    plan: Plan, answer: dict[str, Any], trained: list[list[Keys]]
+def continuation_findings(
+    plan: Drawn, answer: dict[str, Any], trained: list[list[Keys]]
 ) -> Iterable[Finding]:
     """What comes after a resume at another world size; ``trained`` is what came before it."""
     resumed, codes = answer["resumed"], ("resume-repeats", "resume-skips")
@@ -289,7 +289,7 @@ def resume_findings(
                 yield TABLE("wrong-length", found)
 
 
-def far_findings(plan: Plan, answer: dict[str, Any]) -> Iterable[Finding]:
+def far_findings(plan: Drawn, answer: dict[str, Any]) -> Iterable[Finding]:
     """The second step of an epoch in the middle of an endless plan."""
     where = f"after a resume at position {plan.far_epoch * plan.steps + 1:,}"
     if answer["far"] is None:
@@ -309,7 +309,18 @@ def far_findings(plan: Plan, answer: dict[str, Any]) -> Iterable[Finding]:
         yield TABLE("resume-skips", f"{found}{wanted} are left after its first step")
 
 
-def back_findings(plan: Plan, rank: int, answer: dict[str, Any]) -> Iterable[Finding]:
+def large_findings(plan: Drawn, answer: dict[str, Any]) -> Iterable[Finding]:
+    """Two steps of a dataset that is too large for one block of an order."""
+    batch = plan.main.batch | 1
+    counts = [len({sample for _, sample in keys}) for keys in answer["large"]]
+    if answer["far"] is not None and counts != [batch, batch]:
+        found = f"with {LARGE:,} samples and G = {batch} on 1 rank, the steps from position "
+        found += f"{2**16 // batch} on have {some(counts)} different samples, not {batch} each"
+        look = "at which part of the order you keep, and where in it a step begins"
+        yield TABLE("not-the-slots", found, look)
+
+
+def back_findings(plan: Drawn, rank: int, answer: dict[str, Any]) -> Iterable[Finding]:
     """An earlier state in a sampler that has trained."""
     back = answer["back"]
     where = (
@@ -330,7 +341,7 @@ def back_findings(plan: Plan, rank: int, answer: dict[str, Any]) -> Iterable[Fin
             yield TABLE("state-is-live", f"{found}later commits")
 
 
-def judge_resumes(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
+def judge_resumes(plan: Drawn, reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """The position, and what comes after it."""
     answers = [report.answer for report in reports]
     for rank, answer in enumerate(answers):
@@ -342,8 +353,9 @@ def judge_resumes(plan: Plan, reports: Sequence[RankReport], _: object) -> Itera
         }
     )
     for answer in answers:
-        yield from resume_findings(plan, answer, trained)
+        yield from continuation_findings(plan, answer, trained)
         yield from far_findings(plan, answer)
+        yield from large_findings(plan, answer)
     for rank, answer in enumerate(answers):
         yield from back_findings(plan, rank, answer)
         for (one, other), pair in zip(plan.collisions, answer["pairs"], strict=False):
@@ -357,11 +369,6 @@ def scenarios(seed: int) -> list[Scenario]:
     plan = plan_of(seed)
     jobs = (("deal", deals, judge_deals), ("resume", resumes, judge_resumes))
     return [
-        Scenario(
-            name=name,
-            body=partial(body, plan),
-            judge=only_first(partial(judge, plan)),
-            deadline_s=8,
-        )
+        Scenario(name=name, body=partial(body, plan), judge=only_first(partial(judge, plan)))
         for name, body, judge in jobs
     ]

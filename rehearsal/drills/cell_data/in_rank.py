@@ -21,13 +21,14 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.random_state import global_changes
 from .cpu_limit import at_most
-from .plan import Deal, Plan, Visit
+from .plan import Deal, Drawn, Visit
 
 Keys = list[list[int]]  # pairs of epoch and sample
+LARGE = 70_000  # samples
 MOST_LISTS = 1000  # no iteration is followed further than this
 
 
-def deals(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
+def deals(plan: Drawn, context: RankContext, learner: SimpleNamespace) -> Any:
     """Iterate whole runs at several cuts and world sizes, and the orders of several seeds."""
     close_answers(context)
     # No two ranks have one global state: an order drawn from it differs between them.
@@ -49,7 +50,7 @@ def deals(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     return {"main": main, "others": others, "orders": orders, "changed": changed}
 
 
-def resumes(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
+def resumes(plan: Drawn, context: RankContext, learner: SimpleNamespace) -> Any:
     """Peek; train some steps through a loader that prefetches; resume; load a state again."""
     close_answers(context)
     straight = taken(sampler_of(plan, learner, plan.main, context.rank, 2))
@@ -92,7 +93,7 @@ def resumes(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     }
 
 
-def committed_after_each_list(plan: Plan, learner: SimpleNamespace, rank: int) -> list[Keys]:
+def committed_after_each_list(plan: Drawn, learner: SimpleNamespace, rank: int) -> list[Keys]:
     """An iteration during which the position runs to the end of the plan, list by list."""
     sampler = sampler_of(plan, learner, plan.main, rank, 2)
     lists = []
@@ -103,7 +104,7 @@ def committed_after_each_list(plan: Plan, learner: SimpleNamespace, rank: int) -
     return lists
 
 
-def loaded_again(plan: Plan, sampler: Any) -> dict[str, Any]:
+def loaded_again(plan: Drawn, sampler: Any) -> dict[str, Any]:
     """What a sampler that has trained does with an earlier state."""
     state = {"position": plan.back}
     sampler.load_state_dict(state)
@@ -113,7 +114,7 @@ def loaded_again(plan: Plan, sampler: Any) -> dict[str, Any]:
     return {"loaded": loaded, "lists": lists, "committed": committed, "state": state}
 
 
-def late_positions(plan: Plan, learner: SimpleNamespace) -> dict[str, Any]:
+def late_positions(plan: Drawn, learner: SimpleNamespace) -> dict[str, Any]:
     """The rest of an epoch in the middle of an endless plan, and pairs of orders.
 
     No pairs if the first took too long: they would, too.
@@ -125,12 +126,24 @@ def late_positions(plan: Plan, learner: SimpleNamespace) -> dict[str, Any]:
             sampler.load_state_dict({"position": plan.far_epoch * plan.steps + 1})
             far = taken(sampler, micro_steps_of(sampler) * (plan.steps - 1))
     except (TimeoutError, MemoryError):
-        return {"far": None, "pairs": []}
+        return {"far": None, "pairs": [], "large": []}
     pairs = [[order_of(plan, learner, visit) for visit in pair] for pair in plan.collisions]
-    return {"far": far, "pairs": pairs}
+    return {"far": far, "pairs": pairs, "large": across_a_block(plan, learner)}
 
 
-def order_of(plan: Plan, learner: SimpleNamespace, visit: Visit) -> list[int]:
+def across_a_block(plan: Drawn, learner: SimpleNamespace) -> list[Keys]:
+    """Two steps of a large dataset, from the one with slot 2**16 on.
+
+    An order that is computed in blocks most likely begins one there.
+    """
+    batch = plan.main.batch | 1  # odd: no block ends with a step
+    large = plan._replace(num_samples=LARGE)
+    sampler = sampler_of(large, learner, Deal(batch, LARGE, 1, (1,)), 0, 1)
+    sampler.load_state_dict({"position": 2**16 // batch})
+    return taken(sampler, 2)
+
+
+def order_of(plan: Drawn, learner: SimpleNamespace, visit: Visit) -> list[int]:
     """The samples of an epoch, dealt one by one."""
     cut = Deal(1, 1, visit.epoch + 1, (1,))
     sampler = sampler_of(plan, learner, cut, 0, 1, visit.seed)
@@ -139,7 +152,7 @@ def order_of(plan: Plan, learner: SimpleNamespace, visit: Visit) -> list[int]:
 
 
 def dealt(
-    plan: Plan,
+    plan: Drawn,
     learner: SimpleNamespace,
     cut: Deal,
     world_size: int,
@@ -167,7 +180,7 @@ def close_answers(context: RankContext) -> None:
 
 
 def sampler_of(
-    plan: Plan,
+    plan: Drawn,
     learner: SimpleNamespace,
     cut: Deal,
     rank: int,

@@ -23,7 +23,7 @@ class Visit(NamedTuple):
     epoch: int
 
 
-class Plan(NamedTuple):
+class Drawn(NamedTuple):
     """The constants of one check."""
 
     num_samples: int
@@ -51,7 +51,7 @@ class Plan(NamedTuple):
         return self.steps * self.main.epochs
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int) -> Drawn:
     """The same in the caller's process and in each rank."""
     draw = random.Random(seed)
     # The last step of an epoch has one or two samples: fewer than three ranks. G has a
@@ -74,7 +74,7 @@ def plan_of(seed: int) -> Plan:
     steps = -(-num_samples // batch)
     middle = [at for at in range(10, 14) if at % steps and at < steps * main.epochs - 1]
     committed = draw.choice(middle)
-    return Plan(
+    return Drawn(
         num_samples=num_samples,
         seed=first,
         main=main,

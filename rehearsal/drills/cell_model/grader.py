@@ -17,13 +17,13 @@ from rehearsal.grading.verdict import Finding
 from rehearsal.kit.judge.findings import only_first, some
 from .codes import TABLE
 from .in_rank import GAIN, UNUSED, WIDE, model_parts
-from .plan import Plan, Schedule, Updates, plan_of
+from .plan import Drawn, Schedule, Updates, plan_of
 
 CODES = TABLE.codes
 
 
 def net_findings(
-    plan: Plan, answer: dict[str, Any], other: dict[str, Any]
+    plan: Drawn, answer: dict[str, Any], other: dict[str, Any]
 ) -> Iterable[Finding]:
     """TinyNet."""
     inputs, hidden, classes = plan.widths
@@ -71,7 +71,7 @@ def net_findings(
 
 
 def seed_findings(
-    plan: Plan, answer: dict[str, Any], other: dict[str, Any]
+    plan: Drawn, answer: dict[str, Any], other: dict[str, Any]
 ) -> Iterable[Finding]:
     """Where the weights come from."""
     first, again, others = answer["weights"]
@@ -96,7 +96,7 @@ def is_drawn(values: Sequence[float]) -> bool:
     return len({*values}) > 1
 
 
-def dropout_findings(plan: Plan, answer: dict[str, Any]) -> Iterable[Finding]:
+def dropout_findings(plan: Drawn, answer: dict[str, Any]) -> Iterable[Finding]:
     """How many units are kept, how they are scaled, and after which layers."""
     noise, kept, drop = answer["dropout"], answer["kept"], plan.dropout
     if noise["variance"] < 1e-12:
@@ -119,7 +119,7 @@ def dropout_findings(plan: Plan, answer: dict[str, Any]) -> Iterable[Finding]:
         )
 
 
-def decay_findings(plan: Plan, answer: dict[str, Any]) -> Iterable[Finding]:
+def decay_findings(plan: Drawn, answer: dict[str, Any]) -> Iterable[Finding]:
     """What decays, and by how much."""
     updates = plan.updates[0]
     for name, (dimensions, factor) in sorted(
@@ -167,7 +167,7 @@ def schedule_said(schedule: Schedule) -> str:
     )
 
 
-def call_findings(plan: Plan, answer: dict[str, Any]) -> Iterable[Finding]:
+def call_findings(plan: Drawn, answer: dict[str, Any]) -> Iterable[Finding]:
     """What the rate must not depend on."""
     for schedule, curve in zip(plan.schedules, answer["curves"], strict=True):
         said = schedule_said(schedule)
@@ -191,7 +191,7 @@ def call_findings(plan: Plan, answer: dict[str, Any]) -> Iterable[Finding]:
         yield TABLE("depends-on-the-plan", found)
 
 
-def curve_findings(plan: Plan, answer: dict[str, Any]) -> Iterable[Finding]:
+def curve_findings(plan: Drawn, answer: dict[str, Any]) -> Iterable[Finding]:
     """Each rate against the brief's formula."""
     for schedule, (_, rates) in zip(plan.schedules[::-1], answer["curves"][::-1], strict=True):
         said, least, warmup = schedule_said(schedule), 1e-9 * schedule.peak, schedule.warmup
@@ -216,7 +216,7 @@ def curve_findings(plan: Plan, answer: dict[str, Any]) -> Iterable[Finding]:
             yield TABLE("leaves-the-floor", found)
 
 
-def findings(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
+def findings(plan: Drawn, reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """In the order of the cell."""
     answer = reports[0].answer
     yield from net_findings(plan, answer, reports[1].answer)
@@ -231,6 +231,4 @@ def scenarios(seed: int) -> list[Scenario]:
     """Two ranks, each of which does all of it."""
     plan = plan_of(seed)
     judge = only_first(partial(findings, plan))
-    return [
-        Scenario(name="two ranks", body=partial(model_parts, plan), judge=judge, deadline_s=8)
-    ]
+    return [Scenario(name="two ranks", body=partial(model_parts, plan), judge=judge)]

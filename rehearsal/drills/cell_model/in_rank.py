@@ -15,15 +15,14 @@ from torch import Tensor, nn
 from trainer_core.config import TrainConfig
 
 from rehearsal.engine.rank import RankContext
-from rehearsal.kit.judge.findings import some
 from rehearsal.kit.observe.anti_cheat import close_the_answer
-from .plan import Plan, Schedule, Updates, Widths
+from .plan import Drawn, Schedule, Updates, Widths
 
 WIDE, BATCH, GAIN = 512, 1024, 9.0  # for the statistics of dropout
 UNUSED = "unused.weight"
 
 
-def model_parts(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
+def model_parts(plan: Drawn, context: RankContext, learner: SimpleNamespace) -> Any:
     """Build models, inspect them, take steps, and ask for learning rates."""
     answers = ["TinyNet", "build_optimizer", "learning_rate_at"]
     close_the_answer(context, "trainer_core.model", answers)
@@ -48,7 +47,7 @@ def model_parts(plan: Plan, context: RankContext, learner: SimpleNamespace) -> A
     }
 
 
-def net(plan: Plan, learner: SimpleNamespace, layers: int, dropout: float) -> nn.Module:
+def net(plan: Drawn, learner: SimpleNamespace, layers: int, dropout: float) -> nn.Module:
     """The learner's network, with the plan's widths."""
     model: nn.Module = learner.TinyNet(*plan.widths, layers, dropout)
     return model
@@ -73,7 +72,7 @@ def values_of(model: nn.Module) -> dict[str, list[float]]:
 # ---------------------------------------------------------------- TinyNet
 
 
-def weights_by_seed(plan: Plan, learner: SimpleNamespace) -> dict[str, Any]:
+def weights_by_seed(plan: Drawn, learner: SimpleNamespace) -> dict[str, Any]:
     """The weights after one seed, twice; the next model's; and those after another seed."""
     weights, is_kept = [], True
     for seed in (plan.seed, plan.seed, plan.seed + 1):
@@ -85,7 +84,7 @@ def weights_by_seed(plan: Plan, learner: SimpleNamespace) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def noise_without_dropout(plan: Plan, learner: SimpleNamespace) -> float:
+def noise_without_dropout(plan: Drawn, learner: SimpleNamespace) -> float:
     """By how much two calls in train mode differ at dropout=0.0; NaN if the logits are NaN."""
     torch.manual_seed(3)
     model = net(plan, learner, 1, 0.0).train()
@@ -94,7 +93,7 @@ def noise_without_dropout(plan: Plan, learner: SimpleNamespace) -> float:
     return difference
 
 
-def batch_fault(plan: Plan, learner: SimpleNamespace) -> str | None:
+def batch_fault(plan: Drawn, learner: SimpleNamespace) -> str | None:
     """What is wrong with an empty batch, or with one sample alone."""
     model = net(plan, learner, plan.layers, 0.0).train()
     inputs = torch.randn(4, plan.widths.inputs)
@@ -114,11 +113,11 @@ def batch_fault(plan: Plan, learner: SimpleNamespace) -> str | None:
         return f"a sample's logits change by {difference:.2g} if its batch holds other samples"
     wrong = [n for n, p in model.named_parameters() if p.grad is None or p.grad.any()]
     found = "after backward on an empty batch, these have no gradient or a nonzero one: "
-    return found + some(wrong) if wrong else None
+    return found + ", ".join(wrong) if wrong else None
 
 
 @torch.no_grad()
-def outputs(plan: Plan, learner: SimpleNamespace) -> dict[str, Any]:
+def outputs(plan: Drawn, learner: SimpleNamespace) -> dict[str, Any]:
     """Whether the model is nonlinear, and its outputs for zero matrices and a known bias."""
     torch.manual_seed(5)
     model = net(plan, learner, 1, 0.0).eval()
@@ -132,7 +131,7 @@ def outputs(plan: Plan, learner: SimpleNamespace) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def distance(plan: Plan, learner: SimpleNamespace, layers: int) -> float | None:
+def distance(plan: Drawn, learner: SimpleNamespace, layers: int) -> float | None:
     """By how much the logits differ from those of the brief's network with these weights.
 
     Which parameter belongs to which layer is not asked: of all assignments that fit the shapes,
@@ -185,7 +184,7 @@ def assignments(
 
 
 @torch.no_grad()
-def kept_units(plan: Plan, learner: SimpleNamespace) -> dict[str, float]:
+def kept_units(plan: Drawn, learner: SimpleNamespace) -> dict[str, float]:
     """How many units one dropout keeps, read off a logit that is their scaled mean."""
     torch.manual_seed(7)
     classes = plan.widths.classes
@@ -204,7 +203,7 @@ def kept_units(plan: Plan, learner: SimpleNamespace) -> dict[str, float]:
 
 
 @torch.no_grad()
-def dropout_statistics(plan: Plan, learner: SimpleNamespace) -> dict[str, Any]:
+def dropout_statistics(plan: Drawn, learner: SimpleNamespace) -> dict[str, Any]:
     """Mean and relative variance of a logit, with weights that make it a plain average."""
     torch.manual_seed(7)
     classes = plan.widths.classes
@@ -231,7 +230,7 @@ def dropout_statistics(plan: Plan, learner: SimpleNamespace) -> dict[str, Any]:
 class OddShapes(nn.Module):
     """Names that say nothing about shapes, a tied matrix, and one without a gradient."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Drawn) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(plan.seed)
         self.tokens = nn.Embedding(4, 3)
@@ -253,7 +252,7 @@ def built(learner: SimpleNamespace, updates: Updates, model: nn.Module) -> Any:
     return learner.build_optimizer(cfg, model)
 
 
-def decayed(plan: Plan, learner: SimpleNamespace, updates: Updates) -> dict[str, Any]:
+def decayed(plan: Drawn, learner: SimpleNamespace, updates: Updates) -> dict[str, Any]:
     """By what a step with a gradient of zeros multiplies each parameter, and its dimensions."""
     model = OddShapes(plan)
     optimizer, before = built(learner, updates, model), values_of(model)
@@ -266,7 +265,7 @@ def decayed(plan: Plan, learner: SimpleNamespace, updates: Updates) -> dict[str,
 
 
 def steps_apart(
-    plan: Plan, learner: SimpleNamespace, updates: Updates
+    plan: Drawn, learner: SimpleNamespace, updates: Updates
 ) -> dict[str, tuple[float, float]]:
     """After steps at several rates: how far each parameter moved, and how far it is off.
 

@@ -39,7 +39,7 @@ class Updates(NamedTuple):
     later_rates: Sequence[float]
 
 
-class Plan(NamedTuple):
+class Drawn(NamedTuple):
     """The constants of one check."""
 
     widths: Widths
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     schedules: Sequence[Schedule]  # the last two are one schedule under two plans
 
 
-def plan_of(seed: int) -> Plan:
+def plan_of(seed: int) -> Drawn:
     """The same in the caller's process and in each rank."""
     draw = random.Random(seed)
     widths = Widths(*draw.sample(range(3, 10), 3))
@@ -63,7 +63,7 @@ def plan_of(seed: int) -> Plan:
     main = Schedule(draw.randrange(1, 40) / 8, warmup, horizon, draw.randrange(1, 8) / 16)
     short = draw.randrange(2, 9)
     peaks = [draw.randrange(1, 40) / 8 for _ in range(4)]
-    return Plan(
+    return Drawn(
         widths=widths,
         layers=draw.choice((2, 3)),
         dropout=draw.randrange(3, 20) / 32,
