@@ -36,7 +36,7 @@ def findings(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterator[F
     taken = len(reports[0].answer["steps"])
     plain = [at for at, step in enumerate(plan.steps[:taken]) if not step.scaled]
     for number in plain:
-        yield from coverage_findings(plan, reports, number)
+        yield from sample_findings(plan, reports, number)
         yield from forward_findings(plan, reports, number)
         yield from update_findings(plan, reports, number)
     if plan.world_size > 1:
@@ -112,7 +112,7 @@ def traffic_findings(
 # ---------------------------------------------------------------- samples, types
 
 
-def coverage_findings(
+def sample_findings(
     plan: Plan, reports: Sequence[RankReport], number: int
 ) -> Iterator[Finding]:
     """Whether the step's samples went through the model once each."""

@@ -34,7 +34,7 @@ def update_findings(
     total = step.num_samples
     rows = [row for own in sums for row in own]
     mean = weighted(rows, [1 / total] * len(rows))
-    yield from ranks_differ(plan, number, answers, decays, mean)
+    yield from unequal_ranks(plan, number, answers, decays, mean)
     before, after = answers[0]["before"], answers[0]["after"]
     where = place_of(step, number, answers[0]["bound"])
     was_skipped = all(answer["returned"] == 1.0 for answer in answers)
@@ -177,7 +177,7 @@ def before_the_gradient(
         )
 
 
-def ranks_differ(
+def unequal_ranks(
     plan: Plan, number: int, answers: Sequence[Mapping[str, Any]], decays: Vector, mean: Vector
 ) -> Iterator[Finding]:
     """A finding if the ranks leave the step with different weights."""
