@@ -7,9 +7,11 @@ from functools import partial
 from rehearsal.grading.drill import Scenario
 from rehearsal.kit.judge.findings import only_first
 from .findings import CODES as CODES
-from .logs import logs_body, logs_findings
+from .log_job import logs_body
+from .logs import logs_findings
 from .plan import logs_plan, timers_plan
-from .timers import timers_body, timers_findings
+from .timer_job import timers_body
+from .timers import timers_findings
 
 
 def scenarios(seed: int) -> list[Scenario]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 PHASES = "data_wait h2d forward backward grad_sync optimizer checkpoint other".split()
 ERRORS = ("ValueError", "OSError", "StopIteration")
+LOG = "rank-1.jsonl"
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 
 
@@ -100,7 +101,7 @@ def logs_plan(seed: int) -> LogsPlan:
     }
     names = list(fields)
     draw.shuffle(names)
-    sinks = ["list", "list", "rank-1.jsonl", "rank-1-copy.jsonl"]
+    sinks = ["list", "list", LOG, "rank-1-copy.jsonl"]
     draw.shuffle(sinks)
     return LogsPlan(
         sinks=sinks,

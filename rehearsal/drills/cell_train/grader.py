@@ -21,14 +21,14 @@ from rehearsal.kit.judge.findings import only_first, some
 from .findings import CODES as CODES
 from .findings import FOUND
 from .job import body
-from .plan import Plan, plan_of
+from .plan import JobPlan, plan_of
 from .updates import mean_norm, update_findings
 
 FEW_NUMBERS = 24  # what a step may send besides the gradients: a flag, a count, a norm
 LOSS_IS_INFINITE = 3e38
 
 
-def findings(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
+def findings(plan: JobPlan, reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
     """All findings; earlier ones explain later ones."""
     yield from sync_findings(plan, reports)
     if not all(report.has_answer for report in reports):
@@ -36,7 +36,7 @@ def findings(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterator[F
     taken = len(reports[0].answer["steps"])
     plain = [at for at, step in enumerate(plan.steps[:taken]) if not step.scaled]
     for number in plain:
-        yield from coverage_findings(plan, reports, number)
+        yield from sample_findings(plan, reports, number)
         yield from forward_findings(plan, reports, number)
         yield from update_findings(plan, reports, number)
     if plan.world_size > 1:
@@ -56,7 +56,7 @@ def findings(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterator[F
 # ---------------------------------------------------------------- collectives
 
 
-def sync_findings(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Finding]:
+def sync_findings(plan: JobPlan, reports: Sequence[RankReport]) -> Iterator[Finding]:
     """Which ranks issued which collectives in a step; also known of a job that hung."""
     issued = [[event["issued"] for event in report.of("step")] for report in reports]
     for number in range(max(map(len, issued))):
@@ -90,7 +90,7 @@ def what_is_special(step: Any, rank: int) -> str:
 
 
 def traffic_findings(
-    plan: Plan, reports: Sequence[RankReport], number: int
+    plan: JobPlan, reports: Sequence[RankReport], number: int
 ) -> Iterator[Finding]:
     """Whether the gradients, and little else, are reduced once."""
     size = sum(own for _, own, _ in reports[0].answer["tensors"])
@@ -112,8 +112,8 @@ def traffic_findings(
 # ---------------------------------------------------------------- samples, types
 
 
-def coverage_findings(
-    plan: Plan, reports: Sequence[RankReport], number: int
+def sample_findings(
+    plan: JobPlan, reports: Sequence[RankReport], number: int
 ) -> Iterator[Finding]:
     """Whether the step's samples went through the model once each."""
     start = sum(step.num_samples for step in plan.steps[:number])
@@ -137,7 +137,7 @@ def coverage_findings(
 
 
 def forward_findings(
-    plan: Plan, reports: Sequence[RankReport], number: int
+    plan: JobPlan, reports: Sequence[RankReport], number: int
 ) -> Iterator[Finding]:
     """Whether the network computed in the configured type, and in training mode."""
     amp = plan.steps[number].amp
@@ -156,7 +156,7 @@ def forward_findings(
 
 
 def record_findings(
-    plan: Plan, reports: Sequence[RankReport], number: int
+    plan: JobPlan, reports: Sequence[RankReport], number: int
 ) -> Iterator[Finding]:
     """What the step left in unread and returned."""
     step = plan.steps[number]
@@ -195,7 +195,7 @@ def record_findings(
 
 
 def loss_findings(
-    plan: Plan, report: RankReport, number: int, loss: float
+    plan: JobPlan, report: RankReport, number: int, loss: float
 ) -> Iterator[Finding]:
     """Whether the loss that was recorded is the sum over this rank's samples."""
     expected = sum(row[0] for row in report.answer["steps"][number]["truth"])
@@ -216,7 +216,7 @@ def loss_findings(
 
 
 def scaler_findings(
-    plan: Plan, reports: Sequence[RankReport], number: int
+    plan: JobPlan, reports: Sequence[RankReport], number: int
 ) -> Iterator[Finding]:
     """Whether code that uses the GradScaler uses it fully; who ignores it has no findings."""
     answers = [report.answer["steps"][number] for report in reports]
@@ -257,7 +257,7 @@ def scenarios(seed: int) -> list[Scenario]:
     """A job on several ranks, and one on a single rank."""
     draw = random.Random(seed)
     several, by_hand = draw.choice((2, 2, 3, 3, 4)), draw.random() < 0.5
-    plans: Mapping[str, Plan] = {
+    plans: Mapping[str, JobPlan] = {
         "several ranks": plan_of(seed, several, by_hand=by_hand),
         "one rank": plan_of(seed, 1, by_hand=not by_hand),
     }

@@ -20,7 +20,7 @@ from rehearsal.kit.observe.samples import ID_SCALE, watch_samples
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch
 from trainer_core.metrics import StepTimers
-from .plan import Plan, Step
+from .plan import JobPlan, Step
 from .watch import collectives, host_waits
 
 EARLIER = "an entry of an earlier step"
@@ -35,7 +35,7 @@ class Net(nn.Module):
     a logit. ``unused`` takes no part: its gradient stays None.
     """
 
-    def __init__(self, plan: Plan, seed: int) -> None:
+    def __init__(self, plan: JobPlan, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.inner = nn.Linear(plan.features, plan.hidden)
@@ -105,7 +105,7 @@ class Setup(NamedTuple):
     scaler: Scaler
 
 
-def groups_of(plan: Plan, model: nn.Module) -> list[list[str]]:
+def groups_of(plan: JobPlan, model: nn.Module) -> list[list[str]]:
     """The names of the parameters in each of the optimizer's groups."""
     groups: list[list[str]] = [[] for _ in plan.decays]
     for name, parameter in model.named_parameters():
@@ -113,7 +113,7 @@ def groups_of(plan: Plan, model: nn.Module) -> list[list[str]]:
     return groups
 
 
-def body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
+def body(plan: JobPlan, context: RankContext, learner: SimpleNamespace) -> Any:
     """The steps of the plan, each on the weights that the former one left."""
     close_the_answer(context, "trainer_core.train", ["train_step", "update_weights"])
     net, twin = Net(plan, seed=plan.seed + context.rank), Net(plan, seed=0)
@@ -163,7 +163,9 @@ def body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     return {"steps": steps, "tensors": tensors}
 
 
-def taken_step(plan: Plan, step: Step, first: int, rank: int, setup: Setup) -> dict[str, Any]:
+def taken_step(
+    plan: JobPlan, step: Step, first: int, rank: int, setup: Setup
+) -> dict[str, Any]:
     """One call of train_step: what it found, what it left."""
     learner, net, twin, model, optimizer, scaler = setup
     inputs, targets = samples_of(plan, step, first, net.shift.item())
@@ -235,7 +237,7 @@ def cuts_of(step: Step) -> list[list[slice]]:
     return [slices[at : at + own] for at in range(0, len(slices), own)]
 
 
-def samples_of(plan: Plan, step: Step, first: int, shift: float) -> tuple[Tensor, Tensor]:
+def samples_of(plan: JobPlan, step: Step, first: int, shift: float) -> tuple[Tensor, Tensor]:
     """Inputs and classes of the step's samples; the first is number ``first`` of the job.
 
     Args:

@@ -45,7 +45,7 @@ class Step(NamedTuple):
         return self.kind in SKIPPED
 
 
-class Plan(NamedTuple):
+class JobPlan(NamedTuple):
     """The constants of one job."""
 
     seed: int
@@ -60,7 +60,7 @@ class Plan(NamedTuple):
     steps: Sequence[Step]
 
 
-def plan_of(seed: int, world_size: int, *, by_hand: bool) -> Plan:
+def plan_of(seed: int, world_size: int, *, by_hand: bool) -> JobPlan:
     """The same in the caller's process and in each rank."""
     draw = random.Random(f"{seed} {world_size}")
     # First two steps that tell the usual mistakes apart: one without a bound, then one whose
@@ -92,7 +92,7 @@ def plan_of(seed: int, world_size: int, *, by_hand: bool) -> Plan:
             leftover = float("nan")
         steps[at] = before = step._replace(lr=rates[at], leftover=leftover)
     decays = [0.1, 0.0] if draw.random() < 0.5 else [0.0, 0.15, 0.05]
-    return Plan(
+    return JobPlan(
         seed=seed,
         world_size=world_size,
         features=draw.choice((6, 7, 8)),

@@ -12,14 +12,14 @@ from rehearsal.grading.verdict import Finding, counted, named_ranks
 from rehearsal.kit.judge.clipping import Vector, away, clipped, norm, scaled, weighted
 from .candidates import candidate_gradients
 from .findings import FOUND
-from .plan import Plan, Step
+from .plan import JobPlan, Step
 
 CLOSE = {"no": 1e-3, "bf16": 0.05}  # of the largest element
 PARALLEL = 1e-5  # of two gradients: one minus the cosine of their angle
 
 
 def update_findings(
-    plan: Plan, reports: Sequence[RankReport], number: int
+    plan: JobPlan, reports: Sequence[RankReport], number: int
 ) -> Iterator[Finding]:
     """Findings about step ``number`` of the plan, from 0."""
     step = plan.steps[number]
@@ -34,7 +34,7 @@ def update_findings(
     total = step.num_samples
     rows = [row for own in sums for row in own]
     mean = weighted(rows, [1 / total] * len(rows))
-    yield from ranks_differ(plan, number, answers, decays, mean)
+    yield from unequal_ranks(plan, number, answers, decays, mean)
     before, after = answers[0]["before"], answers[0]["after"]
     where = place_of(step, number, answers[0]["bound"])
     was_skipped = all(answer["returned"] == 1.0 for answer in answers)
@@ -100,7 +100,7 @@ def update_findings(
 
 
 def unexplained(
-    plan: Plan,
+    plan: JobPlan,
     step: Step,
     where: str,
     followed: Vector,
@@ -131,7 +131,7 @@ def unexplained(
 
 
 def before_the_gradient(
-    plan: Plan, number: int, answers: Sequence[Mapping[str, Any]]
+    plan: JobPlan, number: int, answers: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
     """What needs no gradient: rates, number of steps, weights that must be finite or equal."""
     step = plan.steps[number]
@@ -177,8 +177,12 @@ def before_the_gradient(
         )
 
 
-def ranks_differ(
-    plan: Plan, number: int, answers: Sequence[Mapping[str, Any]], decays: Vector, mean: Vector
+def unequal_ranks(
+    plan: JobPlan,
+    number: int,
+    answers: Sequence[Mapping[str, Any]],
+    decays: Vector,
+    mean: Vector,
 ) -> Iterator[Finding]:
     """A finding if the ranks leave the step with different weights."""
     step = plan.steps[number]

@@ -15,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 TORCH = os.path.dirname(torch.__file__)
-OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # rehearsal
 READS = {
     *(
         getattr(Tensor, name)
@@ -64,7 +63,7 @@ def host_waits() -> Iterator[list[str]]:
         frame = sys._getframe(2)  # the traceback module would open source files
         while frame.f_back and frame.f_code.co_filename.startswith((TORCH, __file__)):
             frame = frame.f_back
-        if not frame.f_code.co_filename.startswith(OURS):
+        if not frame.f_globals["__name__"].startswith("rehearsal"):
             place = f"line {frame.f_lineno} in {frame.f_code.co_name}"
             if not any(known.startswith(f"{place} (") for known in places):
                 places.append(f"{place} ({what})")
