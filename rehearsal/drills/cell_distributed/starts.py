@@ -134,7 +134,8 @@ class Starts:
         infos: list[Any] = []
         error = refusal(lambda: self.learner.maybe_init_dist(cfg), into=infos)
         devices = [str(info.device) for info in infos]
-        return {"error": error, "devices": devices, "notes": list(self.notes)}
+        notes = list(self.notes)
+        return {"error": error, "devices": devices, "notes": notes, "gpus": gpus}
 
 
 def starts(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
@@ -150,7 +151,9 @@ def starts(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     gpus = ranks + plan.spare_gpus
     timeout = {"dist_timeout_s": plan.timeout_s}
     auto, cuda, cpu = ({"device": device, **timeout} for device in ("auto", "cuda", "cpu"))
-    crowd = {"LOCAL_RANK": context.rank, "LOCAL_WORLD_SIZE": plan.crowd}
+    # Rank 0 is among the ranks whose local rank is the number of a GPU, the last ones aren't.
+    last = plan.crowd - context.rank if context.rank else 0
+    crowd = {"LOCAL_RANK": last, "LOCAL_WORLD_SIZE": plan.crowd}
     return {
         **answer,
         "local_rank": local,
@@ -272,7 +275,8 @@ def group_findings(
         yield TABLE("wrong-identity", found, "at when maybe_init_dist joins a group")
         return
     _, named, _, timeout = joins[0]
-    if backend not in named and named != "None":
+    has_nothing_to_run_on = "nccl" in named and not one["gpus"]
+    if has_nothing_to_run_on or (backend not in named and named != "None"):
         yield TABLE("wrong-backend", f"{who}joins a group with the backend {named}")
     if timeout != plan.timeout_s:
         given = "not set" if timeout is None else f"{timeout:g} s"
