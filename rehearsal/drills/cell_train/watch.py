@@ -88,6 +88,6 @@ def host_waits() -> Iterator[list[str]]:
         for module in (torch.cuda, torch.cpu, torch.accelerator):
             stack.callback(setattr, module, "synchronize", module.synchronize)
             module.synchronize = lambda *a, **k: note("synchronize")  # type: ignore
-        stack.enter_context(Calls())  # type: ignore[no-untyped-call]
+        stack.enter_context(Calls())
         stack.enter_context(Kernels())  # type: ignore[no-untyped-call]
         yield places
