@@ -141,7 +141,7 @@ def body(plan: Job, context: RankContext, learner: SimpleNamespace) -> Any:
     first = 0
     newest: int = -1
     if plan.world_size > 1:
-        newest = max((at for at, _name, _size in collectives(-1)), default=-1)
+        newest = max((one.id for one in collectives(-1)), default=-1)
     for number, step in enumerate(plan.steps):
         if step.scaled and number and plan.steps[number - 1].scaled and not scaler.is_used:
             break  # it is ignored, as the brief allows
@@ -151,7 +151,7 @@ def body(plan: Job, context: RankContext, learner: SimpleNamespace) -> Any:
         modes.clear()
         first += step.num_samples
         sent = collectives(newest) if plan.world_size > 1 else []
-        newest = max((at for at, _name, _size in sent), default=newest)
+        newest = max((one.id for one in sent), default=newest)
         context.record("step", issued=[[name, size] for _, name, size in sent])
         steps.append(answer)
         if "refused" in answer:
