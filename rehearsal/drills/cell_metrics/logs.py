@@ -119,9 +119,8 @@ def restart_findings(plan: LogsPlan, restart: Mapping[str, Any]) -> Iterator[Fin
         found = f"a log had steps {some(kept, 9)}; after two more starts it contains steps "
         yield FOUND("overwritten", f"{found}{some(steps, 9) or 'none'}")
     elif steps not in [[*begin, *plan.after] for begin in allowed]:
-        found = (
-            f"a log had steps {some(plan.before + plan.killed, 9)}, and {what} the last line. "
-        )
+        logged = some([*plan.before, *plan.killed], 9)
+        found = f"a log had steps {logged}, and {what} the last line. "
         found += f"Two starts logged steps {some(plan.after)}; now the lines have the steps "
         found += f"{some(steps, 12)} (None: not an event)"
         finding = FOUND("corrupted-line", found)
@@ -145,10 +144,10 @@ def event_findings(
     record = strict(row)
     if record is None and row != "null":
         if bad := infinite_fields(row):
-            found = FOUND(
+            finding = FOUND(
                 "not-json", f"{got} an event in which {bad}", "at numbers that JSON lacks"
             )
-            yield found._replace(
+            yield finding._replace(
                 rule="NaN and infinity become null: strict JSON has no such numbers"
             )
         else:

@@ -21,14 +21,14 @@ from rehearsal.kit.judge.findings import only_first, some
 from .findings import CODES as CODES
 from .findings import FOUND
 from .job import body
-from .plan import JobPlan, plan_of
+from .plan import Job, plan_of
 from .updates import mean_norm, update_findings
 
 FEW_NUMBERS = 24  # what a step may send besides the gradients: a flag, a count, a norm
 LOSS_IS_INFINITE = 3e38
 
 
-def findings(plan: JobPlan, reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
+def findings(plan: Job, reports: Sequence[RankReport], _: object) -> Iterator[Finding]:
     """All findings; earlier ones explain later ones."""
     yield from sync_findings(plan, reports)
     if not all(report.has_answer for report in reports):
@@ -56,7 +56,7 @@ def findings(plan: JobPlan, reports: Sequence[RankReport], _: object) -> Iterato
 # ---------------------------------------------------------------- collectives
 
 
-def sync_findings(plan: JobPlan, reports: Sequence[RankReport]) -> Iterator[Finding]:
+def sync_findings(plan: Job, reports: Sequence[RankReport]) -> Iterator[Finding]:
     """Which ranks issued which collectives in a step; also known of a job that hung."""
     issued = [[event["issued"] for event in report.of("step")] for report in reports]
     for number in range(max(map(len, issued))):
@@ -90,7 +90,7 @@ def what_is_special(step: Any, rank: int) -> str:
 
 
 def traffic_findings(
-    plan: JobPlan, reports: Sequence[RankReport], number: int
+    plan: Job, reports: Sequence[RankReport], number: int
 ) -> Iterator[Finding]:
     """Whether the gradients, and little else, are reduced once."""
     size = sum(own for _, own, _ in reports[0].answer["tensors"])
@@ -112,9 +112,7 @@ def traffic_findings(
 # ---------------------------------------------------------------- samples, types
 
 
-def sample_findings(
-    plan: JobPlan, reports: Sequence[RankReport], number: int
-) -> Iterator[Finding]:
+def sample_findings(plan: Job, reports: Sequence[RankReport], number: int) -> Iterator[Finding]:
     """Whether the step's samples went through the model once each."""
     start = sum(step.num_samples for step in plan.steps[:number])
     size = plan.steps[number].num_samples
@@ -137,7 +135,7 @@ def sample_findings(
 
 
 def forward_findings(
-    plan: JobPlan, reports: Sequence[RankReport], number: int
+    plan: Job, reports: Sequence[RankReport], number: int
 ) -> Iterator[Finding]:
     """Whether the network computed in the configured type, and in training mode."""
     amp = plan.steps[number].amp
@@ -155,9 +153,7 @@ def forward_findings(
 # ---------------------------------------------------------------- what is left
 
 
-def record_findings(
-    plan: JobPlan, reports: Sequence[RankReport], number: int
-) -> Iterator[Finding]:
+def record_findings(plan: Job, reports: Sequence[RankReport], number: int) -> Iterator[Finding]:
     """What the step left in unread and returned."""
     step = plan.steps[number]
     flag = float(step.is_skipped)
@@ -194,9 +190,7 @@ def record_findings(
             yield FOUND("norm", f"{found}before clipping is {true_norm:.5g}")
 
 
-def loss_findings(
-    plan: JobPlan, report: RankReport, number: int, loss: float
-) -> Iterator[Finding]:
+def loss_findings(plan: Job, report: RankReport, number: int, loss: float) -> Iterator[Finding]:
     """Whether the loss that was recorded is the sum over this rank's samples."""
     expected = sum(row[0] for row in report.answer["steps"][number]["truth"])
     if math.isnan(expected):  # of the rank with the sample that makes it so
@@ -215,9 +209,7 @@ def loss_findings(
 # ---------------------------------------------------------------- a scaler
 
 
-def scaler_findings(
-    plan: JobPlan, reports: Sequence[RankReport], number: int
-) -> Iterator[Finding]:
+def scaler_findings(plan: Job, reports: Sequence[RankReport], number: int) -> Iterator[Finding]:
     """Whether code that uses the GradScaler uses it fully; who ignores it has no findings."""
     answers = [report.answer["steps"][number] for report in reports]
     if not all(answer["scaler_used"] for answer in answers):
@@ -257,7 +249,7 @@ def scenarios(seed: int) -> list[Scenario]:
     """A job on several ranks, and one on a single rank."""
     draw = random.Random(seed)
     several, by_hand = draw.choice((2, 2, 3, 3, 4)), draw.random() < 0.5
-    plans: Mapping[str, JobPlan] = {
+    plans: Mapping[str, Job] = {
         "several ranks": plan_of(seed, several, by_hand=by_hand),
         "one rank": plan_of(seed, 1, by_hand=not by_hand),
     }

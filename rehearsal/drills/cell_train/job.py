@@ -20,7 +20,7 @@ from rehearsal.kit.observe.samples import ID_SCALE, watch_samples
 from trainer_core.config import TrainConfig
 from trainer_core.data import MicroBatch
 from trainer_core.metrics import StepTimers
-from .plan import JobPlan, Step
+from .plan import Job, Call
 from .watch import collectives, host_waits
 
 EARLIER = "an entry of an earlier step"
@@ -35,7 +35,7 @@ class Net(nn.Module):
     a logit. ``unused`` takes no part: its gradient stays None.
     """
 
-    def __init__(self, plan: JobPlan, seed: int) -> None:
+    def __init__(self, plan: Job, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.inner = nn.Linear(plan.features, plan.hidden)
@@ -105,7 +105,7 @@ class Setup(NamedTuple):
     scaler: Scaler
 
 
-def groups_of(plan: JobPlan, model: nn.Module) -> list[list[str]]:
+def groups_of(plan: Job, model: nn.Module) -> list[list[str]]:
     """The names of the parameters in each of the optimizer's groups."""
     groups: list[list[str]] = [[] for _ in plan.decays]
     for name, parameter in model.named_parameters():
@@ -113,7 +113,7 @@ def groups_of(plan: JobPlan, model: nn.Module) -> list[list[str]]:
     return groups
 
 
-def body(plan: JobPlan, context: RankContext, learner: SimpleNamespace) -> Any:
+def body(plan: Job, context: RankContext, learner: SimpleNamespace) -> Any:
     """The steps of the plan, each on the weights that the former one left."""
     close_the_answer(context, "trainer_core.train", ["train_step", "update_weights"])
     net, twin = Net(plan, seed=plan.seed + context.rank), Net(plan, seed=0)
@@ -138,9 +138,10 @@ def body(plan: JobPlan, context: RankContext, learner: SimpleNamespace) -> Any:
     scaler = Scaler("cpu", init_scale=2.0**9, growth_interval=1)
     setup = Setup(learner, net, twin, model, optimizer, scaler)
     steps: list[dict[str, Any]] = []
-    first, newest = 0, -1
+    first = 0
+    newest: int = -1
     if plan.world_size > 1:
-        newest = max([-1, *(number for number, _, _ in collectives(-1))])
+        newest = max((one.id for one in collectives(-1)), default=-1)
     for number, step in enumerate(plan.steps):
         if step.scaled and number and plan.steps[number - 1].scaled and not scaler.is_used:
             break  # it is ignored, as the brief allows
@@ -150,7 +151,7 @@ def body(plan: JobPlan, context: RankContext, learner: SimpleNamespace) -> Any:
         modes.clear()
         first += step.num_samples
         sent = collectives(newest) if plan.world_size > 1 else []
-        newest = max([newest, *(number for number, _, _ in sent)])
+        newest = max((one.id for one in sent), default=newest)
         context.record("step", issued=[[name, size] for _, name, size in sent])
         steps.append(answer)
         if "refused" in answer:
@@ -163,9 +164,7 @@ def body(plan: JobPlan, context: RankContext, learner: SimpleNamespace) -> Any:
     return {"steps": steps, "tensors": tensors}
 
 
-def taken_step(
-    plan: JobPlan, step: Step, first: int, rank: int, setup: Setup
-) -> dict[str, Any]:
+def taken_step(plan: Job, step: Call, first: int, rank: int, setup: Setup) -> dict[str, Any]:
     """One call of train_step: what it found, what it left."""
     learner, net, twin, model, optimizer, scaler = setup
     inputs, targets = samples_of(plan, step, first, net.shift.item())
@@ -197,7 +196,9 @@ def taken_step(
     counter = optimizer.register_step_post_hook(lambda *_: counted.append(None))
     scale = scaler.get_scale() if given else 0.0
     refused = None
-    waits = host_waits() if step.is_watched else contextlib.nullcontext([])
+    waits: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext([])
+    if step.is_watched:
+        waits = host_waits()
     with waits as places:
         try:
             returned = learner.train_step(trainer, batches, step.num_samples, step.lr)
@@ -229,7 +230,7 @@ def taken_step(
     }
 
 
-def cuts_of(step: Step) -> list[list[slice]]:
+def cuts_of(step: Call) -> list[list[slice]]:
     """Where in the step's samples each rank's micro-batches lie."""
     ends = [0, *itertools.accumulate(size for own in step.sizes for size in own)]
     slices = [slice(a, b) for a, b in itertools.pairwise(ends)]
@@ -237,7 +238,7 @@ def cuts_of(step: Step) -> list[list[slice]]:
     return [slices[at : at + own] for at in range(0, len(slices), own)]
 
 
-def samples_of(plan: JobPlan, step: Step, first: int, shift: float) -> tuple[Tensor, Tensor]:
+def samples_of(plan: Job, step: Call, first: int, shift: float) -> tuple[Tensor, Tensor]:
     """Inputs and classes of the step's samples; the first is number ``first`` of the job.
 
     Args:
@@ -265,7 +266,7 @@ def samples_of(plan: JobPlan, step: Step, first: int, shift: float) -> tuple[Ten
     return inputs, targets
 
 
-def sums(net: nn.Module, inputs: Tensor, targets: Tensor, step: Step) -> list[float]:
+def sums(net: nn.Module, inputs: Tensor, targets: Tensor, step: Call) -> list[float]:
     """The summed loss and, if the step is trained, its gradient over the trained weights."""
     used: Sequence[Tensor] = [p for p in net.parameters() if p.requires_grad]
     with torch.autocast("cpu", torch.bfloat16, enabled=step.amp == "bf16"):

@@ -10,7 +10,7 @@ SKIPPED = ("nan", "infinite")  # kinds of steps whose update must be skipped
 BOUNDS = (0.2, 0.5, 4.0)  # two that a gradient exceeds, and one that it doesn't
 
 
-class Step(NamedTuple):
+class Call(NamedTuple):
     """One call of train_step.
 
     ``kind`` is one of
@@ -45,7 +45,7 @@ class Step(NamedTuple):
         return self.kind in SKIPPED
 
 
-class JobPlan(NamedTuple):
+class Job(NamedTuple):
     """The constants of one job."""
 
     seed: int
@@ -57,10 +57,10 @@ class JobPlan(NamedTuple):
     first_lr: float  # of the groups, before the first call
     by_hand: bool  # whether the optimizer is a class of the check's own
     margin: float  # a loss whose neighbors in bf16 are 16 away
-    steps: Sequence[Step]
+    steps: Sequence[Call]
 
 
-def plan_of(seed: int, world_size: int, *, by_hand: bool) -> JobPlan:
+def plan_of(seed: int, world_size: int, *, by_hand: bool) -> Job:
     """The same in the caller's process and in each rank."""
     draw = random.Random(f"{seed} {world_size}")
     # First two steps that tell the usual mistakes apart: one without a bound, then one whose
@@ -83,7 +83,7 @@ def plan_of(seed: int, world_size: int, *, by_hand: bool) -> JobPlan:
         step_of(draw, world_size, "nan")._replace(scaled=True, amp="no"),
     ]
     rates = draw.sample([0.05, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45], len(steps))
-    before: Step | None = None
+    before: Call | None = None
     for at, step in enumerate(steps):
         leftover: float | None = draw.choice((-2.0, -0.75, 0.5, 1.5))
         if before is None:
@@ -92,7 +92,7 @@ def plan_of(seed: int, world_size: int, *, by_hand: bool) -> JobPlan:
             leftover = float("nan")
         steps[at] = before = step._replace(lr=rates[at], leftover=leftover)
     decays = [0.1, 0.0] if draw.random() < 0.5 else [0.0, 0.15, 0.05]
-    return JobPlan(
+    return Job(
         seed=seed,
         world_size=world_size,
         features=draw.choice((6, 7, 8)),
@@ -106,7 +106,7 @@ def plan_of(seed: int, world_size: int, *, by_hand: bool) -> JobPlan:
     )
 
 
-def step_of(draw: random.Random, world_size: int, kind: str) -> Step:
+def step_of(draw: random.Random, world_size: int, kind: str) -> Call:
     """A step of this kind; its rate, bound and the gradients' leftovers come later."""
     num_micro = draw.choice((3, 4))
     sizes = uneven(draw, world_size, num_micro)
@@ -130,7 +130,7 @@ def step_of(draw: random.Random, world_size: int, kind: str) -> Step:
     amp = "bf16" if kind == "bf16" else "no"
     if kind in SKIPPED:
         amp = draw.choice(("no", "bf16"))
-    return Step(kind, sizes, 0.0, None, amp, (rank, micro))
+    return Call(kind, sizes, 0.0, None, amp, (rank, micro))
 
 
 def uneven(draw: random.Random, world_size: int, num_micro: int) -> list[list[int]]:

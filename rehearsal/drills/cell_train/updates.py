@@ -12,15 +12,13 @@ from rehearsal.grading.verdict import Finding, counted, named_ranks
 from rehearsal.kit.judge.clipping import Vector, away, clipped, norm, scaled, weighted
 from .candidates import candidate_gradients
 from .findings import FOUND
-from .plan import JobPlan, Step
+from .plan import Job, Call
 
 CLOSE = {"no": 1e-3, "bf16": 0.05}  # of the largest element
 PARALLEL = 1e-5  # of two gradients: one minus the cosine of their angle
 
 
-def update_findings(
-    plan: JobPlan, reports: Sequence[RankReport], number: int
-) -> Iterator[Finding]:
+def update_findings(plan: Job, reports: Sequence[RankReport], number: int) -> Iterator[Finding]:
     """Findings about step ``number`` of the plan, from 0."""
     step = plan.steps[number]
     answers = [report.answer["steps"][number] for report in reports]
@@ -100,8 +98,8 @@ def update_findings(
 
 
 def unexplained(
-    plan: JobPlan,
-    step: Step,
+    plan: Job,
+    step: Call,
     where: str,
     followed: Vector,
     mean: Vector,
@@ -131,7 +129,7 @@ def unexplained(
 
 
 def before_the_gradient(
-    plan: JobPlan, number: int, answers: Sequence[Mapping[str, Any]]
+    plan: Job, number: int, answers: Sequence[Mapping[str, Any]]
 ) -> Iterator[Finding]:
     """What needs no gradient: rates, number of steps, weights that must be finite or equal."""
     step = plan.steps[number]
@@ -178,11 +176,7 @@ def before_the_gradient(
 
 
 def unequal_ranks(
-    plan: JobPlan,
-    number: int,
-    answers: Sequence[Mapping[str, Any]],
-    decays: Vector,
-    mean: Vector,
+    plan: Job, number: int, answers: Sequence[Mapping[str, Any]], decays: Vector, mean: Vector
 ) -> Iterator[Finding]:
     """A finding if the ranks leave the step with different weights."""
     step = plan.steps[number]
@@ -220,14 +214,14 @@ def gradient_of(before: Vector, after: Vector, lr: float, decays: Vector) -> lis
     return [(old - new) / lr - decay * old for old, new, decay in rows]
 
 
-def place_of(step: Step, number: int, bound: float | None) -> str:
+def place_of(step: Call, number: int, bound: float | None) -> str:
     """ "on 3 ranks, step 2 (9 samples, max_grad_norm=0.31)"."""
     size = counted(step.num_samples, "sample")
     ranks = counted(len(step.sizes), "rank")
     return f"on {ranks}, step {number + 1} ({size}, max_grad_norm={bound})"
 
 
-def mean_norm(step: Step, reports: Sequence[RankReport], number: int) -> float:
+def mean_norm(step: Call, reports: Sequence[RankReport], number: int) -> float:
     """The norm of the mean gradient, before clipping."""
     rows = [row[1:] for r in reports for row in r.answer["steps"][number]["truth"]]
     return norm(scaled(weighted(rows, [1.0] * len(rows)), 1 / step.num_samples))

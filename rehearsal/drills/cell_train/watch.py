@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,11 +36,19 @@ READING_KERNELS = {
 }
 
 
-def collectives(newest: int) -> list[tuple[str, int, int]]:
-    """Id, name and number of elements of the collectives issued after the one with this id."""
+class Sent(NamedTuple):
+    """A collective that this rank has issued."""
+
+    id: int
+    name: str
+    elements: int
+
+
+def collectives(newest: int) -> list[Sent]:
+    """The collectives issued after the one with this id."""
     dump: Any = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json")  # noqa: B009
     return [
-        (
+        Sent(
             entry["record_id"],
             entry["profiling_name"].partition(":")[2],
             sum(torch.Size(size).numel() for size in entry["input_sizes"]),
@@ -88,6 +96,6 @@ def host_waits() -> Iterator[list[str]]:
         for module in (torch.cuda, torch.cpu, torch.accelerator):
             stack.callback(setattr, module, "synchronize", module.synchronize)
             module.synchronize = lambda *a, **k: note("synchronize")  # type: ignore
-        stack.enter_context(Calls())  # type: ignore[no-untyped-call]
+        stack.enter_context(Calls())
         stack.enter_context(Kernels())  # type: ignore[no-untyped-call]
         yield places
