@@ -1,6 +1,13 @@
-"""The findings on this cell: for each code its meaning, its rule, and where to look."""
+"""The findings on this cell: for each code its meaning, its rule, and where to look.
+
+Also what latest_checkpoint_path did, in words.
+"""
+
+from collections.abc import Mapping
+from typing import Any
 
 from rehearsal.grading.verdict import FindingTable
+from rehearsal.kit.judge.findings import some
 
 NEWEST = "a restart takes the numerically newest intact checkpoint"
 RESUMES = "a resume continues from the saved state"
@@ -116,3 +123,24 @@ TABLE = FindingTable(
         ),
     }
 )
+
+
+def said(result: Mapping[str, Any], *, is_none: bool = False) -> str:
+    """An outcome in words, for a sentence.
+
+    Args:
+        is_none: the value is whether the call returned None.
+    """
+    if "raised" in result:
+        return f"raised {result['raised']}"
+    if "malformed" in result:
+        return f"returned {result['malformed']}"
+    value = result["value"]
+    if is_none:
+        return "returned None" if value else "did not return None"
+    if value == [None, None, []]:
+        return "found no checkpoint"
+    folder, step, damaged = value
+    manifest = f" with the manifest of step {step}" if folder or step is not None else ""
+    skipped = f" and skipped {some(damaged)}" if damaged else ""
+    return f"returned {folder or 'no folder'}{manifest}{skipped}"

@@ -6,12 +6,16 @@ from functools import partial
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.kit.judge.findings import only_first
-from .choosing import choose_body, choose_judge
+from .choosing import choose_body
+from .judge_choosing import choose_judge
 from .codes import TABLE
 from .plan import plan_of
-from .publishing import publish_body, publish_judge
-from .restoring import restore_body, restore_judge
-from .saving import save_body, save_judge
+from .publishing import publish_body
+from .judge_publishing import publish_judge
+from .restoring import restore_body
+from .judge_restoring import restore_judge
+from .saving import save_body
+from .judge_saving import save_judge
 
 CODES = TABLE.codes
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
+OLD, NEW = "step-00000005", "step-00000007"  # published before, and watched
+
 
 class Damage(NamedTuple):
     """What happens to a published checkpoint."""

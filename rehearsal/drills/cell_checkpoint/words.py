@@ -9,7 +9,6 @@ from typing import Any
 
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import shortened
-from rehearsal.kit.judge.findings import some
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 
 ANSWERS = [
@@ -60,27 +59,6 @@ def choice(
     except Exception:  # the learner's call has returned; what it returned can't be read
         wanted = "(folder or None, manifest, {folder: reason})"
         return {"malformed": f"{shortened(repr(result['value']), 200)}, not {wanted}"}
-
-
-def said(result: Mapping[str, Any], *, is_none: bool = False) -> str:
-    """An outcome in words, for a sentence.
-
-    Args:
-        is_none: the value is whether the call returned None.
-    """
-    if "raised" in result:
-        return f"raised {result['raised']}"
-    if "malformed" in result:
-        return f"returned {result['malformed']}"
-    value = result["value"]
-    if is_none:
-        return "returned None" if value else "did not return None"
-    if value == [None, None, []]:
-        return "found no checkpoint"
-    folder, step, damaged = value
-    manifest = f" with the manifest of step {step}" if folder or step is not None else ""
-    skipped = f" and skipped {some(damaged)}" if damaged else ""
-    return f"returned {folder or 'no folder'}{manifest}{skipped}"
 
 
 def contents(folder: Path) -> list[list[str]]:

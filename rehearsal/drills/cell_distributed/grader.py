@@ -9,10 +9,12 @@ from functools import partial
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.kit.judge.findings import only_first
-from .attempts import attempts, judge_attempts
+from .attempts import attempts
+from .judge_attempts import judge_attempts
 from .codes import TABLE
 from .plan import plan_of
-from .starts import judge_starts, starts
+from .judge_starts import judge_starts
+from .starts import starts
 
 CODES = TABLE.codes
 

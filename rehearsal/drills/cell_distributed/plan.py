@@ -5,6 +5,9 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
+ALONE = [0, 0, 1, "cpu"]  # rank, local rank, world size, device of a process without peers
+PATIENCE_S = 5.0  # of the ranks that stay in the group while rank 0 leaves
+
 
 class Plan(NamedTuple):
     """One check's numbers."""
