@@ -64,7 +64,7 @@ class TestRealRuns:
         score = fuzz(fuzzer, 300, seed=1, num_commands=3)
         assert not score.wrong, describe(*score.wrong[0])
         # Damage that is always noticed, or never, would show nothing.
-        assert min(score.verdicts[code] for code in (0, 1, 2)) > 20
+        assert min(score.verdicts[code] for code in (0, 1, 2)) > 5
 
     def test_an_audit_that_is_wrong_is_noticed(self, fuzzer: Fuzzer) -> None:
         """A fuzzer that can't fail proves nothing."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
-from rehearsal.kit.judge.collectives import bytes_reduced, mismatched_collectives
+from rehearsal.kit.judge.collectives import mismatched_collectives
 from rehearsal.kit.judge.coverage import coverage_findings, steps_taken
 from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
@@ -124,6 +124,11 @@ def judge(
         text += "gradients"
         rule = "gradients are all-reduced once per optimizer step, however many micro-batches"
         yield Finding("too-many-bytes", text, rule, "at which backward passes sync")
+
+
+def bytes_reduced(report: RankReport) -> int:
+    """Bytes that a rank put into reductions."""
+    return sum(entry["bytes"] for entry in report.collectives if "reduce" in entry["name"])
 
 
 SCENARIOS = [

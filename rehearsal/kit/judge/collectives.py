@@ -62,8 +62,3 @@ def mismatched_collectives(
         "a collective completes only when every rank of its group has issued it",
         f"{look}: which ranks get there, and which do not?",
     )
-
-
-def bytes_reduced(report: RankReport) -> int:
-    """Bytes that a rank put into reductions."""
-    return sum(entry["bytes"] for entry in report.collectives if "reduce" in entry["name"])
