@@ -247,22 +247,28 @@ def kills_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> An
         except Exception as error:
             kill["raised"] = f"{type(error).__name__}: {shortened(str(error), 160)}"
         steps = watch.steps()
-        kill["began"] = began(steps, order)
+        kill["began"] = began(steps, order, moment.note)
         kill["steps"], kill["true"] = steps, true_hash(watch)
         if kill["raised"]:
             break
     return answer
 
 
-def began(steps: Sequence[Sequence[int]], order: Sequence[Sequence[int]]) -> int | None:
-    """How many steps were complete when a start began, judging by its samples."""
+def began(
+    steps: Sequence[Sequence[int]], order: Sequence[Sequence[int]], near: int
+) -> int | None:
+    """How many steps were complete when a start began, judging by its samples.
+
+    Args:
+        near: of several places that fit, the one nearest to this is meant.
+    """
     order = [list(ids) for ids in order]
     if not steps:
         return len(order)
     found = [at for at, ids in enumerate(order) if list(steps[0]) == ids]
-    # The same samples may make a step in two epochs: the one that the rest fits.
+    # The same samples may make a step in two epochs: those that the rest fits.
     fitting = [at for at in found if order[at : at + len(steps)] == [list(s) for s in steps]]
-    return fitting[0] if fitting else None
+    return min(fitting, key=lambda at: abs(at - near), default=None)
 
 
 # ---------------------------------------------------------------- judging a run
@@ -455,7 +461,7 @@ def next_start(
     steps = together(reports)
     if steps or all(report.has_answer for report in reports):
         what = f"{counted(done, 'step')} were done"
-        yield from start_findings(plan, what, began(steps, order), steps, least, done)
+        yield from start_findings(plan, what, began(steps, order, done), steps, least, done)
 
 
 def killed_judge(
@@ -481,7 +487,7 @@ def resumed_judge(
     if truth != got:
         yield TABLE(
             "different-outcome",
-            f"resumed after step {began(together(reports), order)}, the run ended after step "
+            f"resumed after step {began(together(reports), order, done)}, the run ended after step "
             f"{plan.total} with weights that differ from the uninterrupted run's",
         )
     yield from every_summary(plan, reports, plan.total, "done")
