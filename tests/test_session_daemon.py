@@ -24,7 +24,9 @@ from rehearsal.session import daemon_client
 ROOT = Path(__file__).resolve().parents[1]
 ID = "lift_to_distributed"
 DRILL = load(ID)
-SPINS = "def train(*_, **__):\n    print('spinning', flush=True)\n    while True: pass\n"
+SPINS = (
+    "def train(*_, **__):\n    print('spinning', open('spins', 'w'))\n    while True: pass\n"
+)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -132,17 +134,22 @@ class TestDaemon:
         file = tmp_path / "attempt.py"
         file.write_text(SPINS)
         with subprocess.Popen(
-            command(file), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command(file),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as caller:
             assert caller.stdout is not None
             assert caller.stderr is not None
-            assert "spinning" in caller.stdout.readline()
+            wait_until((tmp_path / "spins").exists)
             (daemon,) = daemons()
             assert len(below(daemon)) > 1, "the server of the ranks, and ranks"
             caller.send_signal(ends)
-            code, said = caller.wait(60), caller.stderr.read()
+            code, said, shown = caller.wait(60), caller.stderr.read(), caller.stdout.read()
         if ends == signal.SIGINT:
             assert code == 130
+            assert "[0] spinning" in shown, "where it spins is what its author wants to know"
             assert "the check was interrupted" in said
             assert len(below(daemon)) == 1, "when the command returns, its ranks are gone"
         wait_until(lambda: len(below(daemon)) == 1)
