@@ -25,6 +25,7 @@ from rehearsal.session import (
     clock,
     coach,
     debrief,
+    display,
     executions,
     next_step,
     prints,
@@ -214,33 +215,59 @@ class TestClock:
         """A clock that ends at the budget hides by how much it was missed."""
         assert clock.pace(seconds, 12) == text
 
-    def test_it_ticks_while_a_cell_runs_and_stops_on_request(
+    def test_a_notebook_gets_a_page_that_ticks_and_a_text_with_the_start(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A clock that pauses during checks would be wrong by their length."""
+        """tests/test_browser.py looks at what the page shows; here, at what it is given."""
         import IPython.display
 
-        displayed: list[Any] = []
+        displayed: list[dict[str, str]] = []
+        updated: list[dict[str, str]] = []
+        monkeypatch.setattr(display, "has_front_end", lambda: True)
         monkeypatch.setattr(widgets, "has_front_end", lambda: True)
         monkeypatch.setattr(
-            IPython.display, "display", lambda data, raw: displayed.append(data)
+            IPython.display,
+            "display",
+            lambda data, raw, display_id: displayed.append({"id": display_id, **data}),
+        )
+        monkeypatch.setattr(
+            IPython.display,
+            "update_display",
+            lambda data, display_id, raw: updated.append({"id": display_id, **data}),
         )
         clock = widgets.TickingClock(DRILL)
         clock.show()
-        widget = clock._widget
-        ((view, text),) = (data.values() for data in displayed)
-        assert view["model_id"] == widget.model_id
-        assert text == "The clock is running: 12:00.", "for a front end without widgets"
-        assert "0:00 of 12:00" in widget.value
-        deadline = time.monotonic() + 10
-        while "0:02 of" not in widget.value and time.monotonic() < deadline:
-            sum(range(10_000))  # busy, and never handing over by itself
-        assert "0:02 of 12:00" in widget.value
+        (shown,) = displayed
+        started = time.strftime("%d %b %H:%M", time.localtime(clock.began))
+        assert shown["text/plain"] == f"The clock is running: 12:00, since {started}."
+        static = shown["text/html"].partition("<script>")[0]
+        assert f"started {started}" in static, "for a page that runs no scripts"
+        assert updated == []
+        clock.began -= 61
         clock.stop()
-        stands = widget.value
-        assert "stopped" in stands
-        time.sleep(1.2)
-        assert widget.value == stands
+        clock.stop()
+        (last,) = updated
+        assert last["id"] == shown["id"] == clock.key
+        assert "1:01 of 12:00" in last["text/html"].partition("<script>")[0]
+        assert "stopped" in last["text/html"].partition("<script>")[0]
+        assert last["text/plain"] == "The clock has stopped: 1:01 of 12:00."
+
+    def test_a_pass_stops_the_clock_of_a_kernel_that_is_gone(
+        self, verdict_is: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After a restart of the kernel, the page still ticks."""
+        scripts: list[str] = []
+        rehearsal.start(ID)
+        coach._clock = None
+        monkeypatch.setattr(coach, "has_front_end", lambda: True)
+        monkeypatch.setattr(coach, "show", lambda text, rich: scripts.append(rich["text/html"]))
+        verdict_is("wrong")
+        rehearsal.check(ID, {})
+        assert scripts == []
+        verdict_is("passed")
+        rehearsal.check(ID, {})
+        (script,) = scripts
+        assert f'{{"drill": "{ID}", "at": ' in script
 
 
 BRIEF = """\

@@ -34,7 +34,7 @@ from rehearsal.session.progress import progress
 from rehearsal.session.schedule import standings
 from rehearsal.session.status import status_of
 from rehearsal.session.terminal import is_command
-from rehearsal.session.widgets import TickingClock
+from rehearsal.session.widgets import TickingClock, stopping
 
 _clock: TickingClock | None = None  # one at a time: a person does one drill at a time
 
@@ -169,10 +169,18 @@ def _settle(drill: Drill, text: str, verdict: Verdict) -> Verdict:
     if one is not None and one.is_timed and verdict.status != "not_attempted":
         spent = pace(one.until - one.began, drill.minutes)
         verdict = dataclasses.replace(verdict, pace=spent)
-    if verdict.status == "passed" and _clock is not None and _clock.drill.id == drill.id:
-        _clock.stop()
     show_verdict(verdict)
+    if verdict.status == "passed":
+        _stop_clock(drill, one)
     return verdict
+
+
+def _stop_clock(drill: Drill, last: Round | None) -> None:
+    """Stop this drill's clock, even one that a kernel before this one has shown."""
+    if _clock is not None and _clock.drill.id == drill.id:
+        _clock.stop()
+    elif last is not None and last.is_timed and has_front_end():
+        show("", {"text/html": stopping(drill.id)})
 
 
 def hint(drill: str) -> None:
