@@ -1,7 +1,7 @@
 """Runs notebooks' cells in one process, without kernels: python run_notebooks.py SPEC.
 
 SPEC is JSON, a list of [path, text of the blank's cell or null]. Prints one line of JSON per
-notebook: its path, the verdicts that ``check`` returned, the drills whose clock was started, and
+notebook: its path, the verdicts that ``check`` returned, the drills whose clock started, and
 what a cell raised.
 """
 
