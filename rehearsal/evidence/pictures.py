@@ -189,7 +189,7 @@ def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) ->
         lines = (line for step in lost for line in ledger[attempt][step])
         draw_lines(frame, lines, bottom, LANE, 0.55)
         left, right, top, middle = first - 0.5, last + 0.5, bottom + LANE, bottom + LANE / 2
-        # Dashed lines lead down toward the steps that were trained again, but not as far as the names.
+        # Dashed lines lead down toward the steps that were trained again, not into the names.
         box = [left, left, right, right], [1.2, top, top, 1.2]
         frame.axes.plot(*box, color=VERMILLION, linestyle="--", linewidth=1.2, zorder=1)
         is_dead = last <= frame.end
