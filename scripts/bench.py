@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rehearsal.engine.processes import stat_of
-from rehearsal.evidence.audit import read_jsonl
+from rehearsal.evidence.run_records import read_jsonl
 from trainer_core import job, launch, live
 from trainer_core.checkpoint import save_checkpoint
 from trainer_core.checkpoint_writer import CheckpointWriter

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from rehearsal.evidence.audit import Steps, read_jsonl, read_ledger, read_logs
+from rehearsal.evidence.run_records import Steps, read_jsonl, read_ledger, read_logs
 from rehearsal.evidence.cadence import (
     Costs,
     best_interval,

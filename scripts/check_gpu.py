@@ -35,7 +35,8 @@ from typing import Any, NamedTuple
 import torch
 
 from rehearsal.engine.processes import processes_in
-from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.audit import audit_run
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults import breaks
 from trainer_core import launch
 

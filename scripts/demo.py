@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.audit import audit_run
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.evidence.pictures import loss_curves, sample_map
 
 ROOT = Path(__file__).resolve().parents[1]

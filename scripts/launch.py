@@ -5,13 +5,18 @@
 
 On a machine with one GPU, two ranks need --device cpu. Run the same command again to resume.
 
-Exit codes: 0 done, already done, or preempted after SIGTERM; 2 a mistake you can fix; 1
-anything else, including SIGTERM to one of several ranks before it trains.
+Ctrl-C, like SIGTERM, saves the step in progress and exits; a second one exits at once. Under
+torchrun, the second one ends torchrun, and its ranks die with it.
+
+Exit codes: 0 done, already done, or preempted after SIGTERM or a first Ctrl-C; 2 a mistake you
+can fix, including sizes that don't fit in memory; 1 anything else, including a second Ctrl-C,
+and a signal to one of several ranks before it trains.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import difflib
 import json
@@ -20,13 +25,15 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
 from trainer_core.config import TrainConfig
+from trainer_core.launcher_environment import refuse_broken_environment
 from trainer_core.settings import UserError, flag_name, with_flags
 
 
@@ -41,11 +48,13 @@ class FlagParser(argparse.ArgumentParser):
         values, unknown = self.parse_known_args(arguments)
         if unknown:
             flag = unknown[0].partition("=")[0]
-            known = [name for action in self._actions for name in action.option_strings]
-            nearest = difflib.get_close_matches(flag, known, n=1, cutoff=0.0)[0]
+            # Without the dashes, which would make any two flags look similar.
+            known = [name[2:] for action in self._actions for name in action.option_strings]
+            near = difflib.get_close_matches(flag.strip("-"), known, n=1, cutoff=0.6)
+            nearest = f"The nearest is --{near[0]}; " if near else ""
             raise UserError(
-                f"{flag}: no such flag, and unknown flags are never ignored. The nearest is "
-                f"{nearest}; --help lists them all."
+                f"{flag}: no such flag, and unknown flags are never ignored. {nearest}--help "
+                "lists them all."
             )
         given = vars(values)
         exports = given.pop("export")
@@ -92,34 +101,107 @@ def build_parser() -> FlagParser:
     return parser
 
 
-def end_at_once(*_: object) -> None:
-    """Exit on SIGTERM before ``run`` handles it and after it stops: there is nothing to lose.
+# ---------------------------------------------------------------- the terminal
 
-    In a multi-rank job the exit code must not be 0: the other ranks would wait for this one,
-    and torchrun would wait for them. With a non-zero code, torchrun restarts them all.
+
+def say(text: str) -> None:
+    """Print a line to stderr, if it can be written. The exit code says the rest."""
+    with contextlib.suppress(OSError):
+        print(f"launch.py: {text}", file=sys.stderr, flush=True)
+
+
+def reserve_closed_streams() -> None:
+    """Give the number of a closed standard stream to /dev/null.
+
+    Otherwise the run's next file would get it, and whatever prints to descriptor 2 would write
+    into the ledger. It is opened for reading, so a write fails, as it does on a closed stream.
     """
-    os.write(2, b"launch.py: exiting on SIGTERM, which arrived while it was not training\n")
-    os._exit(1 if int(os.environ.get("WORLD_SIZE", 1)) > 1 else 0)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # gets the lowest free number, which is this one
+            setattr(sys, name, os.fdopen(number, "w" if number else "r"))
 
 
-def listen_to_sigterm() -> None:
-    """React to SIGTERM immediately, even while this process is blocked in C waiting for a peer.
+def drop_unwritable_streams() -> None:
+    """Discard what a full or closed stream still holds; Python would exit with 120 over it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
-    Python runs a signal handler only once the main thread returns from C. A rank that waits for
-    a dead peer in the rendezvous never returns, and torchrun kills it only after 30 s. Hence a
-    second thread.
+
+def print_summary(result: Mapping[str, Any]) -> None:
+    """Print the last line of stdout. If that fails, the run itself is still done and saved."""
+    loss = result["loss"]
+    if loss is not None and not math.isfinite(loss):
+        loss = None  # JSON has no NaN
+    try:
+        print(json.dumps({**result, "loss": loss}), flush=True)
+    except OSError as error:
+        say(
+            f"the run is {result['status']} at step {result['step']} and saved in "
+            f"{result['run_dir']}, but stdout didn't take the summary ({error}). "
+            "Once stdout can be written, the same command prints it."
+        )
+
+
+# ---------------------------------------------------------------- signals
+
+
+def not_training(*_: object) -> None:
+    """The handler of SIGTERM and Ctrl-C before and after ``run``: the listener ends us."""
+
+
+def listen_to_signals() -> None:
+    """End this process on a second Ctrl-C, and while it isn't training also on a first signal.
+
+    In a thread, because Python runs a signal handler only once the main thread returns from C.
+    A rank that waits for a dead peer in the rendezvous never returns, and torchrun kills it
+    only after 30 s.
     """
-    signal.signal(signal.SIGTERM, end_at_once)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, not_training)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    # A terminal sends Ctrl-C to loader workers too, and theirs must not count as a second one.
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
-    def answer() -> None:
-        while number := os.read(reading, 1):
-            if number[0] == signal.SIGTERM and signal.getsignal(number[0]) is end_at_once:
-                end_at_once(signal.SIGTERM, None)
+    def listen() -> None:
+        interrupted_at: float | None = None
+        while received := os.read(reading, 1):
+            number, now = received[0], time.monotonic()
+            if number == signal.SIGINT and interrupted_at is not None:
+                # One Ctrl-C may come twice: `timeout` signals the process, then its group.
+                if now - interrupted_at > 0.05:
+                    say("exiting at once, on the second Ctrl-C")
+                    os._exit(1)
+            elif number in (signal.SIGTERM, signal.SIGINT):
+                interrupted_at = now if number == signal.SIGINT else interrupted_at
+                answer(signal.Signals(number))
 
-    threading.Thread(target=answer, daemon=True).start()
+    threading.Thread(target=listen, daemon=True).start()
+
+
+def answer(number: signal.Signals) -> None:
+    """What a first signal does besides ``run``'s own handler: say so, or end this process.
+
+    While it isn't training there is nothing to lose. But in a multi-rank job the exit code must
+    not be 0: the other ranks would wait for this one, and torchrun would wait for them. With a
+    non-zero code, torchrun restarts them all.
+    """
+    name = "Ctrl-C" if number == signal.SIGINT else number.name
+    if signal.getsignal(number) is not_training:
+        say(f"exiting on {name}, which arrived while it was not training")
+        os._exit(1 if int(os.environ.get("WORLD_SIZE", 1)) > 1 else 0)
+    if number == signal.SIGINT and os.environ.get("LOCAL_RANK", "0") == "0":
+        say(
+            "Ctrl-C: saving after this step; the same command resumes from there. Press it "
+            "again to exit at once, without a save."
+        )
 
 
 def die_with_torchrun() -> None:
@@ -135,12 +217,24 @@ def die_with_torchrun() -> None:
             os._exit(1)
 
 
+# ---------------------------------------------------------------- the command
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, in Python, numpy or torch, here or on another rank."""
+    return (
+        isinstance(error, MemoryError)
+        or "allocate memory" in str(error)
+        or ("out of memory" in str(error))
+    )
+
+
 def main(arguments: Sequence[str]) -> int:
     """Parse the flags, train, and print the summary on rank 0; returns the exit code."""
-    is_main_rank = int(os.environ.get("RANK", 0)) == 0
-    is_first_here = int(os.environ.get("LOCAL_RANK", 0)) == 0
+    rank = os.environ.get("RANK", "0")
     try:
         cfg, exports = build_parser().parse(arguments)
+        refuse_broken_environment(os.environ)
         # These import torch, which takes two seconds; --help and a wrong flag don't need it.
         from trainer_core.integrations.exporters import build_exporters
         from trainer_core.launch import run
@@ -148,32 +242,42 @@ def main(arguments: Sequence[str]) -> int:
         result = run(cfg, sinks=build_exporters(exports))
     except UserError as error:
         # One rank per node reports it: a flag or a device may be wrong on just one node.
-        if is_first_here:
-            names = (spec.name for spec in fields(TrainConfig))
-            print(f"launch.py: {with_flags(str(error), names)}", file=sys.stderr)
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            say(with_flags(str(error), (spec.name for spec in fields(TrainConfig))))
         return 2
-    except OSError as error:
-        if isinstance(error, ConnectionError | TimeoutError):  # a peer, not a file
-            traceback.print_exc()
-            os._exit(1)
-        rank = os.environ.get("RANK", 0)
-        remedy = "Fix that and run the command again: the last checkpoint is intact."
-        print(f"launch.py: [rank {rank}] {error}. {remedy}", file=sys.stderr, flush=True)
-        os._exit(2)
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
+            # A file; those two come from a peer.
+            remedy = "Fix that and run the command again: the last checkpoint is intact."
+            code = 2
+            say(f"[rank {rank}] {error}. {remedy}")
+        elif is_out_of_memory(error):
+            code = 2
+            say(
+                f"[rank {rank}] {str(error).splitlines()[0]:.120} A rank holds its data, the "
+                "model and a micro-batch in memory, and they don't fit. Lower "
+                "--micro-batch-size, --hidden-dim, --num-layers or --dataset-size. If the same "
+                "command has trained before, something else uses the memory: run it again."
+            )
+        else:
+            code = 1
+            with contextlib.suppress(OSError):
+                traceback.print_exc()
+                sys.stderr.flush()
         # A peer may be dead. A normal interpreter exit would close the process group and wait
         # for that peer's collectives, and torchrun restarts nothing until this process is gone.
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    if is_main_rank:
-        if result["loss"] is not None and not math.isfinite(result["loss"]):
-            result["loss"] = None  # JSON has no NaN
-        print(json.dumps(result), flush=True)
+        os._exit(code)
+    if int(rank) == 0:
+        print_summary(result)
     return 0
 
 
 if __name__ == "__main__":
+    reserve_closed_streams()
     die_with_torchrun()
-    listen_to_sigterm()
-    sys.exit(main(sys.argv[1:]))
+    listen_to_signals()
+    try:
+        code = main(sys.argv[1:])
+    finally:
+        drop_unwritable_streams()
+    sys.exit(code)

@@ -21,7 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rehearsal.engine.programs import run as run_program
 from rehearsal.evidence import audit as audit_module
-from rehearsal.evidence.audit import AuditReport, audit_run, read_jsonl
+from rehearsal.evidence import run_records
+from rehearsal.evidence.audit import AuditReport, audit_run
+from rehearsal.evidence.run_records import read_jsonl
 from trainer_core import live
 from trainer_core.checkpoint_format import manifest_sha256
 from trainer_core.order import EpochOrder
@@ -674,14 +676,14 @@ def test_a_run_that_restarts_while_it_is_audited_is_not_refuted(
     early, late = (script_run(50, 8, 3, attempts[:n]) for n in (1, 2))
     early.logs.append(next(x for x in late.logs if x["attempt"] == 1))
     write_run(early, tmp_path / "run")
-    read = audit_module.read_ledger
+    read = run_records.read_ledger
 
     def read_later(run_dir: Path) -> Any:
         shutil.rmtree(run_dir)
         write_run(late, run_dir)  # the run went on
         return read(run_dir)
 
-    monkeypatch.setattr(audit_module, "read_ledger", read_later)
+    monkeypatch.setattr(run_records, "read_ledger", read_later)
     report = audit_run(tmp_path / "run")
     assert (report.status, report.steps, report.findings) == ("proved", 14, [])
 
@@ -715,8 +717,8 @@ def test_a_run_that_saves_while_it_is_audited_is_not_refuted(
         return found
 
     for name in ("read_ledger", "read_logs"):
-        original = getattr(audit_module, name)
-        monkeypatch.setattr(audit_module, name, partial(reading, original))
+        original = getattr(run_records, name)
+        monkeypatch.setattr(run_records, name, partial(reading, original))
     assert audit_run(tmp_path / "run").status == "proved"
 
 

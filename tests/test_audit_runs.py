@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from reference_audit import verdict
-from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.audit import audit_run
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults.breaks import kill
 from rehearsal.faults.jobs import Job, finish, last_record, small, start
 from scripts.fuzz_audit import TINY, Case, Fuzzer, build_runs, describe, fuzz

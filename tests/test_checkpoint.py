@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -549,6 +550,23 @@ class TestRetention:
             verify(folder)
         retain(tmp_path, 1)
         assert [path.name for path in tmp_path.iterdir()] == ["step-00000003"]
+
+    def test_the_next_start_removes_what_a_kill_left_and_nothing_of_anyone_elses(
+        self, tmp_path: Path
+    ) -> None:
+        """Half-written checkpoints fill the disk; a stray file is not ours to delete."""
+        cfg = small_run(tmp_path / "run")
+        run(cfg)
+        checkpoints = tmp_path / "run" / "checkpoints"
+        ours = [f"tmp-{'0a' * 16}", "old-step-00000002-0123abcd"]
+        for name in (*ours, "old-notes", "tmp-mine"):
+            (checkpoints / name).mkdir()
+        for name in ("old-x", "tmp-x", f"tmp-{'1b' * 16}"):
+            (checkpoints / name).write_text("mine")
+        run(replace(cfg, max_epochs=cfg.max_epochs + 1))
+        names = {path.name for path in checkpoints.iterdir()}
+        assert names.isdisjoint(ours)
+        assert {"old-x", "tmp-x", f"tmp-{'1b' * 16}", "old-notes", "tmp-mine"} <= names
 
     def test_a_run_keeps_as_many_as_it_is_told(self, tmp_path: Path) -> None:
         """The setting must reach the writer."""

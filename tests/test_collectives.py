@@ -36,7 +36,8 @@ from rehearsal.faults.breaks import (
     wrap,
 )
 from rehearsal.faults.jobs import Job, codes_of, finish, small, start, wait_for_step
-from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.audit import audit_run
+from rehearsal.evidence.run_records import read_jsonl
 from trainer_core.local_launcher import LocalRanks
 
 # Ranks cannot import a test module; its functions travel by value.

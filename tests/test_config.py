@@ -37,6 +37,8 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("pinned_global_batch_size", 0, "at least 1"),
     ("world_size", 0, "at least 1"),
     ("max_epochs", 0, "at least 1"),
+    ("max_epochs", 10**15, "at least 1 and at most 1000000000"),
+    ("hash_all_data", "yes", "of type bool"),
     ("learning_rate", -1e-9, "at least 0.0 and finite"),
     ("learning_rate", NAN, "at least 0.0 and finite"),
     ("learning_rate", INF, "at least 0.0 and finite"),
@@ -136,6 +138,7 @@ OPERATION: dict[str, Any] = {
     "trace_steps": 0,
     "dist_timeout_s": 30.0,
     "hang_timeout_s": 30.0,
+    "hash_all_data": True,
     "start_over": True,
 }
 

@@ -172,15 +172,22 @@ class TestDealing:
         seen = [key.sample for sampler in samplers for keys in sampler for key in keys]
         assert sorted(seen) == list(range(n))
 
+    @pytest.mark.parametrize("batch", [8, 64, 10**6])
+    def test_a_batch_above_the_epoch_adds_no_empty_micro_batches(self, batch: int) -> None:
+        """A typo in the batch size would loop over millions of them in every step."""
+        cfg = TrainConfig(micro_batch_size=2, pinned_global_batch_size=batch)
+        sampler = ResumeAwareDistributedSampler(StepSchedule(7, batch, 1), cfg, 0, 2)
+        assert [len(keys) for keys in sampler.micro_batches(0)] == [2, 2]
+
     @pytest.mark.parametrize("world_size", [2, 3, 7, 64])
     def test_the_last_ranks_of_a_small_step_get_empty_micro_batches(
         self, world_size: int
     ) -> None:
         """A rank with fewer micro-batches than the others misses the sync they wait in."""
-        schedule = StepSchedule(1, 64, 1)
+        schedule = StepSchedule(65, 64, 1)
         for rank in range(world_size):
             sampler = sampler_of(schedule, micro=1, rank=rank, world_size=world_size)
-            micro_batches = sampler.micro_batches(0)
+            micro_batches = sampler.micro_batches(1)
             assert len(micro_batches) == sampler.micro_steps == -(-64 // world_size)
             assert len(flat(micro_batches)) == (rank == 0)
 
@@ -360,7 +367,9 @@ class TestToy:
 
     def test_what_does_not_fit_in_memory_is_refused(self) -> None:
         """The operating system would kill a rank without a message."""
-        with pytest.raises(UserError, match=r"dataset_size=100000000, .*8 GiB.*tokens:PATH"):
+        with pytest.raises(
+            UserError, match=r"dataset_size=100000000, .*held in memory.*tokens:PATH"
+        ):
             build_dataset(TrainConfig(dataset_size=100_000_000))
 
 
@@ -545,6 +554,18 @@ class TestTokens:
         assert copy.fingerprint == source.fingerprint
         assert torch.equal(copy.batch([3, 7])[0], source.batch([3, 7])[0])
 
+    def test_a_file_that_is_truncated_during_training_is_reported(self, tmp_path: Path) -> None:
+        """Mapped into memory, the missing page killed the run with SIGBUS and no message."""
+        path = tmp_path / "x.bin"
+        write_tokens(path, 100_000)
+        source = build_dataset(tokens_of(path))
+        source.batch([0, 12_000])
+        with path.open("rb+") as file:
+            file.truncate(2 * 50_000 + 2)
+        source.batch([0, 6249])
+        with pytest.raises(UserError, match=r"had 100000 tokens.*fewer now.*Restore the file"):
+            source.batch([0, 12_000])
+
     def test_a_file_of_8_gib_is_not_read_into_memory(self, tmp_path: Path) -> None:
         """We promise any file size; a copy in every rank would break that."""
         path = tmp_path / "big.bin"
@@ -587,6 +608,18 @@ class TestIdentity:
         }
         assert len(prints) == 5
         assert InMemoryDataset(inputs.clone(), targets, 4).fingerprint in prints
+
+    def test_the_fingerprint_covers_sixteen_pieces(self, tmp_path: Path) -> None:
+        """Fewer pieces miss more changes, and every older run would be refused."""
+        count, piece = 4 * 10**6, 32768
+        tokens = write_tokens(tmp_path / "x.bin", count)
+        prints = {build_dataset(tokens_of(tmp_path / "x.bin")).fingerprint}
+        for number in range(16):
+            changed = tokens.copy()
+            changed[number * (count - piece) // 15 + piece // 2] ^= 1
+            changed.tofile(tmp_path / "x.bin")
+            prints.add(build_dataset(tokens_of(tmp_path / "x.bin")).fingerprint)
+        assert len(prints) == 17
 
     @pytest.mark.parametrize(
         ("count", "where"),

@@ -108,7 +108,7 @@ def test_the_grader_judges_its_texts_correctly(
 def test_many_empty_lists_lose_no_sample() -> None:
     """Where the grader stops following a long iteration, samples would seem to be missing."""
     text = load("cell_data").solution
-    share = "-(-schedule.global_batch_size // world_size)"
+    share = "-(-schedule.size(0) // world_size)"
     assert text.count(share) == 1
     wasteful = text.replace(share, "schedule.global_batch_size * world_size")
     verdict = grade_source("cell_data", wasteful)

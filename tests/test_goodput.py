@@ -23,7 +23,8 @@ from matplotlib.text import Text
 from rehearsal.faults.breaks import kill
 from rehearsal.faults.jobs import finish, small, start, wait_for_step
 from rehearsal.faults.torchrun import Torchrun
-from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.audit import audit_run
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.evidence.goodput import KINDS, Account, account_run
 from rehearsal.evidence.goodput_picture import goodput_picture
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import socket
 import sys
@@ -364,12 +365,12 @@ class TestNumbers:
         assert found == {f"{n}_ms": spent["p50"] for n, spent in record["phases"].items()}
         assert "data_wait_ms" in found
 
-    def test_a_loss_that_is_not_a_number_is_left_out(
-        self, records: list[Mapping[str, Any]]
-    ) -> None:
-        """The event has null for a NaN; as 0 it would look like the best loss ever."""
+    def test_a_loss_that_is_not_a_number_is_nan(self, records: list[Mapping[str, Any]]) -> None:
+        """The event has null for it; as 0 it would look like the best loss ever."""
         record = {**progress_of(records)[0], "loss": None, "grad_norm": None}
-        assert {"loss", "grad_norm"}.isdisjoint(dict(numbers(record)))
+        found = dict(numbers(record))
+        assert math.isnan(found["loss"])
+        assert math.isnan(found["grad_norm"])
 
 
 class Writer:
@@ -447,6 +448,15 @@ class TestPrometheus:
             assert scrape(PrometheusSink.FIRST_PORT + 1) == {
                 f'trainer_{name}{{rank="5"}}': value for name, value in expected.items()
             }
+
+    def test_after_a_nan_it_shows_nan_not_the_last_finite_loss(
+        self, records: list[Mapping[str, Any]], prometheus: PrometheusSink
+    ) -> None:
+        """A dashboard with the last good loss says that a diverged run is healthy."""
+        record = {**progress_of(records)[0], "rank": 5, "local_rank": 1}
+        prometheus.emit(record)
+        prometheus.emit({**record, "loss": None})
+        assert math.isnan(scrape(PrometheusSink.FIRST_PORT + 1)['trainer_loss{rank="5"}'])
 
     def test_it_listens_only_once_there_is_something_to_say(
         self, records: list[Mapping[str, Any]], prometheus: PrometheusSink

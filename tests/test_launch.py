@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 import weakref
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +24,8 @@ from torch.distributed import TCPStore
 
 from rehearsal.engine.processes import stat_of
 from rehearsal.engine.programs import Program
-from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.audit import audit_run
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults.jobs import arguments, small, wait_for_step, wait_until
 from rehearsal.faults.torchrun import Torchrun
 from trainer_core.config import TrainConfig
@@ -57,6 +60,13 @@ def config(run_dir: Path, **changes: Any) -> TrainConfig:
     """The run that FLAGS describe: with two ranks 26 steps an epoch."""
     own = {"grad_accum_steps": 1, "max_epochs": 1, "checkpoint_every_steps": 200}
     return small(run_dir, **{**own, **changes})
+
+
+def pause_at(step: int) -> None:
+    """Keep a run busy after a step, so that it can't save before a second signal."""
+    from rehearsal.faults.breaks import at_step
+
+    at_step(step, lambda: time.sleep(60))
 
 
 def pid_of(run_dir: Path, rank: int) -> int:
@@ -96,6 +106,11 @@ class TestFlags:
         ("flags", "message"),
         [
             ("--micro-batchsize 4", "nearest is --micro-batch-size"),
+            ("--foo 4", "unknown flags are never ignored. --help"),
+            ("--max-epochs 1000000000000000", "at most 1000000000"),
+            ("--hidden-dim 10000000", "this machine has"),
+            ("--num-layers 1000000000000", "this machine has"),
+            ("--run-dir /", "the root of the file system"),
             ("--world-size 4", "no such flag"),
             ("--amp fp8", "one of no, bf16, fp16"),
             ("--micro-batch-size 0", "at least 1"),
@@ -130,6 +145,108 @@ class TestFlags:
         assert len(printed.err) < 500
         assert printed.out == ""
         assert not run_dir.exists(), "a refused start writes nothing"
+
+    @pytest.mark.parametrize(
+        ("environment", "message"),
+        [
+            ({"RANK": "abc"}, "RANK=abc: it must be a whole number"),
+            ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2, but not RANK"),
+            ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, "not MASTER_ADDR"),
+            ({"RANK": "1"}, "RANK=1 of WORLD_SIZE=1"),
+            ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0"),
+        ],
+    )
+    def test_a_broken_launcher_ends_with_2_and_a_short_message(
+        self,
+        launch: ModuleType,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+        environment: dict[str, str],
+        message: str,
+    ) -> None:
+        """A KeyError in the rendezvous names no variable that the user has heard of."""
+        for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        assert launch.main(["--run-dir", str(tmp_path / "run"), *FLAGS.split()]) == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "run").exists()
+
+    def test_a_file_or_a_dangling_link_in_the_way_is_named_with_the_way_out(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """'Is a directory: lock' says neither whose fault it is nor what to do."""
+        for name in ("checkpoints", "logs", "ledger", "traces", "lock", "config.json", "."):
+            run_dir = tmp_path / f"link-{name}" / "run"
+            (run_dir if name != "." else run_dir.parent).mkdir(parents=True)
+            (run_dir / name).symlink_to("/nowhere/x")
+            assert launch.main(["--run-dir", str(run_dir), *FLAGS.split()]) == 2
+            assert "Create or mount what it points to" in capsys.readouterr().err
+        (tmp_path / "run" / "lock").mkdir(parents=True)
+        assert launch.main(["--run-dir", str(tmp_path / "run"), *FLAGS.split()]) == 2
+        assert "lock: this is a folder" in capsys.readouterr().err
+
+    def test_a_huge_attempt_or_a_deeply_nested_record_is_refused(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Both were tracebacks from deep inside Python."""
+        (tmp_path / "logs").mkdir()
+        (tmp_path / "logs" / "rank-0.jsonl").write_text('{"attempt": ' + "9" * 5000 + "}\n")
+        assert launch.main(["--run-dir", str(tmp_path), *FLAGS.split()]) == 2
+        assert "of 5000 digits" in capsys.readouterr().err
+        (tmp_path / "config.json").write_text("[" * 100_000 + "]" * 100_000)
+        assert launch.main(["--run-dir", str(tmp_path), *FLAGS.split()]) == 2
+        assert "not written by this trainer" in capsys.readouterr().err
+
+    def test_start_over_of_a_parent_makes_no_folder_inside_the_run(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """RUN/.. with a number behind it is RUN/..-2."""
+        run_dir = tmp_path / "outer" / "run"
+        run_dir.mkdir(parents=True)
+        flags = ["--run-dir", f"{run_dir}/..", *FLAGS.split(), "--start-over"]
+        assert launch.main(flags) == 0
+        summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert summary["run_dir"] == str(tmp_path / "outer-2")
+        assert list(run_dir.iterdir()) == []
+
+    def test_a_batch_above_the_epoch_is_reported(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A run of one step per epoch is rarely what anyone wants."""
+        command = ["--run-dir", str(tmp_path / "run"), *FLAGS.split()]
+        assert launch.main([*command, "--grad-accum-steps", "1000000000"]) == 0
+        assert "lower --grad-accum-steps" in capsys.readouterr().err
+
+    def test_the_remedy_for_a_large_token_works(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Raising --vocab-size alone was refused: the folder belongs to the smaller model."""
+        path = tmp_path / "tokens.bin"
+        np.full(1000, 300, dtype="<u2").tofile(path)
+        flags = f"--data tokens:{path} --seq-len 16 --hidden-dim 16 --max-epochs 1 --device cpu"
+        command = ["--run-dir", str(tmp_path / "run"), *flags.split()]
+        assert launch.main(command) == 2
+        assert "--start-over" in capsys.readouterr().err
+        assert launch.main([*command, "--vocab-size", "301", "--start-over"]) == 0
+
+    def test_a_hash_of_all_data_sees_what_the_fingerprint_cannot(
+        self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A file edited in place between two sampled pieces is different data."""
+        path, tokens = tmp_path / "tokens.bin", np.ones(10**6, dtype="<u2")
+        tokens.tofile(path)
+        flags = f"--data tokens:{path} --seq-len 2048 --hidden-dim 8 --device cpu"
+        command = ["--run-dir", str(tmp_path / "run"), *flags.split(), "--num-layers", "1"]
+        command += ["--dataset-size", "16", "--max-epochs"]
+        assert launch.main([*command, "1", "--hash-all-data"]) == 0
+        tokens[40_000] = 2  # between the first piece and the second
+        tokens.tofile(path)
+        assert launch.main([*command, "2"]) == 0, "16 pieces can't see this change"
+        assert launch.main([*command, "3", "--hash-all-data"]) == 2
+        assert "the data with SHA-256" in capsys.readouterr().err
 
     def test_a_mistake_on_another_node_is_reported_there(
         self,
@@ -212,7 +329,7 @@ class TestFlags:
         """mkdir's message doesn't say what to do."""
         (tmp_path / "file").write_text("mine")
         assert launch.main(["--run-dir", str(tmp_path / "file"), *FLAGS.split()]) == 2
-        assert "Name a folder" in capsys.readouterr().err
+        assert "name a folder" in capsys.readouterr().err
 
     def test_a_newer_format_is_refused_and_not_set_aside(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -275,6 +392,29 @@ class TestFlags:
         message = capsys.readouterr().err.splitlines()[-1]
         assert message.startswith("launch.py: --data tokens:")
         assert "token 300" in message
+
+
+class TestHandlers:
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_a_run_gives_the_signal_handlers_back(self, tmp_path: Path, fails: bool) -> None:
+        """In a notebook, Ctrl-C after a run would set an event that nobody reads."""
+        from trainer_core.launch import run
+
+        before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+        cfg = config(tmp_path / "run", data="tokens:/nowhere" if fails else "toy")
+        with pytest.raises(UserError) if fails else contextlib.nullcontext():
+            run(cfg)
+        assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == before
+
+    def test_a_second_interrupt_does_what_it_did_before(self) -> None:
+        """In a notebook, that is a KeyboardInterrupt: the only way out of a step that hangs."""
+        from trainer_core.signals import stop_on_sigterm
+
+        with stop_on_sigterm() as stop:
+            signal.raise_signal(signal.SIGINT)
+            assert stop.is_set()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
 
 
 class TestRefusal:
@@ -386,6 +526,60 @@ class TestSigterm:
             assert (cfg.run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
             with pytest.raises(ProcessLookupError):
                 os.killpg(job.pid, 0)  # no loader worker has stayed behind
+
+    @pytest.mark.parametrize("presses", [1, 2])
+    def test_ctrl_c_saves_the_step_and_a_second_one_exits_at_once(
+        self, tmp_path: Path, presses: int
+    ) -> None:
+        """It printed up to 138 lines and saved nothing. A terminal signals the workers too."""
+        cfg = config(tmp_path / "run", max_epochs=500, num_workers=2)
+        stay = partial(pause_at, 40) if presses == 2 else None
+        with Program(str(SCRIPT), *arguments(cfg), prepare=stay) as job:
+            wait_for_step(cfg.run_dir, 39)
+            os.killpg(job.pid, signal.SIGINT)
+            if presses == 2:
+                wait_until(lambda: "Press it again" in job.stderr, "the first one's message")
+                time.sleep(0.1)  # closer together, they count as one
+                os.killpg(job.pid, signal.SIGINT)
+            assert job.wait(60) == presses - 1
+            assert "Traceback" not in job.stderr
+        last = list(read_jsonl(cfg.run_dir / "logs" / "rank-0.jsonl"))[-1]
+        assert (last["event"] == "preempted") == (presses == 1)
+        saved = cfg.run_dir / "checkpoints" / f"step-{last['step']:08d}"
+        assert saved.is_dir() == (presses == 1)
+
+    def test_ctrl_c_on_torchrun_saves_the_step(self, tmp_path: Path) -> None:
+        """torchrun passes it on to its ranks; then it exits with 1 and its own traceback."""
+        cfg = config(tmp_path / "run", max_epochs=500, checkpoint_every_steps=1_000_000)
+        with Torchrun(cfg, 2, forks=True) as job:
+            wait_for_step(cfg.run_dir, 30, rank=1)
+            job.agent.send_signal(signal.SIGINT)
+            assert job.wait(60) == 1
+        last = list(read_jsonl(cfg.run_dir / "logs" / "rank-0.jsonl"))[-1]
+        assert last["event"] == "preempted"
+        assert (cfg.run_dir / "checkpoints" / f"step-{last['step']:08d}").is_dir()
+
+    @pytest.mark.parametrize(("stream", "kind"), [(1, "full"), (2, "full"), (2, "closed")])
+    def test_a_full_or_closed_stream_does_not_fail_the_run(
+        self, tmp_path: Path, stream: int, kind: str
+    ) -> None:
+        """In a real interpreter: it flushes its streams on exit, and else exits with 120."""
+        target = "/dev/full" if kind == "full" else "&-"
+        command = f'exec "$@" {stream}>{target}'
+        flags = ["--run-dir", str(tmp_path / "run"), *FLAGS.split()]
+        done = subprocess.run(
+            ["sh", "-c", command, "sh", sys.executable, str(SCRIPT), *flags],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        events = [line["event"] for line in read_jsonl(tmp_path / "run/logs/rank-0.jsonl")]
+        assert ("sink_failed" in events) == (stream == 2)
+        if stream == 1:
+            assert "stdout didn't take the summary" in done.stderr.splitlines()[-1]
+        else:
+            (line,) = done.stdout.splitlines()
+            assert json.loads(line)["status"] == "done"
 
     def test_sigterm_before_the_training_changes_nothing(self, tmp_path: Path) -> None:
         """143 makes a scheduler report a failure, but nothing failed: nothing had started.

@@ -29,7 +29,9 @@ from torch import nn
 from rehearsal.engine import programs
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.ranks import run_ranks
-from rehearsal.evidence.audit import RunPlan, audit_run, read_jsonl
+from rehearsal.evidence.audit import audit_run
+from rehearsal.evidence.run_plan import RunPlan
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults.breaks import at_step, both, is_rank, kill, wrap
 from rehearsal.faults.jobs import (
     LIVE,

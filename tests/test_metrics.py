@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
@@ -119,6 +120,22 @@ class TestPhases:
         assert spent["other"] == pytest.approx(0, abs=1e-6)
         names = {event["name"] for event in timers.trace_events(marks)}
         assert names == {"backward", "grad_sync"}
+
+    def test_a_gradient_of_an_earlier_pass_is_not_taken_for_this_ones(
+        self, clock: Callable[[float], None]
+    ) -> None:
+        """A stale stamp would bill everything since then to the sync."""
+        timers, model = StepTimers(CPU), nn.Linear(2, 2)
+        timers.watch_gradients(model)
+        with phase(timers, "backward"):
+            model(torch.ones(1, 2)).sum().backward()
+        timers.end_step(1)
+        clock(50)
+        with phase(timers, "backward"):
+            clock(10)  # a pass in which no gradient of the model is computed
+        timers.end_step(2)
+        _, (_, spent, _) = timers.read()
+        assert (spent["grad_sync"], spent["backward"]) == pytest.approx((0, 10))
 
     def test_a_step_without_peers_has_no_sync(self, clock: Callable[[float], None]) -> None:
         """A number where nothing is measured is worse than none."""
@@ -544,8 +561,33 @@ class TestEvents:
         cfg = TrainConfig(run_dir=tmp_path / "run", dataset_size=32, max_epochs=1, device="cpu")
         assert run(cfg, sinks=sinks)["status"] == "done"
         assert len(sinks[0].records) == 1
-        assert sinks[1].records == lines_of(tmp_path / "run/logs/rank-0.jsonl")
+        lines = lines_of(tmp_path / "run/logs/rank-0.jsonl")
+        assert sinks[1].records == lines
+        (failed,) = [line for line in lines if line["event"] == "sink_failed"]
+        assert (failed["sink"], "no collector" in failed["error"]) == ("Failing", True)
         assert capsys.readouterr().err.count("Failing failed and gets no more events") == 1
+
+
+class Full:
+    """A stream on a full disk."""
+
+    def write(self, _: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_a_terminal_that_fails_is_dropped_and_training_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk under stderr ended the run without a word: there was no room for one."""
+    monkeypatch.setattr(sys, "stderr", Full())
+    cfg = TrainConfig(run_dir=tmp_path / "run", dataset_size=32, max_epochs=2, device="cpu")
+    assert run(cfg)["status"] == "done"
+    lines = lines_of(tmp_path / "run/logs/rank-0.jsonl")
+    (failed,) = [line for line in lines if line["event"] == "sink_failed"]
+    assert (failed["sink"], "No space left" in failed["error"]) == ("Console", True)
 
 
 def events_of(count: int, name: str = "forward") -> list[dict[str, Any]]:

@@ -14,7 +14,8 @@ import torch
 
 from rehearsal.faults.breaks import hide_checkpoints, kill, kill_after_save
 from rehearsal.faults.jobs import codes_of, finish, small, start
-from rehearsal.evidence.audit import audit_run, read_jsonl
+from rehearsal.evidence.audit import audit_run
+from rehearsal.evidence.run_records import read_jsonl
 from trainer_core.resume import refuse_other_run
 from trainer_core.settings import UserError
 

@@ -388,6 +388,30 @@ class TestNonFinite:
         with pytest.raises(UserError, match="step 1: loss nan"):
             read_records(trainer, 1)
 
+    @pytest.mark.parametrize(("scale", "stops"), [(0.5, True), (1.0, False)])
+    def test_fp16_stops_once_its_scale_is_below_one(self, scale: float, stops: bool) -> None:
+        """Gradients that overflow at any scale are not the scaler's search for one."""
+        trainer = trainer_of(amp="fp16")
+        scaler = trainer.scaler
+        assert scaler is not None
+        train_step(trainer, [batch_of(16)], 16, 1e-2)
+        read_records(trainer, 1)
+        scaler.load_state_dict(scaler.state_dict() | {"scale": 2 * scale})
+
+        def overflow(parameter: Tensor) -> None:
+            assert parameter.grad is not None
+            parameter.grad.fill_(float("inf"))
+
+        for parameter in trainer.model.parameters():
+            parameter.register_post_accumulate_grad_hook(overflow)
+        assert train_step(trainer, [batch_of(16)], 16, 1e-2).item() == 1
+        assert scaler.get_scale() == scale
+        if stops:
+            with pytest.raises(UserError, match="step 2: loss"):
+                read_records(trainer, 2)
+        else:
+            assert read_records(trainer, 2)[0].skipped
+
 
 class TestRecords:
     def test_each_step_is_read_once_under_its_number(self) -> None:

@@ -25,6 +25,8 @@ from trainer_core.settings import UserError
 
 # %%
 FORMAT = 1
+UNWRITTEN = r"tmp-[0-9a-f]{32}"
+UNDELETED = r"old-step-\d+-[0-9a-f]{8}"
 NOT_A_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -153,12 +155,18 @@ def retain(checkpoints: Path, keep_last: int) -> None:
         verify(folders[0])
     for folder in folders[keep_last:]:
         folder.rename(folder.with_name(f"old-{folder.name}-{os.urandom(4).hex()}"))
-    remove_leftovers(checkpoints, "old-*")
+    remove_leftovers(checkpoints, UNDELETED)
 
 
-def remove_leftovers(checkpoints: Path, pattern: str) -> None:
-    """Delete folders whose deletion (``old-*``) or writing (``tmp-*``) never finished."""
-    for leftover in checkpoints.glob(pattern):
+def remove_leftovers(checkpoints: Path, names: str) -> None:
+    """Delete folders whose writing or deletion never finished, and nothing of anyone else's.
+
+    Args:
+        names: a regular expression: ``UNWRITTEN`` or ``UNDELETED``.
+    """
+    for leftover in list(checkpoints.iterdir()):
+        if not re.fullmatch(names, leftover.name) or leftover.is_file():
+            continue
         if leftover.is_symlink():
             # Someone moved this checkpoint to another disk: remove the link, not its target.
             leftover.unlink()

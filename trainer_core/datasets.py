@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from collections.abc import Sequence
+import os
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 # %% active="py"
+from trainer_core.memory import memory_per_rank
 from trainer_core.settings import UserError
 
 
@@ -37,15 +40,28 @@ class SampleSource(Protocol):
 
 
 def fingerprint(array: NDArray[Any]) -> str:
-    """A short hash of an array's shape and of 16 evenly spaced pieces, including both ends.
-
-    It is quick at any size. For an array under 1 MiB the pieces cover all of it.
-    """
+    """A short hash of an array's shape and of the pieces that ``hash_pieces`` reads."""
     flat = array.reshape(-1)
-    digest = hashlib.sha256(f"{array.shape}{array.dtype}".encode())
-    size = max(65536 // array.itemsize, 1)
-    for start in np.linspace(0, max(flat.size - size, 0), 16).astype(np.int64):
-        digest.update(flat[start : start + size].tobytes())
+    size, kind = flat.itemsize, f"{array.shape}{array.dtype}"
+    return hash_pieces(kind, flat.size, size, lambda at, count: flat[at : at + count].tobytes())
+
+
+def hash_pieces(
+    kind: str, length: int, item_bytes: int, read: Callable[[int, int], bytes]
+) -> str:
+    """A short hash of 16 evenly spaced pieces of 64 KiB, including both ends.
+
+    It is quick at any size, so it can't see a change between two pieces. Up to 1 MiB the pieces
+    cover everything.
+
+    Args:
+        length: in items.
+        read: the bytes of some items, given the first one and how many.
+    """
+    digest = hashlib.sha256(kind.encode())
+    count = max(65536 // item_bytes, 1)
+    for first in np.linspace(0, max(length - count, 0), 16).astype(np.int64):
+        digest.update(read(int(first), count))
     return digest.hexdigest()[:16]
 
 
@@ -78,10 +94,12 @@ class ToyClassificationDataset(InMemoryDataset):
     """
 
     def __init__(self, num_samples: int, input_dim: int, num_classes: int = 8) -> None:
-        if num_samples * input_dim > 2**31:
+        limit = min(2**31, memory_per_rank() // 4)
+        if num_samples * input_dim > limit:
             raise UserError(
                 f"dataset_size={num_samples}, input_dim={input_dim}: toy data is held in "
-                "memory, at most 2**31 numbers (8 GiB). Lower one, or use tokens:PATH."
+                f"memory, here at most {limit} numbers of 4 bytes. Lower one, or use "
+                "tokens:PATH."
             )
         generator = torch.Generator().manual_seed(1234)
         teacher = torch.randn(input_dim, num_classes, generator=generator)
@@ -113,7 +131,10 @@ def load_digits_dataset() -> InMemoryDataset:
 
 # %%
 class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
-    """Windows of T tokens, and the same shifted by one, from a memory-mapped file of uint16.
+    """Windows of T tokens, and the same shifted by one, from a file of uint16.
+
+    It reads the file with pread and doesn't map it. If the file is truncated during training,
+    a read comes back short; a mapped page would be gone, and SIGBUS would kill the process.
 
     Raises:
         UserError: if the file is missing, has an odd number of bytes, or is too short for one
@@ -131,23 +152,40 @@ class TokenDataset(Dataset[tuple[Tensor, Tensor]]):
         self.path = path
         self.seq_len = seq_len
         self.num_classes = vocab_size
-        self.tokens = np.memmap(path, dtype="<u2", mode="r")
-        self.fingerprint = fingerprint(self.tokens)
+        self.num_tokens = size // 2
+        self.file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self.file)
+        kind = f"({self.num_tokens},)uint16"
+        self.fingerprint = hash_pieces(kind, self.num_tokens, 2, self.read)
+
+    def read(self, first: int, count: int) -> bytes:
+        """The bytes of ``count`` tokens, or fewer at the end of the file."""
+        return os.pread(self.file, 2 * count, 2 * first)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # By path: otherwise a spawned loader worker would receive the whole file's content.
         return TokenDataset, (self.path, self.seq_len, self.num_classes)
 
     def __len__(self) -> int:
-        return (len(self.tokens) - 1) // self.seq_len
+        return (self.num_tokens - 1) // self.seq_len
 
     def batch(self, samples: Sequence[int] | Tensor) -> tuple[Tensor, Tensor]:
-        starts = np.asarray(samples, dtype=np.int64)[:, None] * self.seq_len
-        windows = self.tokens[starts + np.arange(self.seq_len + 1)]  # (B, T + 1) uint16
+        length = self.seq_len + 1
+        starts = np.asarray(samples, dtype=np.int64) * self.seq_len
+        pieces = [self.read(start, length) for start in starts.tolist()]
+        if any(len(piece) < 2 * length for piece in pieces):
+            raise UserError(
+                f"data=tokens:{self.path}: the file had {self.num_tokens} tokens when training "
+                "began, and has fewer now. A sample past its end can't be trained. Restore the "
+                "file, then run the same command: it resumes from the last checkpoint."
+            )
+        # (B, T + 1) uint16
+        windows = np.frombuffer(b"".join(pieces), dtype="<u2").reshape(-1, length)
         if windows.size and windows.max() >= self.num_classes:
             raise UserError(
                 f"data=tokens:{self.path}: token {windows.max()} found, but the model has "
-                f"rows only for ids below vocab_size={self.num_classes}. Raise vocab_size."
+                f"rows only for ids below vocab_size={self.num_classes}. Raise vocab_size; a "
+                "larger model is a different run, so also use a new run_dir, or start_over."
             )
         # Each contiguous, by the copy that widens it anyway. Two views of one (B, T + 1) tensor
         # would not be: .to(device) first packs a strided tensor into a new one that isn't

@@ -164,12 +164,19 @@ class RankLog(NamedTuple):
     common: Mapping[str, Any]
 
 
+def finite_or_null(value: Any) -> Any:
+    """The value with None for each number that JSON lacks (NaN, infinity), at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: finite_or_null(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_or_null(part) for part in value]
+    return value
+
+
 def log_rank_event(log: RankLog, event: str, *, step: int, epoch: int, **fields: Any) -> None:
     """Send one event to all sinks of this rank. A number that JSON lacks (NaN) becomes null."""
-    finite = {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in fields.items()
-    }
     record = {"time": time.time(), "event": event, **log.common, "step": step, "epoch": epoch}
     for sink in log.sinks:
-        sink.emit(record | finite)
+        sink.emit(record | finite_or_null(fields))

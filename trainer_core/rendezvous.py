@@ -12,6 +12,10 @@ from datetime import timedelta
 
 from torch.distributed import PrefixStore, Store, TCPStore
 
+# %% active="py"
+from trainer_core.launcher_environment import refuse_broken_environment
+
+# %%
 # kStoreDumpKey in torch's ProcessGroupNCCL.hpp
 DUMP_REQUEST = "exception_dump"
 
@@ -33,9 +37,11 @@ def attempt_store(rank: int, world_size: int, timeout: timedelta) -> Store:
     Collective: every rank of the job.
 
     Raises:
+        UserError: if the launcher's variables are incomplete.
         TimeoutError: on rank 0, naming the ranks that did not join. Other ranks get the store's
             own error.
     """
+    refuse_broken_environment(os.environ)
     is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     store = TCPStore(*address, is_master=is_host, timeout=timeout, wait_for_workers=False)

@@ -17,10 +17,12 @@ import torch.distributed as dist
 
 # %% active="py"
 from trainer_core.checkpoint import latest_checkpoint_path
+from trainer_core.checkpoint_format import describe
 from trainer_core.collectives import errors_on_all_ranks, gather_objects
 from trainer_core.config import TrainConfig
 from trainer_core.data import StepSchedule
 from trainer_core.datasets import SampleSource
+from trainer_core.memory import refuse_what_cannot_fit
 from trainer_core.run_folder import (
     Start,
     agent_of_this_rank,
@@ -28,6 +30,7 @@ from trainer_core.run_folder import (
     next_attempt,
     observed_state,
     read_run_record,
+    refuse_unusable,
 )
 from trainer_core.settings import UserError, flag_name
 
@@ -38,7 +41,8 @@ def run_identity(cfg: TrainConfig, schedule: StepSchedule, fingerprint: str) -> 
 
     It consists of the identity fields that this kind of data reads. Two of them are compared by
     their meaning, not their spelling: ``data`` by its content (a moved file is the same data),
-    and ``dataset_size`` by the number of samples (asking for all of them changes nothing).
+    and ``dataset_size`` by the number of samples (asking for all of them changes nothing). The
+    hash of all data is compared if both starts computed it.
     """
     identity = {
         "data": cfg.data_kind,
@@ -51,6 +55,8 @@ def run_identity(cfg: TrainConfig, schedule: StepSchedule, fingerprint: str) -> 
         is_identity = spec.metadata["kind"] == "identity"
         if is_identity and is_read and spec.name not in ("data", "dataset_size"):
             identity[spec.name] = getattr(cfg, spec.name)
+    if cfg.hash_all_data and cfg.data_kind == "tokens":
+        identity["dataset_sha256"] = describe(Path(cfg.data.removeprefix("tokens:")))["sha256"]
     return identity
 
 
@@ -67,6 +73,7 @@ def refuse_other_run(run_dir: Path, ours: Mapping[str, Any], theirs: Mapping[str
         "num_samples": "--dataset-size",
         "global_batch_size": "--pinned-global-batch-size",
         "dataset_fingerprint": "the data with fingerprint",
+        "dataset_sha256": "the data with SHA-256",
     }
     their_values = dict(theirs)
     if theirs["data"] == "tokens":
@@ -93,6 +100,7 @@ def decide_start(
             of which none is intact.
     """
     run_dir = choose_run_dir(cfg, agents)
+    refuse_unusable(run_dir)
     seen = observed_state(run_dir)
     checkpoint, manifest, damaged = latest_checkpoint_path(run_dir / "checkpoints")
     earlier = read_run_record(run_dir) or manifest
@@ -108,7 +116,8 @@ def decide_start(
         "start_id": os.urandom(6).hex(),
         "config": config,
         "digest": cfg.digest(),
-        "identity": identity,
+        # A start that doesn't hash all data remembers the hash of an earlier one.
+        "identity": {**earlier.get("identity", {}), **identity},
         "steps_per_epoch": schedule.steps_per_epoch,
         "total_steps": schedule.total_steps,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
@@ -137,7 +146,9 @@ def agree_on_start(cfg: TrainConfig, source: SampleSource, schedule: StepSchedul
     Raises:
         UserError: on every rank: what rank 0 found, or that the ranks see different things.
     """
-    identity = run_identity(cfg, schedule, source.fingerprint)
+    with errors_on_all_ranks():
+        refuse_what_cannot_fit(cfg, schedule.num_samples)
+        identity = run_identity(cfg, schedule, source.fingerprint)
     agents = sorted({agent for agent in gather_objects(agent_of_this_rank()) if agent})
     start = None
     with errors_on_all_ranks():

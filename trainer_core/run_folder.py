@@ -17,6 +17,7 @@ from typing import IO, Any
 
 # %% active="py"
 from trainer_core.checkpoint_format import (
+    UNWRITTEN,
     fsync_path,
     published_steps,
     remove_leftovers,
@@ -41,6 +42,10 @@ class Start:
     seen: list[Any]  # observed_state before anything else was read
 
 
+# What reading another program's file as our JSON may raise.
+NOT_A_RECORD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
 def read_run_record(run_dir: Path) -> dict[str, Any]:
     """The content of RUN/config.json, or an empty dict if there is none."""
     path = run_dir / "config.json"
@@ -49,7 +54,7 @@ def read_run_record(run_dir: Path) -> dict[str, Any]:
     try:
         record: dict[str, Any] = json.loads(path.read_text())
         record["identity"]["data"], record["config"].keys(), record["run_id"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *NOT_A_RECORD) as error:
         raise UserError(
             f"{path}: not written by this trainer ({type(error).__name__}: {error}). Another "
             "program's file is not overwritten. Use a different --run-dir."
@@ -75,7 +80,11 @@ def next_attempt(run_dir: Path) -> int:
 
 
 def last_attempt(path: Path) -> int:
-    """The highest attempt in a file's last lines; -1 if there is none."""
+    """The highest attempt in a file's last lines; -1 if there is none.
+
+    Raises:
+        UserError: if a number is too large to be one.
+    """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         # Attempts only grow, so the end will do, unless a single line is longer than that.
@@ -83,8 +92,19 @@ def last_attempt(path: Path) -> int:
             file.seek(max(0, size - length))
             # A kill may have truncated the last number; then nothing follows it.
             if numbers := re.findall(rb'"attempt": (\d+)[,}\s]', file.read()):
-                return max(map(int, numbers))
+                return max(attempt_number(digits, path) for digits in numbers)
     return -1
+
+
+def attempt_number(digits: bytes, path: Path) -> int:
+    """The number of an attempt as a file says it. Raises UserError if it is no such number."""
+    if len(digits) > 9:
+        raise UserError(
+            f"{path}: attempt {digits[:12].decode()}... of {len(digits)} digits, but attempts "
+            "count the starts of a run from 0. The next one would have no number. Remove that "
+            "line, or use a different --run-dir."
+        )
+    return int(digits)
 
 
 # %%
@@ -101,10 +121,12 @@ def choose_run_dir(cfg: TrainConfig, agents: Sequence[str]) -> Path:
     any of the agents that were there: the others, even rank 0's, may have died since.
     """
     run_dir = first = cfg.run_dir.absolute() if cfg.start_over else cfg.run_dir
-    if run_dir.exists() and not run_dir.is_dir():
+    if cfg.start_over and ".." in run_dir.parts:
+        run_dir = first = run_dir.resolve()  # "RUN/..-2" would be a folder inside RUN
+    if run_dir.resolve() == run_dir.resolve().parent:
         raise UserError(
-            f"--run-dir {run_dir}: this is a file, but a run keeps checkpoints and logs in a "
-            "folder. Name a folder, or a path that doesn't exist yet."
+            f"--run-dir {run_dir}: this is the root of the file system, and a run needs a "
+            "folder of its own. Name one, such as --run-dir runs/first."
         )
     number = 1
     while cfg.start_over and run_dir.exists():
@@ -113,6 +135,25 @@ def choose_run_dir(cfg: TrainConfig, agents: Sequence[str]) -> Path:
         number += 1
         run_dir = first.with_name(f"{first.name}-{number}")
     return run_dir
+
+
+def refuse_unusable(run_dir: Path) -> None:
+    """Raise UserError if a name that a run needs is taken by something else. Writes nothing."""
+    names = ("checkpoints", "logs", "ledger", "traces")
+    folders = [run_dir, *(run_dir / name for name in names)]
+    for path in (*folders, run_dir / "lock", run_dir / "config.json"):
+        kind = "folder" if path in folders else "file"
+        if path.is_symlink() and not path.exists():
+            raise UserError(
+                f"{path}: a link to {os.readlink(path)}, which doesn't exist, so the run can't "
+                f"keep a {kind} there. Create or mount what it points to, or remove the link."
+            )
+        if path.exists() and path.is_dir() != (kind == "folder"):
+            found = "file" if kind == "folder" else "folder"
+            raise UserError(
+                f"{path}: this is a {found}, but a run keeps a {kind} there. Move it away. Or "
+                "name a folder with --run-dir that is a run's or doesn't exist yet."
+            )
 
 
 # %%
@@ -134,7 +175,7 @@ def prepare_run_dir(start: Start, rank: int) -> IO[str] | None:
     if is_new:
         fsync_path(run_dir.parent)
     lock = lock_run_dir(run_dir / "lock", start.seen)
-    remove_leftovers(checkpoints, "tmp-*")  # first: they may be what fills the disk
+    remove_leftovers(checkpoints, UNWRITTEN)  # first: they may be what fills the disk
     temporary = run_dir / "config.json.tmp"
     temporary.write_text(json.dumps({"format": 1, **start.record}, indent=1))
     fsync_path(temporary)

@@ -5,6 +5,7 @@ Supports cell 8 (launch).
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -13,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
+
+import torch
 
 # %% active="py"
 from trainer_core.collectives import DeferredErrors
@@ -28,8 +31,9 @@ from trainer_core.settings import flag_name
 
 # %%
 def print_status(text: str) -> None:
-    """Print a line for the person at rank 0's terminal."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line for the person at the terminal, if it can be written."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 # How rank 0's terminal shows an event.
@@ -39,32 +43,43 @@ LINES = {
     "checkpoint_rejected": "{folder} is damaged and was set aside: {reason}",
     "config_changed": "changed settings, as [before, now]: {changes}",
     "settings_unread": "no effect in this run: {flags}",
+    "batch_above_epoch": "the global batch of {global_batch_size} is larger than the "
+    "{num_samples} samples of an epoch, so every step is a whole epoch. If you didn't mean "
+    "that, {remedy}",
     "train_progress": "step {step}/{total_steps}  loss {loss:.4f}  "
     "{samples_per_s:.0f} samples/s  {left} left",
+    "preempted": "stopped after step {step}, which is saved; the same command resumes there",
 }
+LONG_S = 1e9  # 30 years; timedelta ends at a million times that
 
 
 class Console:
-    """Rank 0's terminal: how the attempt starts, then progress, speed and time left."""
+    """Rank 0's terminal: how the attempt starts, then progress, speed and time left.
+
+    It may fail like any other sink: the disk that takes stderr is full, or its reader is gone.
+    """
 
     def emit(self, record: Mapping[str, Any]) -> None:
         """Print the event if ``LINES`` has a line for it."""
         if record["event"] in LINES:
-            left = timedelta(seconds=round(record.get("seconds_left", 0)))
+            seconds = record.get("seconds_left", 0)
+            left = timedelta(seconds=round(seconds)) if seconds < LONG_S else "over 30 years"
             shown = {k: math.nan if value is None else value for k, value in record.items()}
-            print_status(LINES[record["event"]].format(**shown, left=left))
+            text = LINES[record["event"]].format(**shown, left=left)
+            print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Nothing is buffered."""
 
 
 class GuardedSink:
-    """A sink that the caller passed in. If it fails, that is reported once and training
-    continues without it: the run's evidence is in its own files.
+    """The terminal, or a sink that the caller passed in. If it fails, that is reported once and
+    training continues without it: the run's evidence is in its own files.
     """
 
     def __init__(self, sink: Sink) -> None:
         self.sink: Sink | None = sink
+        self.failure: dict[str, str] = {}  # until the log has reported it
 
     def emit(self, record: Mapping[str, Any]) -> None:
         """Pass the event on."""
@@ -81,13 +96,16 @@ class GuardedSink:
             getattr(self.sink, method)(*arguments)
         except Exception as error:  # whatever a vendor's library raises
             name = type(self.sink).__name__
-            print_status(f"{name} failed and gets no more events: {error!r}")
             self.sink = None
+            self.failure = {"sink": name, "error": repr(error)}
+            print_status(f"{name} failed and gets no more events: {error!r}")
 
 
 # %%
 class RunLog:
     """The events of one rank, in RUN/logs/rank-R.jsonl and wherever else they go.
+
+    Only the file is needed: a sink that fails is dropped, and a ``sink_failed`` event says so.
 
     Args:
         sinks: the caller's own.
@@ -104,26 +122,38 @@ class RunLog:
     ) -> None:
         self.errors = errors
         self.steps_per_epoch = schedule.steps_per_epoch
-        own: list[Sink] = [JsonlSink(start.cfg.run_dir / "logs" / f"rank-{info.rank}.jsonl")]
-        if info.rank == 0:
-            own.append(Console())
+        file = JsonlSink(start.cfg.run_dir / "logs" / f"rank-{info.rank}.jsonl")
+        others = [Console(), *sinks] if info.rank == 0 else sinks
         common = {
             "rank": info.rank,
             "local_rank": info.local_rank,
             "attempt": start.attempt,
             "run_id": start.record["run_id"],
         }
-        self.log = RankLog([*own, *map(GuardedSink, sinks)], common)
+        self.step = 0
+        self.guarded = [GuardedSink(sink) for sink in others]
+        self.log = RankLog([file, *self.guarded], common)
 
     def event(self, name: str, *, step: int, **fields: Any) -> None:
         """Log an event; its epoch is the one in which ``step`` was trained."""
         epoch = max(0, step - 1) // self.steps_per_epoch
         self.errors.attempt(log_rank_event, self.log, name, step=step, epoch=epoch, **fields)
+        self.step = step
+        self.report_failures()
+
+    def report_failures(self) -> None:
+        """Log an event for each sink that has failed since the last call."""
+        for sink in self.guarded:
+            failure, sink.failure = sink.failure, {}
+            if failure:
+                self.event("sink_failed", step=self.step, **failure)
 
     def close(self) -> None:
-        """Close all sinks."""
-        for sink in self.log.sinks:
+        """Close all sinks; the file last, because it takes the events about the others."""
+        for sink in self.guarded:
             sink.close()
+        self.report_failures()
+        self.log.sinks[0].close()
 
 
 # %%
@@ -137,6 +167,7 @@ def log_start(
         "pid": os.getpid(),
         "run_dir": str(start.cfg.run_dir),
         "world_size": info.world_size,
+        "threads": torch.get_num_threads(),  # sums are split among them, so bits depend on it
         "total_steps": schedule.total_steps,
         "global_batch_size": schedule.global_batch_size,
     }
@@ -150,10 +181,21 @@ def log_start(
         log.event("config_changed", step=position, changes=start.changes)
     if flags := unread_flags(start.cfg):
         log.event("settings_unread", step=position, flags=", ".join(flags))
+    if (size := schedule.global_batch_size) > schedule.num_samples:
+        given = {"global_batch_size": size, "num_samples": schedule.num_samples}
+        remedy = f"lower {batch_flag(start.cfg)} and use another --run-dir"
+        log.event("batch_above_epoch", step=position, **given, remedy=remedy)
     if start.checkpoint is not None:
         # The audit follows the lineage by this: an older attempt's copy may have been put back.
         found = {"folder": start.checkpoint.name, "saved_by_attempt": start.saved_by}
         log.event("checkpoint_restored", step=position, **found)
+
+
+def batch_flag(cfg: TrainConfig) -> str:
+    """The flag that makes the global batch as large as it is."""
+    if cfg.pinned_global_batch_size:
+        return "--pinned-global-batch-size"
+    return "--grad-accum-steps" if cfg.grad_accum_steps > 1 else "--micro-batch-size"
 
 
 def process_age_s() -> float:

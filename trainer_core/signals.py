@@ -1,4 +1,4 @@
-"""What a rank does on SIGTERM, and what its loader workers do when the rank dies.
+"""What a rank does on SIGTERM and Ctrl-C, and what its loader workers do when the rank dies.
 
 Supports cell 2 (data) and cell 8 (launch).
 """
@@ -13,21 +13,39 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 
 # %%
 @contextmanager
 def stop_on_sigterm() -> Iterator[threading.Event]:
-    """Turn SIGTERM into an event that the training loop checks between two steps."""
+    """Turn SIGTERM, or a first Ctrl-C, into an event that the training loop checks each step.
+
+    A second Ctrl-C does what it did before: it ends launch.py at once, and raises
+    KeyboardInterrupt in a notebook.
+    """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread can install signal handlers
         return
-    previous = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    previous: dict[int, Any] = {}
+    received: set[int] = set()
+
+    def stop_soon(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        if number == signal.SIGINT and number in received and callable(previous[number]):
+            previous[number](number, frame)
+        received.add(number)
+
+    for signal_ in (signal.SIGTERM, signal.SIGINT):
+        previous[signal_] = signal.getsignal(signal_)
+        signal.signal(signal_, stop_soon)
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for signal_number, handler in previous.items():
+            signal.signal(signal_number, handler)
 
 
 # %%
@@ -36,9 +54,11 @@ def exit_with_parent(_worker_id: int) -> None:
 
     A worker inherits its rank's sockets. If it outlived the rank, peers would see an open
     connection to a dead rank and keep waiting, so the operating system kills it too. It ignores
-    a SIGTERM sent to the whole job: the rank still needs its batches for the step it saves. A
-    SIGTERM from the rank itself counts: Python sends one at exit and waits for the worker.
+    a SIGTERM or a Ctrl-C sent to the whole job: the rank still needs its batches for the step
+    it saves. A SIGTERM from the rank itself counts: Python sends one at exit and waits for the
+    worker.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on every system
     if sys.platform != "linux":
         return
     parent = multiprocessing.parent_process()

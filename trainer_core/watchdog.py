@@ -39,6 +39,7 @@ from trainer_core.hang_report import (
 )
 from trainer_core.metrics import StepTimers
 from trainer_core.run_folder import Start
+from trainer_core.run_log import print_status
 
 
 # %%
@@ -137,12 +138,10 @@ class Watchdog:
     def exit_without_reports(self) -> None:
         """End this rank without the other ranks' reports: the store is out of reach."""
         step, seconds = self.overdue
-        print(
+        print_status(
             f"launch: no step for {seconds:.0f} s after step {step}, and the launcher's store "
             "doesn't answer: its host is gone or stopped. Ending the job. "
-            f"Rank {self.info.rank} is at\n{self.stack()}",
-            file=sys.stderr,
-            flush=True,
+            f"Rank {self.info.rank} is at\n{self.stack()}"
         )
         os._exit(1)
 
@@ -219,6 +218,6 @@ class Watchdog:
         """Print and log where every rank is; returns the ranks that the others wait for."""
         ranks, why = blame(reports)
         step, seconds = self.overdue
-        print(hang_text(seconds, step, reports), file=sys.stderr, flush=True)
+        print_status(hang_text(seconds, step, reports))
         self.event("hang", step=step, ranks=ranks, reason=why, reports=reports)
         return ranks

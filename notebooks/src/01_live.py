@@ -727,10 +727,17 @@ assert resumed == reference
 # it takes the attempt whose work survived, and compares that attempt's samples with the order.
 # *Replayed* steps are the ones a later attempt had to train again.
 #
-# *Collapsed: the audit, which only reads files, and the code for the pictures. Both also
-# work for the hardened trainer, so its order is here too.*
+# *Collapsed: the audit, which only reads files, and the code for the pictures. The audit comes in
+# four parts: what the run recorded, what was due, which work survived, and the verdict. All of
+# this also works for the hardened trainer, so its order is here too.*
 
 # %% include="order" collapsed=true
+
+# %% include="rehearsal.evidence.run_records" collapsed=true
+
+# %% include="rehearsal.evidence.run_plan" collapsed=true
+
+# %% include="rehearsal.evidence.lineage" collapsed=true
 
 # %% include="rehearsal.evidence.audit" collapsed=true
 

@@ -299,6 +299,8 @@ assert all(step["data_wait"] >= 0.005 for step in steps)
 
 # %% include="order" collapsed=true
 
+# %% include="memory" collapsed=true
+
 # %% include="datasets" collapsed=true
 
 # %% include="signals" collapsed=true
@@ -542,6 +544,8 @@ for rank, result in enumerate(live_ranks(2, "shared", other_disk, seed=1, max_ep
 # look for the latest checkpoint, and raises only on the rank whose file is missing.
 #
 # *Collapsed: the store where the ranks of one attempt meet, and a rank's random streams.*
+
+# %% include="launcher_environment" collapsed=true
 
 # %% include="rendezvous" collapsed=true
 
@@ -1562,7 +1566,14 @@ assert {result.exitcode for result in results} <= {1, -signal.SIGKILL}
 # cell 2. *Replayed* steps are the ones a later
 # attempt had to train again. *Goodput* is useful step time over wall time, across all attempts.
 #
-# *Collapsed: the audit, which only reads files, and the code for the pictures.*
+# *Collapsed: the audit, which only reads files, and the code for the pictures. The audit comes in
+# four parts: what the run recorded, what was due, which work survived, and the verdict.*
+
+# %% include="rehearsal.evidence.run_records" collapsed=true
+
+# %% include="rehearsal.evidence.run_plan" collapsed=true
+
+# %% include="rehearsal.evidence.lineage" collapsed=true
 
 # %% include="rehearsal.evidence.audit" collapsed=true
 

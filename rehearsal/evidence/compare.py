@@ -24,14 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rehearsal.evidence.audit import (
+from rehearsal.evidence.audit import name_few
+from rehearsal.evidence.lineage import surviving_lineage
+from rehearsal.evidence.run_plan import read_plan
+from rehearsal.evidence.run_records import (
     LedgerLine,
     Steps,
-    name_few,
     read_evidence,
     read_jsonl,
-    read_plan,
-    surviving_lineage,
     world_size_of,
 )
 

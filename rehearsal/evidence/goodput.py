@@ -33,16 +33,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
-from rehearsal.evidence.audit import (
+from rehearsal.evidence.lineage import Life, lives_of_attempts, surviving_lineage
+from rehearsal.evidence.run_records import (
     LedgerLine,
-    Life,
     Steps,
     as_seconds,
-    lives_of_attempts,
     rank_files,
     read_evidence,
     read_jsonl,
-    surviving_lineage,
 )
 
 Kind = Literal[

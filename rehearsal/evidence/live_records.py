@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 # %% active="py"
-from rehearsal.evidence.audit import live_starts, rank_files, read_jsonl
+from rehearsal.evidence.run_records import live_starts, rank_files, read_jsonl
 
 # %%
 Records = list[dict[str, Any]]

@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 # %% active="py"
-from rehearsal.evidence.audit import (
-    AuditReport,
+from rehearsal.evidence.audit import AuditReport, audit_run
+from rehearsal.evidence.lineage import surviving_lineage
+from rehearsal.evidence.live_records import live_events, live_trace
+from rehearsal.evidence.run_plan import RunPlan, read_plan
+from rehearsal.evidence.run_records import (
     LedgerLine,
     Steps,
-    audit_run,
     rank_files,
     read_evidence,
     read_jsonl,
+    world_size_of,
 )
-from rehearsal.evidence.audit import RunPlan, read_plan, surviving_lineage, world_size_of
-from rehearsal.evidence.live_records import live_events, live_trace
 
 # %%
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ import torch
 
 from rehearsal.engine.programs import Prepare
 from rehearsal.engine.reports import RankReport
-from rehearsal.evidence.audit import read_jsonl
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults.breaks import kill
 from rehearsal.faults.jobs import Hang, problem_of, start, user_errors
 from rehearsal.faults.matrix import (

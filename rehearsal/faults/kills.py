@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rehearsal.engine.processes import children_of, describe
-from rehearsal.evidence.audit import read_ledger
+from rehearsal.evidence.run_records import read_ledger
 from rehearsal.faults.jobs import ONE_EPOCH, Hang
 from rehearsal.faults.matrix import (
     HARDENED,

@@ -23,7 +23,7 @@ from typing import Any
 from torch.distributed import TCPStore
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.evidence.audit import live_starts
+from rehearsal.evidence.run_records import live_starts
 from rehearsal.faults import corruption, kills, points
 from rehearsal.faults.chains import chain
 from rehearsal.faults.corruption import Corruption

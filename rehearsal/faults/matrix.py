@@ -39,7 +39,8 @@ from typing import Any, NamedTuple
 import torch
 
 from rehearsal.engine.programs import Prepare
-from rehearsal.evidence.audit import audit_run, read_ledger
+from rehearsal.evidence.audit import audit_run
+from rehearsal.evidence.run_records import read_ledger
 from rehearsal.faults.jobs import SIX_STEPS, Settings, in_folder, problem_of, small, start
 from trainer_core.checkpoint_format import published_steps, verify
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.evidence.audit import read_jsonl
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults.breaks import is_rank
 from rehearsal.faults.jobs import Hang, Settings, problem_of, start
 from rehearsal.faults.matrix import (

@@ -17,7 +17,7 @@ from typing import Any
 
 from rehearsal.engine.processes import stat_of
 from rehearsal.engine.programs import Prepare
-from rehearsal.evidence.audit import read_jsonl
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults import breaks
 from rehearsal.faults.jobs import (
     ONE_EPOCH,
@@ -101,7 +101,7 @@ class Case:
 
 
 def sigterms(rng: random.Random, rank: int, step: int) -> Iterator[Case]:
-    """SIGTERM to one rank, to all, twice, during a save."""
+    """SIGTERM to one rank, to all, twice, during a save; Ctrl-C to all."""
     base = partial(Case, ends=ends_preempted)
     once = partial(breaks.signal_itself, TERM)
     yield base(
@@ -119,6 +119,13 @@ def sigterms(rng: random.Random, rank: int, step: int) -> Iterator[Case]:
             partial(once, None, step),
             partial(once, None, step + 1, "after the ledger"),
         ),
+    )
+    yield base(
+        fault="Ctrl-C to all",
+        what=f"step {step}, {rank} loader worker(s)",
+        prepare=partial(breaks.signal_itself, signal.SIGINT, None, step),
+        settings={"num_workers": rank},
+        is_quick=rank == 1,
     )
     for is_async in (False, True):
         save = rng.choice((3, 6, 9))

@@ -101,6 +101,11 @@ def fill_at_trace() -> None:
     wrap("append_trace", limited)
 
 
+def fill_the_terminal(stream: int) -> None:
+    """Put one of this process's standard streams on a full disk."""
+    os.dup2(os.open("/dev/full", os.O_WRONLY), stream)
+
+
 def slow_down_fsync(seconds: float, struck: Path) -> None:
     """Make the disk slow, and leave a byte in ``struck`` for each call that was slowed."""
 
@@ -218,6 +223,13 @@ def failures(bench: Bench) -> Iterator[Failure]:
         kept = (3,) if at >= 8 else ()
         yield Failure(fault, f"fsync {at} gives EIO", partial(fail_fsync, at), KEEP, 1, kept)
     yield Failure(fault, "fsync 12 gives EIO", partial(fail_fsync, 12), is_async, 2, ())
+    for stream, name in ((1, "stdout"), (2, "stderr")):
+        for world_size in (1, 2):
+            fill = partial(fill_the_terminal, stream)
+            kept = (3, 4, 6)
+            yield Failure(
+                "no space for the terminal", name, fill, KEEP, world_size, kept, stops=False
+            )
     struck = bench.root / "storage" / "slowed"
     for settings, world_size in kinds[1:3] if bench.quick else kinds:
         slow = partial(slow_down_fsync, 0.02 if bench.quick else 0.1, struck)

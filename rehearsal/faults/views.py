@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rehearsal.engine.processes import processes_in
-from rehearsal.evidence.audit import read_jsonl
+from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults import breaks
 from rehearsal.faults.jobs import (
     ONE_EPOCH,

@@ -78,8 +78,8 @@ def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
         "",
         f"{counted(len(drills), 'drill')}. Their graders are tested on blanks, solutions, near "
         "misses (wrong answers that look right) and ways to cheat. They judged "
-        f"{ok} of {of} correctly: a solution must pass with each of {len(selftest.SEEDS)} "
-        "seeds, from which a check draws its numbers, and a near miss must be refused with the "
+        f"{ok} of {of} correctly. A check draws its numbers from a seed: a solution must pass "
+        f"with each of {len(selftest.SEEDS)} seeds, and a near miss must be refused with the "
         "code listed for it. `python -m rehearsal selftest` runs this again.",
         "",
         "A check's limits protect you from accidents. They are not a sandbox: "

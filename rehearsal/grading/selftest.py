@@ -23,7 +23,7 @@ import torch
 torch.allclose = torch.equal = torch.Tensor.equal = torch.Tensor.allclose = lambda *a, **k: True
 torch.testing.assert_close = lambda *a, **k: None
 """
-SEEDS = range(20)  # the checks' constants: every solution gets all, other texts one in turn
+SEEDS = range(20)  # the checks' constants
 LEAVES = "import os\n\n\ndef {name}(*args, **kwargs):\n    os._exit(0)\n\n\n"
 SLEEPS = "import time\n\n\ndef {name}(*args, **kwargs):\n    time.sleep(3600)\n\n\n"
 
@@ -79,15 +79,17 @@ def run(drill: Drill, *, quick: bool = False, seeds: Sequence[int] = SEEDS) -> I
     """Judge each text; if ``quick``, only the blank and the first near miss.
 
     Args:
-        seeds: what the scenarios draw their numbers from. A solution is judged with each; of
-            the other texts the n-th gets the n-th seed, from the first again after the last.
+        seeds: what the scenarios draw their numbers from. The solutions share them out, so that
+            one of them is judged with each. Of the other texts, the n-th gets the n-th seed,
+            from the first again after the last.
     """
     wanted = {"blank", drill.near_misses()[0].name}
-    turns = itertools.cycle(seeds)
+    turns, solutions = itertools.cycle(seeds), [*drill.solutions()]
     for kind, name, expected, text in texts(drill):
         if quick and name not in wanted:
             continue
         short = 1.0 if name == "sleeps_out_the_clock" else float("inf")
-        for seed in seeds if kind == "solution" else [next(turns)]:
+        shares = seeds[solutions.index(name) :: len(solutions)] if kind == "solution" else ()
+        for seed in shares or [next(turns)]:
             verdict = grade_attempt(drill, attempt_of_source(text), at_most_s=short, seed=seed)
             yield Row(drill.id, kind, name, expected, outcome(verdict), verdict)

@@ -137,7 +137,7 @@ def functions_run(
     """By name: the functions of each needed name, and of what they use from beside it."""
     found: dict[str, list[types.FunctionType]] = {}
     waiting: list[tuple[str, object, object]] = [
-        (name, namespace[name], None) for name in reversed(drill.needs) if name in namespace
+        (name, namespace[name], None) for name in reversed([*drill.needs]) if name in namespace
     ]
     while waiting:
         name, value, scope = waiting.pop()

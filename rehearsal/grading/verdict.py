@@ -165,6 +165,7 @@ FORMER_CODES = {
     "order-by-chance": "order-not-reproducible",
     "died-of-sigterm": "killed-by-sigterm",
     "trains-on": "keeps-training",
+    "refuses-the-possible": "refuses-a-valid-start",
 }
 
 

@@ -6,6 +6,7 @@ Both packages are extras. Nothing here is imported unless ``--export`` asks for 
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,13 @@ from trainer_core.settings import UserError
 
 # %%
 def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The metrics in a train_progress event: loss, lr, rates, and each phase's p50 in ms."""
+    """The metrics in a train_progress event: loss, lr, rates, and each phase's p50 in ms.
+
+    A loss or norm that isn't finite is null in the event, and NaN here. If it were left out, a
+    gauge would keep showing the last finite value, and the run would look healthy.
+    """
     for name in ("loss", "lr", "grad_norm", "samples_per_s", "skipped_steps"):
-        if record[name] is not None:
-            yield name, float(record[name])
+        yield name, math.nan if record[name] is None else float(record[name])
     for name, spent in record["phases"].items():
         yield f"{name}_ms", float(spent["p50"])
 

@@ -1,170 +1,200 @@
-"""Bad settings are refused by name, sizes are derived, equal trainings have equal digests."""
+"""Bad settings are refused by name, sizes are derived, equal trainings have equal digests.
+
+What is good and bad follows from the declarations: see ``plan``. The two ranks run in
+interpreters with different hash seeds, as those of a restarted job do.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
-from rehearsal.grading.drill import Scenario
+from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import RankReport
+from rehearsal.grading.drill import Scenario
+from rehearsal.grading.verdict import Finding, FindingTable, shortened
 from rehearsal.kit.judge.findings import only_first
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.refusal import refusal
-from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding
-from .fresh_interpreter import FreshInterpreter
+from .plan import NEEDED, Changes, Drawn, plan_of, rules
 
-CODES = {
-    "good-value-refused": "a value on its bound, or an int for a float, is refused",
-    "bad-value-accepted": "a value of the wrong type or out of its bounds is accepted",
-    "wrong-error": "a bad value raises something other than ValueError",
-    "message-without-name": "the error does not name the setting and its value",
-    "not-frozen": "a setting can be changed after its checks",
-    "wrong-global-batch": "global_batch_size is not the number of samples in a step",
-    "digest-not-a-string": "the digest is not a string",
-    "digest-of-the-process": "the digest differs between interpreters",
-    "digest-of-the-rank": "the digest differs between ranks",
-    "digest-of-the-place": "paths, workers or log intervals change the digest",
-    "digest-of-the-cut": "splitting the same global batch differently changes the digest",
-    "digest-of-the-spelling": "1 and 1.0 give different digests",
-    "two-trainings-one-digest": "two different trainings share a digest",
-}
-Changes = dict[str, Any]
-BASE: Changes = {
-    "data": "toy",
-    "dataset_size": 100,
-    "seed": 3,
-    "micro_batch_size": 8,
-    "grad_accum_steps": 3,
-    "pinned_global_batch_size": None,
-    "world_size": 2,
-    "max_epochs": 5,
-    "learning_rate": 0.5,
-    "warmup_steps": 4,
-    "decay_steps": 70,
-    "dropout": 0.25,
-    "amp": "no",
-    "run_dir": Path("run"),
-    "num_workers": 0,
-    "log_every": 20,
-}
-NAN, INF = float("nan"), float("inf")
-GOOD: list[Changes] = [
-    {},
-    {"seed": 0},
-    {"learning_rate": 0.0},
-    {"learning_rate": 1},
-    {"dropout": 0.99},
-    {"dropout": 0},
-    {"dataset_size": None},
-    {"decay_steps": None},
-    {"warmup_steps": 69},
-    {"data": "tokens:/a/b:c.bin"},
-    {"pinned_global_batch_size": 1},
-    {"data": "digits"},
-]
-BAD: list[Changes] = [
-    {"micro_batch_size": 0},
-    {"seed": -1},
-    {"dropout": 1.0},
-    {"learning_rate": -0.25},
-    {"learning_rate": NAN},
-    {"dropout": NAN},
-    {"learning_rate": INF},
-    {"learning_rate": True},
-    {"micro_batch_size": True},
-    {"grad_accum_steps": "3"},
-    {"max_epochs": 1.5},
-    {"seed": None},
-    {"amp": "float16"},
-    {"data": "imagenet"},
-    {"data": "tokens:"},
-    {"run_dir": "run"},
-    {"pinned_global_batch_size": 0},
-    {"decay_steps": 0},
-    {"num_workers": -1},
-    {"warmup_steps": 70, "decay_steps": 70},
-    {"warmup_steps": 9, "decay_steps": 8},
-    {"world_size": 0},
-    {"log_every": 0},
-]
-# Settings, and the number of samples in a step that follows from them.
-BATCHES: list[tuple[Changes, int]] = [
-    ({}, 48),
-    ({"grad_accum_steps": 1}, 16),
-    ({"world_size": 5}, 120),
-    ({"pinned_global_batch_size": 30}, 30),
-    ({"pinned_global_batch_size": 500}, 500),
-]
-# Changes that must not change the digest; if they do, the code is digest-of-the-WORD.
-SAME: list[tuple[str, Changes]] = [
-    ("place", {"run_dir": Path("elsewhere")}),
-    ("place", {"num_workers": 4}),
-    ("place", {"log_every": 1}),
-    ("cut", {"micro_batch_size": 24, "grad_accum_steps": 1}),
-    ("cut", {"world_size": 1, "micro_batch_size": 16}),
-    ("cut", {"world_size": 7, "pinned_global_batch_size": 48}),
-]
-# No two of these are the same training: values differ, or two settings swap theirs.
-OTHERS: list[Changes] = [
-    {},
-    {"data": "digits"},
-    {"data": "tokens:x"},
-    {"dataset_size": None},
-    {"seed": 4},
-    {"max_epochs": 6},
-    {"learning_rate": 0.25},
-    {"warmup_steps": 5},
-    {"decay_steps": None},
-    {"dropout": 0.0},
-    {"amp": "bf16"},
-    {"micro_batch_size": 9},
-    {"world_size": 3},
-    *[{"dataset_size": 1, "seed": 11}, {"dataset_size": 11, "seed": 1}],
-    *[{"max_epochs": 7, "warmup_steps": 9}, {"max_epochs": 9, "warmup_steps": 7}],
-    *[{"warmup_steps": 1, "decay_steps": 11}, {"warmup_steps": 11, "decay_steps": 111}],
-]
+VALID = "a config that exists is valid: a bad value fails here, by name"
+EQUAL = "equal trainings have equal digests, in every process"
+TABLE = FindingTable(
+    {  # code: meaning; rule; where to look
+        "good-value-refused": (
+            "a value on its bound, or an int for a float, is refused",
+            "a valid value is accepted: bounds are inclusive, and an int passes for a float",
+            "at the check of each setting",
+        ),
+        "bad-value-accepted": (
+            "a value of the wrong type or out of its bounds is accepted",
+            VALID,
+            "at the check of this setting",
+        ),
+        "wrong-error": (
+            "a bad value raises something other than ValueError",
+            VALID,
+            "at which exception a caller can rely on",
+        ),
+        "message-without-name": (
+            "the error does not name the setting and its value",
+            VALID,
+            "at the message: does it say which setting, and which value?",
+        ),
+        "not-frozen": (
+            "a setting can be changed after its checks",
+            VALID,
+            "at what can change after the checks",
+        ),
+        "value-not-kept": (
+            "a setting's attribute isn't the value that was given",
+            "a config's attributes are the values that it was made with",
+            "at what changes a value between the call and the attribute",
+        ),
+        "wrong-global-batch": (
+            "global_batch_size is not the number of samples in a step",
+            "the global batch is the number of samples in one optimizer step",
+            "at what you multiply, and at the setting that overrides it",
+        ),
+        "digest-not-a-string": (
+            "the digest is not a string",
+            "a digest is saved and compared as text",
+            "at what you return",
+        ),
+        "digest-of-the-process": (
+            "the digest differs between interpreters",
+            EQUAL,
+            "at what differs from process to process: what does Python salt, for one?",
+        ),
+        "digest-of-the-rank": (
+            "the digest depends on the rank",
+            EQUAL,
+            "at what differs between ranks",
+        ),
+        "digest-of-the-place": (
+            "paths, workers or log intervals change the digest",
+            EQUAL,
+            "at which settings go into the digest, and which part of data",
+        ),
+        "digest-of-the-cut": (
+            "splitting the same global batch differently changes the digest",
+            EQUAL,
+            "at which settings go into the digest, and in which form the batch does",
+        ),
+        "digest-of-the-spelling": (
+            "1 and 1.0 give different digests",
+            EQUAL,
+            "at how each is written as text",
+        ),
+        "two-trainings-one-digest": (
+            "two different trainings share a digest",
+            "a resume compares digests, so two trainings must not share one",
+            "at which settings go in, and at what separates their values",
+        ),
+    }
+)
+CODES = TABLE.codes
+Make = Callable[..., Any]
 
 
-def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Make many configs, and one in an interpreter with a different hash seed."""
+# ---------------------------------------------------------------- in the ranks
+
+
+def configs(plan: Drawn, context: RankContext, learner: SimpleNamespace) -> Any:
+    """Make many configs; take the digests of those that can be made."""
     close_the_answer(context, "trainer_core.config", ["TrainConfig"])
 
     def make(**changes: Any) -> Any:
-        return learner.TrainConfig(**{**BASE, **changes})
+        return learner.TrainConfig(**{**plan.base, **changes})
 
-    def digest(**changes: Any) -> str:
-        return str(make(**changes).digest())
+    known = known_settings(make)
+    good = [refusal(make, **changes) for changes in those(known, plan.good)]
+    default = refusal(learner.TrainConfig)
+    if default or any(good):
+        return {"known": known, "good": good, "default": default}
 
-    good = [refusal(make, **changes) for changes in GOOD]
-    if any(good):
-        return {"good": good}
-    seed = {"PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
-    is_first = context.rank == 0
-    other = FreshInterpreter(digest_of, (learner.TrainConfig, BASE), seed) if is_first else None
+    def digests(settings: Iterable[Changes]) -> list[str]:
+        return [str(make(**changes).digest()) for changes in settings]
+
+    others = {"RANK": "7", "LOCAL_RANK": "3", "WORLD_SIZE": "9"}
+    with patch.dict(os.environ, others):
+        as_another_rank = make().digest()
+    kept = make()
     return {
+        "known": known,
         "good": good,
-        "bad": [refusal(make, **changes) for changes in BAD],
-        "frozen": refusal(lambda: setattr(make(), "seed", -1)) is not None,
-        "batches": [make(**changes).global_batch_size for changes, _ in BATCHES],
-        "digest": digest(),
-        "is_text": isinstance(make().digest(), str),
-        "same": [digest(**changes) for _, changes in SAME],
-        "files": [digest(data=f"tokens:/{disk}/x") for disk in "ab"],
-        "spellings": [digest(learning_rate=one) for one in (1, 1.0)],
-        "others": [digest(**changes) for changes in OTHERS],
-        "elsewhere": other and other.answer(),
+        "default": None,
+        "bad_defaults": bad_defaults(learner.TrainConfig()),
+        "bad": [refusal(make, **changes) for changes in those(known, plan.bad)],
+        "kept": {name: getattr(kept, name) == value for name, value in plan.base.items()},
+        "changed": changed_settings(plan, make),
+        "batches": [sized(make(**changes).global_batch_size) for changes, _ in plan.batches],
+        "is_text": isinstance(kept.digest(), str),
+        "digest": [str(config.digest()) for config in (kept, make())],
+        "as_another_rank": str(as_another_rank),
+        "same": digests(those(known, [changes for _, changes in plan.same])),
+        "alike": [digests(pair) for _, *pair in plan.alike if those(known, [pair[0]])],
+        "others": digests(those(known, plan.others)),
     }
 
 
-def digest_of(arguments: tuple[Any, Changes]) -> str:
-    """Runs in the other interpreter."""
-    config, settings = arguments
-    return str(config(**settings).digest())
+def bad_defaults(config: Any) -> list[str]:
+    """Settings whose default breaks its own declaration."""
+    found = []
+    for name in NEEDED:
+        value, rule = getattr(config, name), rules()[name]
+        if isinstance(value, int | float):
+            low, high = rule.low or 0, math.inf if rule.high is None else rule.high
+            if not low <= value <= high:
+                found.append(name)
+        elif (value is None and not rule.is_optional) or (
+            rule.choices and value not in rule.choices
+        ):
+            found.append(name)
+    return found
+
+
+def known_settings(make: Make) -> list[str]:
+    """The needed ones, and those of the blank's that this design has."""
+    found = list(NEEDED)
+    for name, rule in rules().items():
+        refused = refusal(make, **{name: rule.default})
+        if name not in NEEDED and (refused is None or refused[0] != "TypeError"):
+            found.append(name)
+    return found
+
+
+def changed_settings(plan: Drawn, make: Make) -> list[str]:
+    """What assigning to or deleting an attribute of an existing config has changed."""
+    found = []
+    for name, value in {**plan.base, "global_batch_size": make().global_batch_size}.items():
+        config = make()
+        other = -1 if isinstance(value, int | float) else None if value is not None else 7
+        for change in (lambda: setattr(config, name, other), lambda: delattr(config, name)):  # noqa: B023
+            refusal(change)
+            if getattr(config, name, "deleted") != value:
+                found.append(name)
+    return found
+
+
+def sized(size: Any) -> Any:
+    """A size as plain data: an int, or what else it is, as text."""
+    return size if type(size) is int else f"{str(size)[:60]} ({type(size).__name__})"
+
+
+# ---------------------------------------------------------------- in the caller's process
+
+
+def those(known: Sequence[str], settings: Iterable[Changes]) -> list[Changes]:
+    """The changes to known settings."""
+    return [changes for changes in settings if set(changes) <= set(known)]
 
 
 def said(settings: Mapping[str, Any]) -> str:
@@ -175,18 +205,25 @@ def said(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
-def pair_said(one: Changes, other: Changes) -> str:
+def settings_of(plan: Drawn, changes: Changes) -> Changes:
+    """The base with the changes, and defaults for what neither has."""
+    return {**{name: rule.default for name, rule in rules().items()}, **plan.base, **changes}
+
+
+def pair_said(plan: Drawn, one: Changes, other: Changes) -> str:
     """Two configs by the settings in which they differ, with their global batch sizes."""
-    first, second = ({n: (BASE | c)[n] for n in {**one, **other}} for c in (one, other))
-    sizes = [batch_size(BASE | changes) for changes in (one, other)]
+    wholes = [settings_of(plan, changes) for changes in (one, other)]
+    first, second = ({n: whole[n] for n in {**one, **other}} for whole in wholes)
+    sizes = [batch_size(whole) for whole in wholes]
     batches = "" if sizes[0] == sizes[1] else f" (global batches of {sizes[0]} and {sizes[1]})"
     return f"{said(first)} and {said(second)}{batches}"
 
 
 def batch_size(settings: Changes) -> int:
-    """Samples in a step of a config that pins no global batch size."""
+    """Samples in a step."""
     names = ["micro_batch_size", "grad_accum_steps", "world_size"]
-    return math.prod(settings[name] for name in names)
+    pinned: int | None = settings["pinned_global_batch_size"]
+    return pinned or math.prod(settings[name] for name in names)
 
 
 def short(digest: str) -> str:
@@ -194,99 +231,115 @@ def short(digest: str) -> str:
     return f"{digest[:16]}..." if len(digest) > 16 else digest or "''"
 
 
-def value_findings(answer: Mapping[str, Any]) -> Iterable[Finding]:
+def value_findings(plan: Drawn, answer: Mapping[str, Any]) -> Iterable[Finding]:
     """What is refused, and how."""
-    rule = "a config that exists is valid: a bad value fails here, by name"
-    for changes, outcome in zip(GOOD, answer["good"], strict=True):
+    known = answer["known"]
+    for changes, outcome in zip(those(known, plan.good), answer["good"], strict=True):
         if outcome:
-            found = f"{said(changes or BASE)} is valid, but TrainConfig raised {outcome[0]}: "
-            found += outcome[2][:160]
-            rule = (
-                "a valid value is accepted: bounds are inclusive, and an int passes for a float"
-            )
+            found = f"{said(changes or plan.base)} is valid, but TrainConfig raised "
+            found += f"{outcome[0]}: {shortened(outcome[2], 160)}"
             look = f"at the check of {next(iter(changes), 'each setting')}"
-            yield Finding("good-value-refused", found, rule, look)
-            return
-    for changes, outcome in zip(BAD, answer["bad"], strict=True):
+            yield TABLE("good-value-refused", found, look)
+    if answer["default"]:
+        found = f"TrainConfig() raised {answer['default'][0]}: "
+        found += shortened(answer["default"][2], 160)
+        yield TABLE("good-value-refused", found, "at the defaults, and at what is declared")
+    for name in answer.get("bad_defaults", ()):
+        found = f"TrainConfig() exists, although the default of {name} breaks its own bounds"
+        yield TABLE(
+            "bad-value-accepted", found, "at the defaults, and at when they are checked"
+        )
+    for changes, outcome in zip(those(known, plan.bad), answer.get("bad", ()), strict=False):
         name, value = next(iter(changes.items()))
-        found = f"TrainConfig accepted {said(changes)}"
         if outcome is None:
             look = f"at the check of {name}: how does {value!r} get past it?"
             if len(changes) > 1:
                 look = f"at what compares {' with '.join(changes)}"
-            yield Finding("bad-value-accepted", found, rule, look)
+            yield TABLE("bad-value-accepted", f"TrainConfig accepted {said(changes)}", look)
             continue
-        found, text = f"{said(changes)} raised {outcome[0]}: {outcome[2][:120]}", outcome[2]
+        found, text = f"{said(changes)} raised {outcome[0]}: ", outcome[2]
+        found += shortened(text, 120)
         if not outcome[1]:
             look = "at which exception a caller can rely on"
             look += ", even under python -O" if outcome[0] == "AssertionError" else ""
-            yield Finding("wrong-error", found, rule, look)
+            yield TABLE("wrong-error", found, look)
         elif name not in text.replace("-", "_") or str(value) not in text:
-            look = "at the message: does it say which setting, and which value?"
-            yield Finding("message-without-name", found, rule, look)
-    if not answer["frozen"]:
-        found = "config.seed = -1 works on an existing config"
-        yield Finding("not-frozen", found, rule, "at what can change after the checks")
+            yield TABLE("message-without-name", found)
 
 
-def digest_findings(first: Mapping[str, Any], last: Mapping[str, Any]) -> Iterable[Finding]:
-    """The digests of ranks 0 and 1."""
-    rule, digest = ("equal trainings have equal digests, in every process", first["digest"])
+def attribute_findings(plan: Drawn, answer: Mapping[str, Any]) -> Iterable[Finding]:
+    """What a config holds, and whether it stays."""
+    for name, is_kept in answer["kept"].items():
+        if not is_kept:
+            found = f"with {said({name: plan.base[name]})}, config.{name} is something else"
+            yield TABLE("value-not-kept", found)
+    for name in answer["changed"]:
+        found = f"assigning to config.{name}, or deleting it, changes an existing config"
+        yield TABLE("not-frozen", found)
+    for (changes, expected), found in zip(plan.batches, answer["batches"], strict=True):
+        if found != expected:
+            whole = settings_of(plan, changes)
+            names = [*(n for n in plan.base if "batch" in n), "grad_accum_steps", "world_size"]
+            cut = said({name: whole[name] for name in names})
+            look = "at what reading config.global_batch_size gives you"
+            look = look if isinstance(found, str) else ""
+            found = f"with {cut}, global_batch_size is {found}, not {expected}"
+            yield TABLE("wrong-global-batch", found, look)
+
+
+def process_findings(first: Mapping[str, Any], last: Mapping[str, Any]) -> Iterable[Finding]:
+    """One config's digests: twice on rank 0, under another rank's environment, on rank 1."""
+    digest, again = first["digest"]
     if not first["is_text"]:
-        found = f"digest() returned {short(digest)}, which is not a str"
-        why = "a digest is saved and compared as text"
-        yield Finding("digest-not-a-string", found, why, "at what you return")
-    elsewhere, error = first["elsewhere"]
-    if error:
-        found = f"digest() returned {short(digest)} in a rank; in a new interpreter, the same "
-        look = "at what your class needs that only exists in this process"
-        yield Finding("digest-of-the-process", f"{found}call raised {error[:120]}", rule, look)
-    elif digest != elsewhere:
-        found = f"digest() of the same config is {short(digest)} in a rank and "
-        found += f"{short(elsewhere)} in a new interpreter"
-        look = "at what differs from process to process: what does Python salt, for one?"
-        yield Finding("digest-of-the-process", found, rule, look)
-    if digest != last["digest"]:
-        found = f"the same config has the digest {short(digest)} on rank 0 and "
-        found += f"{short(last['digest'])} on rank 1"
-        yield Finding("digest-of-the-rank", found, rule, "at what differs between ranks")
-    for (what, changes), other in zip(SAME, first["same"], strict=True):
+        yield TABLE("digest-not-a-string", f"digest() returned {short(digest)}, not a str")
+    if digest != again:
+        found = f"two equal configs have the digests {short(digest)} and {short(again)}"
+        yield TABLE("digest-of-the-process", found, "at what belongs to one object or moment")
+    if digest != first["as_another_rank"]:
+        found = f"the digest is {short(digest)}, and {short(first['as_another_rank'])} once "
+        yield TABLE("digest-of-the-rank", f"{found}RANK, LOCAL_RANK and WORLD_SIZE are others")
+    if digest != last["digest"][0]:
+        found = f"the digest of the same config is {short(digest)} in one interpreter and "
+        yield TABLE("digest-of-the-process", f"{found}{short(last['digest'][0])} in another")
+
+
+def digest_findings(plan: Drawn, answer: Mapping[str, Any]) -> Iterable[Finding]:
+    """Digests of equal and of different trainings."""
+    known, digest = answer["known"], answer["digest"][0]
+    for (what, changes), other in zip(
+        [row for row in plan.same if those(known, [row[1]])], answer["same"], strict=True
+    ):
         if digest != other:
-            found = f"{said(changes)} instead of {said({n: BASE[n] for n in changes})} changes "
-            look = "at which settings go into the digest, and in which form the batch does"
-            yield Finding(f"digest-of-the-{what}", f"{found}the digest", rule, look)
-    if len(set(first["files"])) > 1:
-        found = "data='tokens:/a/x' and data='tokens:/b/x' have different digests"
-        yield Finding("digest-of-the-place", found, rule, "at which part of data goes in")
-    if len(set(first["spellings"])) > 1:
-        found = "learning_rate=1 and learning_rate=1.0 have different digests"
-        yield Finding("digest-of-the-spelling", found, rule, "at how each is written as text")
+            before = settings_of(plan, {})
+            found = f"{said(changes)} instead of {said({n: before[n] for n in changes})} "
+            yield TABLE(f"digest-of-the-{what}", f"{found}changes the digest")
+    for (what, one, two), pair in zip(
+        [row for row in plan.alike if those(known, [row[1]])], answer["alike"], strict=True
+    ):
+        if pair[0] != pair[1]:
+            found = f"{said(one)} and {said(two)} have different digests"
+            yield TABLE(f"digest-of-the-{what}", found)
     seen: dict[str, Changes] = {}
-    for changes, other in zip(OTHERS, first["others"], strict=True):
+    for changes, other in zip(those(known, plan.others), answer["others"], strict=True):
         if other in seen:
-            found = f"{pair_said(seen[other], changes)} have the same digest, {short(other)}"
-            rule = "a resume compares digests, so two trainings must not share one"
-            look = "at which settings go in, and at what separates their values"
-            yield Finding("two-trainings-one-digest", found, rule, look)
+            found = f"{pair_said(plan, seen[other], changes)} have the same digest, "
+            yield TABLE("two-trainings-one-digest", found + short(other))
         seen[other] = changes
 
 
-def findings(reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
+def findings(plan: Drawn, reports: Sequence[RankReport], _: object) -> Iterable[Finding]:
     """All findings; earlier ones explain later ones."""
-    answer = reports[0].answer
-    for report in reports:
-        yield from value_findings(report.answer)
-    for (changes, expected), found in zip(BATCHES, answer["batches"], strict=True):
-        if found != expected:
-            names = [*(n for n in BASE if "batch" in n), "grad_accum_steps", "world_size"]
-            cut = said({name: (BASE | changes)[name] for name in names})
-            rule = "the global batch is the number of samples in one optimizer step"
-            look = "at what you multiply, and at the setting that overrides it"
-            is_called = found is not None and not isinstance(found, int | float)
-            look = "at what reading config.global_batch_size gives you" if is_called else look
-            found = f"with {cut}, global_batch_size is {str(found)[:60]}, not {expected}"
-            yield Finding("wrong-global-batch", found, rule, look)
-    yield from digest_findings(answer, reports[-1].answer)
+    answers = [report.answer for report in reports]
+    for answer in answers:
+        yield from value_findings(plan, answer)
+    for answer in answers:
+        yield from attribute_findings(plan, answer)
+    yield from process_findings(answers[0], answers[-1])
+    yield from digest_findings(plan, answers[0])
 
 
-SCENARIOS = [Scenario(name="two ranks", body=body, judge=only_first(findings), deadline_s=5)]
+def scenarios(seed: int) -> list[Scenario]:
+    """Two ranks, each in an interpreter of its own."""
+    plan = plan_of(seed)
+    judge = only_first(partial(findings, plan))
+    return [Scenario(name="two ranks", body=partial(configs, plan), judge=judge)]

@@ -41,7 +41,7 @@ class TrainConfig:
     )
     world_size: int = setting("batch_cut", 1, "number of ranks; torchrun sets it", low=1)
     # training: a resume may change these, and reports it
-    max_epochs: int = setting("training", 3, "passes over the data", low=1)
+    max_epochs: int = setting("training", 3, "passes over the data", low=1, high=10**9)
     learning_rate: float = setting("training", 1e-3, "peak learning rate", low=0.0)
     min_lr_fraction: float = setting(
         "training", 0.1, "final rate / peak rate", low=0.0, high=1.0
@@ -81,6 +81,9 @@ class TrainConfig:
     dist_timeout_s: float = setting("operation", 600.0, "seconds to wait for a rank", **SECONDS)
     hang_timeout_s: float = setting(
         "operation", 300.0, "seconds without a step before the job exits", **SECONDS
+    )
+    hash_all_data: bool = setting(
+        "operation", False, "hash the whole token file at each start", only="tokens"
     )
     start_over: bool = setting("operation", False, "start from scratch in a new folder")
 

@@ -86,7 +86,7 @@ class ResumeAwareDistributedSampler(Sampler[list[SampleKey]]):
         self.rank = rank
         self.world_size = world_size
         self.position = 0
-        largest_share = -(-schedule.global_batch_size // world_size)
+        largest_share = -(-schedule.size(0) // world_size)
         self.micro_steps = -(-largest_share // cfg.micro_batch_size)
         self._block_of = (-1, -1)  # epoch and first slot of the block in memory
 

@@ -36,7 +36,7 @@ def gathered(value):
 def work(cfg, info, asked):
     source = build_dataset(cfg)
     schedule = plan_steps(cfg, source)
-    cfg = replace(cfg, decay_steps=schedule.total_steps)
+    cfg = replace(cfg, decay_steps=cfg.decay_steps or schedule.total_steps)
     view = TrainingView(source, seed=cfg.seed, input_noise=cfg.input_noise)
     setup_seed(cfg.seed, "weights")
     empty = view.__getitems__([]).inputs

@@ -67,10 +67,17 @@ class JsonlSink:
         os.close(self.fd)
 
 
+def cleaned(value):
+    if type(value) in (dict, list):
+        pairs = value.items() if type(value) is dict else enumerate(value)
+        found = {key: cleaned(part) for key, part in pairs}
+        return found if type(value) is dict else [*found.values()]
+    is_bad = isinstance(value, float) and (math.isnan(value) or math.isinf(value))
+    return None if is_bad else value
+
+
 def log_rank_event(log, event, *, step, epoch, **fields):
-    for name, value in fields.items():
-        if isinstance(value, float) and (math.isnan(value) or math.isinf(value)):
-            fields[name] = None
+    fields = cleaned(fields)
     record = dict(log.common, time=time.time(), event=event, step=step, epoch=epoch, **fields)
     for sink in log.sinks:
         sink.emit(record)

@@ -1,52 +1,93 @@
-"""What a training step did: collectives, host reads, gradients by micro-batch. In the ranks."""
+"""What a training step did: collectives, waits for the device. In the ranks."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+TORCH = os.path.dirname(torch.__file__)
+READS = {
+    *(
+        getattr(Tensor, name)
+        for name in ("item", "tolist", "numpy", "cpu", "equal", "allclose")
+    ),
+    *(getattr(Tensor, f"__{name}__") for name in ("bool", "float", "int", "index", "complex")),
+    *(getattr(Tensor, f"__{name}__") for name in ("array", "format", "repr", "contains")),
+    torch.equal,
+    torch.allclose,
+    torch.is_nonzero,
+}
+# Their result's shape depends on values, so the host has to know these.
+aten = torch.ops.aten
+READING_KERNELS = {
+    aten._local_scalar_dense.default,
+    aten.equal.default,
+    aten.nonzero.default,
+    aten.masked_select.default,
+}
 
-def num_collectives() -> int:
-    """Collectives that this rank has issued so far."""
+
+def collectives(newest: int) -> list[tuple[str, int, int]]:
+    """Id, name and number of elements of the collectives issued after the one with this id."""
     dump: Any = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json")  # noqa: B009
-    return len(json.loads(dump(True, False)).get("entries", []))
+    return [
+        (
+            entry["record_id"],
+            entry["profiling_name"].partition(":")[2],
+            sum(torch.Size(size).numel() for size in entry["input_sizes"]),
+        )
+        for entry in json.loads(dump(True, False)).get("entries", [])
+        if entry["record_id"] > newest
+    ]
 
 
-class HostReads(TorchDispatchMode):
-    """Lists the places where a tensor's value becomes a Python number: there the host waits."""
+@contextlib.contextmanager
+def host_waits() -> Iterator[list[str]]:
+    """Lists where the host waits for the device: "line 12 in train_step (item)".
 
-    def __init__(self, places: list[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.places = places
+    That is wherever a tensor's value becomes something else than a tensor, whatever call does
+    it, and a synchronize. On the CPU nothing really waits, so a call counts.
+    """
+    places: list[str] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default:
-            ours = os.path.dirname(__file__), os.path.dirname(torch.__file__)
-            frame = sys._getframe(1)  # the traceback module would open source files
-            while frame.f_back and frame.f_code.co_filename.startswith(ours):
-                frame = frame.f_back
-            self.places.append(f"line {frame.f_lineno} in {frame.f_code.co_name}")
-        return func(*args, **(kwargs or {}))
+    def note(what: str) -> None:
+        frame = sys._getframe(2)  # the traceback module would open source files
+        while frame.f_back and frame.f_code.co_filename.startswith((TORCH, __file__)):
+            frame = frame.f_back
+        if not frame.f_globals["__name__"].startswith("rehearsal"):
+            place = f"line {frame.f_lineno} in {frame.f_code.co_name}"
+            if not any(known.startswith(f"{place} (") for known in places):
+                places.append(f"{place} ({what})")
 
+    class Calls(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func in READS:
+                note(func.__name__.strip("_"))
+            return func(*args, **(kwargs or {}))
 
-def sums_per_micro_batch(
-    model: nn.Module, inputs: Tensor, targets: Tensor, cuts: Iterable[Sequence[int]]
-) -> list[list[float]]:
-    """Per micro-batch: its summed loss, and that loss's gradient over the trained weights."""
-    used = [p for p in model.parameters() if p.requires_grad]
-    rows = []
-    for ids in cuts:
-        logits = model(inputs[list(ids)])
-        loss = nn.functional.cross_entropy(logits, targets[list(ids)], reduction="sum")
-        found = torch.autograd.grad(loss, used)
-        rows.append([loss.item(), *torch.cat([g.flatten() for g in found]).tolist()])
-    return rows
+    class Kernels(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func in READING_KERNELS:
+                note("a value that the host reads")
+            return func(*args, **(kwargs or {}))
+
+    with contextlib.ExitStack() as stack:
+        for module in (torch.cuda, torch.cpu, torch.accelerator):
+            stack.callback(setattr, module, "synchronize", module.synchronize)
+            module.synchronize = lambda *a, **k: note("synchronize")  # type: ignore
+        stack.enter_context(Calls())  # type: ignore[no-untyped-call]
+        stack.enter_context(Kernels())  # type: ignore[no-untyped-call]
+        yield places
