@@ -243,6 +243,7 @@ class TestClock:
         mine = stopping(DRILL.id, BEGAN + 65)
         for script, state in ((other, "running"), (mine, "stopped")):
             page.evaluate(script.removeprefix("<script>").removesuffix("</script>"))
+            assert state in page.locator(".rehearsal-clock").inner_text(), "at once"
             page.clock.run_for(100_000)
             assert state in page.locator(".rehearsal-clock").inner_text()
         assert "1:05 of" in page.locator(".rehearsal-clock").inner_text()
@@ -318,7 +319,7 @@ def test_a_drill_from_the_start_to_the_pass(lab: str, tmp_path: Path) -> None:
         expect(check.locator(".jp-OutputArea-output", has_text="NOT YET")).to_have_count(1)
         retype(page, busy, f'hint("{drill.id}")')
         expect(busy).to_contain_text("Hint 1 of 3", timeout=30_000)
-        photograph(page, pictures / "wrong.png", begin.locator(".rehearsal-clock"), busy)
+        photograph(page, pictures / "wrong.png", begin, busy)
 
         retype(page, blank, drill.solution)
         run(page, check)
@@ -331,6 +332,39 @@ def test_a_drill_from_the_start_to_the_pass(lab: str, tmp_path: Path) -> None:
         photograph(page, pictures / "passed.png", check, busy)
         browser.close()
     assert outside == [], "nothing leaves the machine"
+
+
+def test_the_clock_stays_in_view_and_survives_opening_the_notebook_again(
+    lab: str, tmp_path: Path
+) -> None:
+    """In JupyterLab itself, whose panels scroll and whose outputs are trusted or not."""
+    from playwright.sync_api import expect, sync_playwright
+
+    pictures = Path(os.environ.get("REHEARSAL_SCREENSHOTS", tmp_path))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": 940, "height": 500})
+        face, idle = page.locator(".rehearsal-clock"), page.locator(".jp-StatusBar-Widget")
+        page.goto(lab)
+        expect(idle.filter(has_text="Idle")).to_be_visible(timeout=90_000)
+        setup, begin, blank, *_ = code_cells(page)
+        run(page, setup)
+        run(page, begin)
+        expect(face).to_be_visible(timeout=60_000)
+        blank.locator(".cm-content").click()
+        blank.evaluate("it => it.scrollIntoView({block: 'start'})")
+        expect(page.locator(".jp-NotebookPanel > .rehearsal-clock")).to_be_in_viewport()
+        page.screenshot(path=pictures / "clock.png")
+        before = seconds_shown(page)
+        page.keyboard.press("Control+S")
+        expect(page.locator(".jp-mod-dirty")).to_have_count(0)
+        page.reload()
+        expect(face).to_have_text(TICK, timeout=90_000)
+        expect(face).to_contain_text("running")
+        assert seconds_shown(page) >= before
+        browser.close()
 
 
 def photograph(page: Page, path: Path, first: Locator, last: Locator) -> None:

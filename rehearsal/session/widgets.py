@@ -53,6 +53,7 @@ TICK = """
       if (stopped || !(home.isConnected || face.isConnected)) clearInterval(timer);
     };
     const timer = setInterval(tick, 500);
+    face.addEventListener("stopped", tick);
     new IntersectionObserver(seen => { isInView = seen.at(-1).isIntersecting; tick(); })
       .observe(home);
   };
@@ -66,7 +67,7 @@ TICK = """
 """
 STOP = """
 (({drill, at}) => document.querySelectorAll(`.rehearsal-clock[data-drill="${drill}"]`)
-  .forEach(face => face.dataset.stopped ||= at))
+  .forEach(face => { face.dataset.stopped ||= at; face.dispatchEvent(new Event("stopped")); }))
 """
 
 
