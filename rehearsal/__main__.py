@@ -60,6 +60,9 @@ def parser() -> argparse.ArgumentParser:
         "--seed", type=int, help="repeat the check whose verdict shows this number"
     )
     checking.add_argument(
+        "--prints", action="store_true", help="show all that your code prints, not ten lines"
+    )
+    checking.add_argument(
         "--no-server",
         action="store_true",
         help="start what the check needs in this process, and leave nothing behind; so does "
@@ -111,7 +114,9 @@ def check(options: argparse.Namespace) -> int:
 
     def check_once() -> int:
         text, name = text_in(options.file, drill.id), str(options.file)
-        verdict = coach.check_text(drill.id, text, name, seed=options.seed, grade=judge)
+        verdict = coach.check_text(
+            drill.id, text, name, seed=options.seed, prints=options.prints, grade=judge
+        )
         return 0 if verdict.status == "passed" else 1
 
     if not options.watch:

@@ -27,7 +27,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import repeat
@@ -186,7 +186,7 @@ def train_hardened(cfg: TrainConfig, wrap: Wrap) -> None:
         return wrap(iter(build_dataloader(*arguments)))
 
     progress = (cfg.run_dir.parent / "progress.txt").open("w")
-    with patch.object(job, "build_dataloader", wrapped_loader), redirect_stderr(progress):
+    with patch.object(job, "build_dataloader", wrapped_loader), redirect_stdout(progress):
         launch.run(cfg)
 
 

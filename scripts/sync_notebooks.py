@@ -414,8 +414,15 @@ def compose_files(root: Path) -> dict[str, str]:
     return composed
 
 
-def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
-    """Heading, start, blank, check, and a cell of commented-out helpers."""
+def drill_cells(
+    root: Path, drill: dict[str, Any], heading: str, *, is_timed: bool
+) -> list[Cell]:
+    """Heading, task, blank, check, and a cell of commented-out helpers.
+
+    Args:
+        is_timed: start the clock with the task. Not among other drills, where "Run all" would
+            start one clock after the other.
+    """
     name, folder = drill["id"], f"rehearsal/drills/{drill['id']}"
     # Commented out, so that "Run all" doesn't reveal a hint.
     help_text = f'''\
@@ -423,9 +430,12 @@ def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
 # diff("{name}")  # what changed since your previous attempt
 # narration("{name}")  # what to say while you type
 # solution("{name}")  # available after you pass; give_up=True shows it now'''
+    task = (
+        f'start("{name}")' if is_timed else f'brief("{name}")  # on the clock: start("{name}")'
+    )
     texts = [
         ("markdown", f"{heading} {drill['title']}\n\n{drill['minutes']:g} minutes."),
-        ("code", f'start("{name}")'),
+        ("code", task),
         ("code", f'check("{name}")'),
         ("code", help_text),
     ]
@@ -454,7 +464,7 @@ def compose_drills(root: Path) -> dict[str, list[Cell]]:
     ]
     derived = {}
     for drill in drills_of(root):
-        title, *rest = drill_cells(root, drill, "#")
+        title, *rest = drill_cells(root, drill, "#", is_timed=True)
         derived[f"drills/{drill['order']:03}_{drill['id']}.ipynb"] = [title, *setup, *rest]
     return derived
 
@@ -670,7 +680,7 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
                     f"{', '.join(KINDS)}.{nearest(kind, KINDS)}"
                 )
             for drill in drills_of(root, kind):
-                derived += drill_cells(root, drill, "##")
+                derived += drill_cells(root, drill, "##", is_timed=False)
             continue
         if module is None:
             cell = from_file(node, file, index, fill(root, name, node))

@@ -1,7 +1,8 @@
 """Runs notebooks' cells in one process, without kernels: python run_notebooks.py SPEC.
 
 SPEC is JSON, a list of [path, text of the blank's cell or null]. Prints one line of JSON per
-notebook: its path, the verdicts that ``check`` returned, and what a cell raised.
+notebook: its path, the verdicts that ``check`` returned, the drills whose clock started, and
+what a cell raised.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from pathlib import Path
 
 from IPython.core.interactiveshell import InteractiveShell
 
+from rehearsal import forget
 from rehearsal.session import coach
 from rehearsal.engine.ranks import shut_down
+from rehearsal.session.progress import progress
 
 
 def main(spec: str) -> None:
@@ -32,6 +35,7 @@ def main(spec: str) -> None:
         verdicts.clear()
         shell.reset(new_session=False)
         raised = ""
+        forget()
         for cell in json.loads(Path(path).read_text())["cells"]:
             if cell["cell_type"] != "code":
                 continue
@@ -43,7 +47,9 @@ def main(spec: str) -> None:
                 raised = repr(result.error_before_exec or result.error_in_exec)
                 break
         # On a line of its own: the cells print too.
-        print("\nRESULT " + json.dumps({"path": path, "verdicts": verdicts, "raised": raised}))
+        started = [entry.drill for entry in progress().entries() if entry.kind == "start"]
+        result = {"path": path, "verdicts": verdicts, "started": started, "raised": raised}
+        print("\nRESULT " + json.dumps(result))
     shut_down()
 
 

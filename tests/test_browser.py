@@ -25,6 +25,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import rehearsal
+from rehearsal.grading.drill import Drill, load
+from rehearsal.session.clock import pace
+from rehearsal.session.widgets import TickingClock, stopping
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -165,6 +168,105 @@ def seconds_shown(page: Page) -> int:
     return 60 * int(shown[1]) + int(shown[2])
 
 
+@pytest.fixture
+def page() -> Iterator[Page]:
+    """An empty page whose time stands still until a test moves it."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": 900, "height": 600})
+        page.clock.install(time=BEGAN - 10)
+        page.clock.pause_at(BEGAN)
+        yield page
+        browser.close()
+
+
+BEGAN = 1_700_000_000.0
+DRILL = load("lift_to_distributed")
+# What matters of JupyterLab's page: a panel that stays, and in it what scrolls.
+PANEL = """
+<div class="jp-NotebookPanel" style="position:relative;height:580px">
+  <div id="scrolls" style="height:580px;overflow:auto">%s<div style="height:3000px"></div></div>
+</div>"""
+
+
+def clock_of(drill: Drill = DRILL, began: float = BEGAN) -> TickingClock:
+    clock = TickingClock(drill)
+    clock.began = began
+    return clock
+
+
+def is_in_window(page: Page) -> bool:
+    (box,) = [face.bounding_box() for face in page.locator(".rehearsal-clock").all()]
+    return box is not None and box["y"] >= 0 and box["y"] + box["height"] <= 600
+
+
+def wait_for_face(page: Page, where: str) -> None:
+    page.wait_for_function(f"document.querySelector('{where} > .rehearsal-clock')")
+
+
+class TestClock:
+    def test_it_shows_the_same_time_as_a_verdict(self, page: Page) -> None:
+        """The page is opened again after the kernel has gone, so it counts by itself."""
+        from playwright.sync_api import expect
+
+        for seconds in (0, 5, 192, 719, 720, 721, 760, 3599, 3600, 7325, 90_000):
+            page.set_content(PANEL % clock_of(began=BEGAN - seconds).running_html())
+            wait_for_face(page, "[data-ticks]")
+            text = f"{pace(seconds, DRILL.minutes)} {DRILL.id}, running"
+            expect(page.locator(".rehearsal-clock")).to_have_text(text)
+
+    def test_it_ticks_and_is_in_the_window_wherever_you_scroll(self, page: Page) -> None:
+        """The cell to type in is below the one that starts the clock."""
+        page.set_content(PANEL % clock_of().running_html())
+        page.clock.run_for(2600)
+        assert "0:02 of" in page.locator(".rehearsal-clock").inner_text()
+        wait_for_face(page, "[data-rehearsal]")
+        page.evaluate("scrolls.scrollTop = 2000")
+        wait_for_face(page, ".jp-NotebookPanel")
+        assert is_in_window(page)
+        page.clock.run_for(60_000)
+        assert "1:02 of" in page.locator(".rehearsal-clock").inner_text()
+        page.evaluate("scrolls.scrollTop = 0")
+        wait_for_face(page, "[data-rehearsal]")
+        assert is_in_window(page)
+
+    def test_a_verdict_stops_it_and_takes_it_off_the_corner(self, page: Page) -> None:
+        """After a restart of the kernel, nothing else tells the page."""
+        page.set_content(PANEL % clock_of().running_html())
+        page.evaluate("scrolls.scrollTop = 2000")
+        wait_for_face(page, ".jp-NotebookPanel")
+        other = stopping("happy_path", BEGAN + 7)
+        mine = stopping(DRILL.id, BEGAN + 65)
+        for script, state in ((other, "running"), (mine, "stopped")):
+            page.evaluate(script.removeprefix("<script>").removesuffix("</script>"))
+            assert state in page.locator(".rehearsal-clock").inner_text(), "at once"
+            page.clock.run_for(100_000)
+            assert state in page.locator(".rehearsal-clock").inner_text()
+        assert "1:05 of" in page.locator(".rehearsal-clock").inner_text()
+        wait_for_face(page, "[data-rehearsal]")
+
+    def test_of_two_clocks_the_newer_runs(self, page: Page) -> None:
+        """Two running clocks would both be wrong."""
+        old, new = clock_of(), clock_of(load("happy_path"), BEGAN + 30)
+        page.set_content(PANEL % (new.running_html() + old.running_html()))
+        page.clock.run_for(60_000)
+        texts = page.locator(".rehearsal-clock").all_inner_texts()
+        assert ["running" in text for text in texts] == [True, False]
+        assert texts[1].startswith("0:30 of")
+
+    def test_a_page_without_scripts_shows_when_it_started(self, page: Page) -> None:
+        """JupyterLab runs no scripts in a notebook that somebody else has run."""
+        clock = clock_of()
+        page.set_content(PANEL % clock.running_html().partition("<script>")[0])
+        text = page.locator(".rehearsal-clock").inner_text()
+        started = time.strftime("%d %b %H:%M", time.localtime(BEGAN))
+        assert text.strip() == f"{DRILL.id}, started {started}, 12:00 to go then"
+
+
 def test_a_drill_from_the_start_to_the_pass(lab: str, tmp_path: Path) -> None:
     """Other tests cover the parts; this one covers whether a person sees them."""
     from playwright.sync_api import expect, sync_playwright
@@ -217,7 +319,7 @@ def test_a_drill_from_the_start_to_the_pass(lab: str, tmp_path: Path) -> None:
         expect(check.locator(".jp-OutputArea-output", has_text="NOT YET")).to_have_count(1)
         retype(page, busy, f'hint("{drill.id}")')
         expect(busy).to_contain_text("Hint 1 of 3", timeout=30_000)
-        photograph(page, pictures / "wrong.png", begin.locator(".rehearsal-clock"), busy)
+        photograph(page, pictures / "wrong.png", begin, busy)
 
         retype(page, blank, drill.solution)
         run(page, check)
@@ -230,6 +332,39 @@ def test_a_drill_from_the_start_to_the_pass(lab: str, tmp_path: Path) -> None:
         photograph(page, pictures / "passed.png", check, busy)
         browser.close()
     assert outside == [], "nothing leaves the machine"
+
+
+def test_the_clock_stays_in_view_and_survives_opening_the_notebook_again(
+    lab: str, tmp_path: Path
+) -> None:
+    """In JupyterLab itself, whose panels scroll and whose outputs are trusted or not."""
+    from playwright.sync_api import expect, sync_playwright
+
+    pictures = Path(os.environ.get("REHEARSAL_SCREENSHOTS", tmp_path))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": 940, "height": 500})
+        face, idle = page.locator(".rehearsal-clock"), page.locator(".jp-StatusBar-Widget")
+        page.goto(lab)
+        expect(idle.filter(has_text="Idle")).to_be_visible(timeout=90_000)
+        setup, begin, blank, *_ = code_cells(page)
+        run(page, setup)
+        run(page, begin)
+        expect(face).to_be_visible(timeout=60_000)
+        blank.locator(".cm-content").click()
+        blank.evaluate("it => it.scrollIntoView({block: 'start'})")
+        expect(page.locator(".jp-NotebookPanel > .rehearsal-clock")).to_be_in_viewport()
+        page.screenshot(path=pictures / "clock.png")
+        before = seconds_shown(page)
+        page.keyboard.press("Control+S")
+        expect(page.locator(".jp-mod-dirty")).to_have_count(0)
+        page.reload()
+        expect(face).to_have_text(TICK, timeout=90_000)
+        expect(face).to_contain_text("running")
+        assert seconds_shown(page) >= before
+        browser.close()
 
 
 def photograph(page: Page, path: Path, first: Locator, last: Locator) -> None:

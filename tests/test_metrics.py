@@ -581,8 +581,9 @@ class Full:
 def test_a_terminal_that_fails_is_dropped_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk under stderr ended the run without a word: there was no room for one."""
-    monkeypatch.setattr(sys, "stderr", Full())
+    """A full disk under it ended the run without a word: there was no room for one."""
+    for name in ("stdout", "stderr"):  # of progress, and of the report that it failed
+        monkeypatch.setattr(sys, name, Full())
     cfg = TrainConfig(run_dir=tmp_path / "run", dataset_size=32, max_epochs=2, device="cpu")
     assert run(cfg)["status"] == "done"
     lines = lines_of(tmp_path / "run/logs/rank-0.jsonl")

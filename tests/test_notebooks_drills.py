@@ -87,9 +87,16 @@ class TestInOneProcess:
         assert checked == ["live_trainer"] * 8 + advanced
         assert {status for _, status, _ in result["verdicts"]} <= {"not_attempted"}
 
+    def test_running_all_cells_of_the_rehearsal_starts_no_clock(
+        self, results: dict[str, dict[str, Any]]
+    ) -> None:
+        """Nine rounds that nobody meant to begin would be in the history as given up."""
+        assert results["rehearse"]["started"] == []
+        assert results[f"{FIRST.id} untouched"]["started"] == [FIRST.id]
+
 
 class TestInAKernel:
-    def test_the_verdict_is_drawn_once_and_the_clock_is_a_widget(self) -> None:
+    def test_the_verdict_is_drawn_once_and_the_clock_stops(self) -> None:
         """check shows its verdict and returns it; a notebook would show it twice."""
         notebook = nbformat.read(notebook_of(FIRST), 4)
         for cell in notebook.cells:
@@ -110,7 +117,8 @@ class TestInAKernel:
         ]
         assert len(html) == 1, "the verdict is drawn once"
         assert "PASSED" in html[0]
-        kinds = {kind for output in outputs["start"] for kind in output.get("data", {})}
-        assert "application/vnd.jupyter.widget-view+json" in kinds
+        (clock,) = [o.data for o in outputs["start"] if "clock" in o.data["text/plain"]]
+        assert "The clock has stopped: 0:" in clock["text/plain"], "stored with the notebook"
+        assert "stopped" in clock["text/html"]
         table = outputs["again = 1\nstatus"][0].data["text/markdown"]
         assert f"{FIRST.id} | {FIRST.minutes:g} | 1 |" in table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from trainer_core.order import EpochOrder
+from rehearsal.evidence.cadence import Costs
+from rehearsal.evidence.cadence_pictures import interval_picture, limits_picture
+from rehearsal.evidence.goodput import account_run
+from rehearsal.evidence.goodput_picture import goodput_picture
 from rehearsal.evidence.pictures import (
     RANK_COLORS,
     VERMILLION,
@@ -22,6 +27,8 @@ from rehearsal.evidence.pictures import (
     read_trace_events,
     sample_map,
 )
+from rehearsal.session.debrief import Row, Try
+from rehearsal.session.debrief_picture import picture
 
 Record = dict[str, Any]
 PHASES_MS = {
@@ -318,6 +325,109 @@ def test_a_trace_that_a_kill_truncated_is_read_up_to_that_point(tmp_path: Path) 
         assert read_trace_events(path) == [event]
     path.write_text(f"[\n{text},\n{text[:-30]}\n,{text}\n]")  # the next attempt appended to it
     assert read_trace_events(path) == [event, event]
+
+
+def legible_texts(figure: Figure) -> list[tuple[str, Any, Any]]:
+    """Each text that is drawn: its words, its color, and where it is."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    found = []
+    for text in figure.findobj(Text):
+        assert isinstance(text, Text)
+        box = text.get_window_extent(canvas.get_renderer())
+        is_in_picture = box.x0 >= 0 and box.x1 <= 1001 and box.y0 >= 0
+        is_drawn = text.get_visible() and text.get_text().strip() and is_in_picture
+        if is_drawn and text not in hidden_ticks(figure):
+            found.append((text.get_text(), text.get_color(), box))
+    return found
+
+
+def hidden_ticks(figure: Figure) -> list[Text]:
+    """The labels of ticks beyond the limits of their axis, which matplotlib doesn't draw."""
+    hidden = []
+    for axes in figure.axes:
+        for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+            low, high = sorted((low, high))
+            ticks = axis.get_major_ticks()
+            hidden += [t.label1 for t in ticks if not low <= t.get_loc() <= high]
+    return hidden
+
+
+def contrast(color: Any, background: Any) -> float:
+    """As WCAG defines it: 1 to 21; 3 is the least for large text, 4.5 is good for any."""
+    from matplotlib.colors import to_rgb
+
+    def light(rgb: tuple[float, ...]) -> float:
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in rgb]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05
+
+    dark, bright = sorted((light(to_rgb(color)), light(to_rgb(background))))
+    return bright / dark
+
+
+def every_picture(folder: Path) -> dict[str, Figure]:
+    """All pictures, of runs that crowd them."""
+    run = write_run(folder / "run")
+    five = ((2, 1, 9), (3, 5, 14), (4, 11, 26), (2, 21, 30), (3, 28, 45))
+    many = write_run(folder / "many", attempts=five, skip=(5, 1))
+    long = write_run(folder / "long", n=8000, batch=16, attempts=((2, 1, 80), (2, 71, 1500)))
+    costs = Costs(save_s=30, restart_s=200, mtbf_s=8 * 3600)
+    tries = [Try(200, "wrong", "no-all-reduce", ""), Try(800, "passed", "", "")]
+    rows = [
+        Row("lift", 720, 800, tries, [300], "passed"),
+        Row("a", 1200, 300, tries[:1], [], ""),
+    ]
+    return {
+        "map": sample_map(run),
+        "map of many": sample_map(many),
+        "long map": sample_map(long),
+        "losses": loss_curves({"a": run, "b": many}),
+        "phases": phase_bars(many),
+        "timeline": rank_timeline(run),
+        "long timeline": rank_timeline(long, first_step=990, num_steps=40),
+        "goodput": goodput_picture(account_run(many)),
+        "interval": interval_picture(costs, step_s=1.0),
+        "limits": limits_picture(30, 200),
+        "debrief": picture(rows),
+    }
+
+
+def test_every_picture_is_as_legible_on_black_as_on_white(tmp_path: Path) -> None:
+    """A white sheet in a dark notebook dazzles, and black words on it would be invisible."""
+    for name, figure in every_picture(tmp_path).items():
+        file = io.BytesIO()
+        figure.savefig(file, format="rgba")
+        alpha = np.frombuffer(file.getvalue(), dtype=np.uint8).reshape(-1, 1000, 4)[..., 3]
+        assert (alpha == 0).mean() > 0.2, f"{name}: the page shows through"
+        for words, color, _ in legible_texts(figure):
+            for theme in ("#FFFFFF", "#111111"):
+                assert contrast(color, theme) >= 3.8, (name, words, color, theme)
+
+
+def test_no_label_covers_another(tmp_path: Path) -> None:
+    """Step numbers of four digits ran into each other."""
+    for name, figure in every_picture(tmp_path).items():
+        texts = legible_texts(figure)
+        assert len(texts) > 10, name
+        for (one, _, a), (two, _, b) in itertools.combinations(texts, 2):
+            width = min(a.x1, b.x1) - max(a.x0, b.x0)
+            height = min(a.y1, b.y1) - max(a.y0, b.y0)
+            assert min(width, height) <= 1, f"{name}: {one!r} covers {two!r}"
+
+
+def test_no_line_of_the_timeline_crosses_a_number(tmp_path: Path) -> None:
+    """The line of the next step made 1001 look like 100 and a bar."""
+    run = write_run(tmp_path / "run", n=8000, batch=16, attempts=((2, 1, 1040),))
+    figure = rank_timeline(run, first_step=990, num_steps=40)
+    numbers = [(text, box) for text, _, box in legible_texts(figure) if len(text) == 4]
+    assert "1028" in {text for text, _ in numbers}
+    for line in figure.axes[0].get_lines():
+        box = line.get_window_extent()
+        for text, number in numbers:
+            is_level = box.y0 < number.y1 - 1 and box.y1 > number.y0 + 1
+            assert not (is_level and number.x0 + 1 < box.x0 < number.x1), text
 
 
 def test_every_picture_is_1000_pixels_wide_and_closed_in_pyplot(tmp_path: Path) -> None:

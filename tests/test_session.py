@@ -25,8 +25,10 @@ from rehearsal.session import (
     clock,
     coach,
     debrief,
+    display,
     executions,
     next_step,
+    prints,
     terminal,
     widgets,
 )
@@ -75,6 +77,23 @@ def verdict_is(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         monkeypatch.setattr(coach, "grade_source", grade)
 
     return come_to
+
+
+@pytest.fixture
+def printing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Checks fail at once, after two ranks have printed so many lines."""
+
+    def set_count(count: int) -> None:
+        def grade(drill: str, *_: object, echo: Callable[[str], None], **__: object) -> Verdict:
+            for number in range(count):
+                echo(f"[{number % 2}] line {number}")
+            echo("news")  # of the coach, who waits for another check
+            return Verdict(drill=drill, status="wrong", after="next?", seed=5)
+
+        monkeypatch.setattr(coach, "grade", grade)
+        monkeypatch.setattr(coach, "grade_source", grade)
+
+    return set_count
 
 
 class Notebook:
@@ -196,33 +215,59 @@ class TestClock:
         """A clock that ends at the budget hides by how much it was missed."""
         assert clock.pace(seconds, 12) == text
 
-    def test_it_ticks_while_a_cell_runs_and_stops_on_request(
+    def test_a_notebook_gets_a_page_that_ticks_and_a_text_with_the_start(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A clock that pauses during checks would be wrong by their length."""
+        """tests/test_browser.py looks at what the page shows; here, at what it is given."""
         import IPython.display
 
-        displayed: list[Any] = []
+        displayed: list[dict[str, str]] = []
+        updated: list[dict[str, str]] = []
+        monkeypatch.setattr(display, "has_front_end", lambda: True)
         monkeypatch.setattr(widgets, "has_front_end", lambda: True)
         monkeypatch.setattr(
-            IPython.display, "display", lambda data, raw: displayed.append(data)
+            IPython.display,
+            "display",
+            lambda data, raw, display_id: displayed.append({"id": display_id, **data}),
+        )
+        monkeypatch.setattr(
+            IPython.display,
+            "update_display",
+            lambda data, display_id, raw: updated.append({"id": display_id, **data}),
         )
         clock = widgets.TickingClock(DRILL)
         clock.show()
-        widget = clock._widget
-        ((view, text),) = (data.values() for data in displayed)
-        assert view["model_id"] == widget.model_id
-        assert text == "The clock is running: 12:00.", "for a front end without widgets"
-        assert "0:00 of 12:00" in widget.value
-        deadline = time.monotonic() + 10
-        while "0:02 of" not in widget.value and time.monotonic() < deadline:
-            sum(range(10_000))  # busy, and never handing over by itself
-        assert "0:02 of 12:00" in widget.value
+        (shown,) = displayed
+        started = time.strftime("%d %b %H:%M", time.localtime(clock.began))
+        assert shown["text/plain"] == f"The clock is running: 12:00, since {started}."
+        static = shown["text/html"].partition("<script>")[0]
+        assert f"started {started}" in static, "for a page that runs no scripts"
+        assert updated == []
+        clock.began -= 61
         clock.stop()
-        stands = widget.value
-        assert "stopped" in stands
-        time.sleep(1.2)
-        assert widget.value == stands
+        clock.stop()
+        (last,) = updated
+        assert last["id"] == shown["id"] == clock.key
+        assert "1:01 of 12:00" in last["text/html"].partition("<script>")[0]
+        assert "stopped" in last["text/html"].partition("<script>")[0]
+        assert last["text/plain"] == "The clock has stopped: 1:01 of 12:00."
+
+    def test_a_pass_stops_the_clock_of_a_kernel_that_is_gone(
+        self, verdict_is: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After a restart of the kernel, the page still ticks."""
+        scripts: list[str] = []
+        rehearsal.start(ID)
+        coach._clock = None
+        monkeypatch.setattr(coach, "has_front_end", lambda: True)
+        monkeypatch.setattr(coach, "show", lambda text, rich: scripts.append(rich["text/html"]))
+        verdict_is("wrong")
+        rehearsal.check(ID, {})
+        assert scripts == []
+        verdict_is("passed")
+        rehearsal.check(ID, {})
+        (script,) = scripts
+        assert f'{{"drill": "{ID}", "at": ' in script
 
 
 BRIEF = """\
@@ -327,6 +372,7 @@ class TestCheck:
         assert "[0] I am here" in out
         assert "[2] I am here" in out
         assert str(verdict) in out
+        assert out.index("[0] I am here") > out.index(str(verdict))
         assert "time  0:" in out
         assert rehearsal.check(ID, names_from(DRILL.solution)).status == "passed"
         first, second = [entry for entry in progress().entries() if entry.kind == "attempt"]
@@ -334,6 +380,82 @@ class TestCheck:
         assert first.findings[0][0] == wrong.code
         assert first.text == text
         assert second.text == DRILL.solution
+
+    @pytest.mark.parametrize("count", [1, 10, 11, 40, 1002])
+    def test_prints_come_after_the_verdict_and_fold_beyond_ten_lines(
+        self, count: int, printing: Callable[[int], None], shown: Shown
+    ) -> None:
+        """A forgotten print in a loop would push the verdict out of the window."""
+        printing(count)
+        verdict = rehearsal.check(ID, {})
+        first, *lines = shown().removeprefix("news\n" + str(verdict) + "\n").splitlines()
+        assert first == "Your code printed:"
+        assert lines[:10] == [f"[{n % 2}] line {n}" for n in range(min(count, 10))]
+        if count <= 10:
+            assert len(lines) == count
+        else:
+            kept = count if count <= 1000 else 1001
+            more = f"{kept - 10} more line{'s' if count > 11 else ''}"
+            call = f'check("{ID}", seed=5, prints=True)'
+            assert lines[10:] == [f"({more}. To see all: {call})"]
+        rehearsal.check(ID, {}, seed=5, prints=True)
+        full = shown().splitlines()
+        assert (f"[{(count - 1) % 2}] line {count - 1}" in full) == (count <= 1000)
+        assert ("(2 more lines; only the first 1000 are kept)" in full) == (count == 1002)
+
+    def test_at_a_terminal_the_folded_lines_have_a_command(
+        self, printing: Callable[[int], None], shown: Shown, tmp_path: Path
+    ) -> None:
+        """A call typed into a shell is a syntax error."""
+        file = tmp_path / "my try.py"
+        file.write_text("")
+        printing(12)
+        from rehearsal.__main__ import main
+
+        arguments = ["check", ID, str(file), "--no-server"]
+        assert main(arguments) == 1
+        command = f"check {ID} '{file}' --seed 5 --prints)"
+        last = shown().splitlines()[-1]
+        assert last.startswith("(2 more lines. To see all: ")
+        assert last.endswith(command)
+        assert main([*arguments, "--seed", "5", "--prints"]) == 1
+        assert shown().splitlines()[-1] == "[1] line 11"
+
+    def test_a_notebook_folds_them_and_keeps_their_characters(
+        self, printing: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """HTML would swallow what looks like a tag, such as a tensor's <NllLossBackward0>."""
+        html = prints.folded("Your code printed:", ["<b>", *"abcdefghijk"])
+        inside, outside = html.partition("<details>")[2], html.partition("<details>")[0]
+        assert "&lt;b&gt;\na\nb\nc\nd\ne\nf\ng\nh\ni</pre>" in outside
+        assert "<summary>2 more lines</summary>" in inside
+        assert "j\nk</pre></details>" in inside
+        assert "<details" not in prints.folded("", list("abcdefghij"))
+        order: list[str] = []
+        monkeypatch.setattr(coach, "show_verdict", lambda _: order.append("verdict"))
+        monkeypatch.setattr(prints, "has_front_end", lambda: True)
+        monkeypatch.setattr(
+            prints, "show", lambda text, rich, is_code: order.append(rich["text/html"])
+        )
+        printing(12)
+        rehearsal.check(ID, {})
+        assert order[0] == "verdict"
+        assert order[1].count("<details>") == 1
+
+    def test_an_interrupted_check_shows_what_was_printed(
+        self, monkeypatch: pytest.MonkeyPatch, shown: Shown
+    ) -> None:
+        """Somebody who stops an endless loop has printed where it is."""
+
+        def grade(*_: object, echo: Callable[[str], None], **__: object) -> Verdict:
+            for number in range(20):
+                echo(f"[0] spinning {number}")
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(coach, "grade", grade)
+        with pytest.raises(coach.CheckInterrupted):
+            rehearsal.check(ID, {})
+        assert shown().splitlines()[-1] == "[0] spinning 19"
 
     @pytest.mark.ranks
     def test_a_blank_is_no_attempt(self, shown: Shown) -> None:

@@ -24,7 +24,12 @@ from rehearsal.session import daemon_client
 ROOT = Path(__file__).resolve().parents[1]
 ID = "lift_to_distributed"
 DRILL = load(ID)
-SPINS = "def train(*_, **__):\n    print('spinning', flush=True)\n    while True: pass\n"
+SPINS = """\
+def train(*_, **__):
+    print('spinning', flush=True)
+    open('%s', 'w').close()
+    while True: pass
+"""
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -52,6 +57,12 @@ def below(pid: int) -> list[int]:
     for ancestor in found:
         found += [child for child, stat in processes.items() if stat.parent == ancestor]
     return found[1:]
+
+
+def ranks_of(daemon: int) -> list[int]:
+    """What runs below a daemon's servers, of which there is one for each hash seed."""
+    processes = all_processes()
+    return [pid for pid in below(daemon) if processes[pid].parent != daemon]
 
 
 @pytest.fixture(scope="module")
@@ -130,22 +141,25 @@ class TestDaemon:
     ) -> None:
         """A rank that spins on after Ctrl-C slows down every check that follows."""
         file = tmp_path / "attempt.py"
-        file.write_text(SPINS)
+        file.write_text(SPINS % (tmp_path / "spins"))
         with subprocess.Popen(
-            command(file), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command(file),
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as caller:
-            assert caller.stdout is not None
             assert caller.stderr is not None
-            assert "spinning" in caller.stdout.readline()
+            wait_until((tmp_path / "spins").exists)
             (daemon,) = daemons()
-            assert len(below(daemon)) > 1, "the server of the ranks, and ranks"
+            assert ranks_of(daemon)
             caller.send_signal(ends)
             code, said = caller.wait(60), caller.stderr.read()
         if ends == signal.SIGINT:
             assert code == 130
             assert "the check was interrupted" in said
-            assert len(below(daemon)) == 1, "when the command returns, its ranks are gone"
-        wait_until(lambda: len(below(daemon)) == 1)
+            assert not ranks_of(daemon), "when the command returns, its ranks are gone"
+        wait_until(lambda: not ranks_of(daemon))
         verdict, _ = checked(DRILL.solution)
         assert verdict.status == "passed"
         assert daemons() == [daemon]

@@ -31,7 +31,16 @@ from trainer_core.settings import flag_name
 
 # %%
 def print_status(text: str) -> None:
-    """Print a line for the person at the terminal, if it can be written."""
+    """Print how a run is going, if it can be written.
+
+    To stdout, before the summary: a notebook paints stderr like an error.
+    """
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
+
+
+def print_problem(text: str) -> None:
+    """Print what went wrong to stderr, if it can be written."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
@@ -56,7 +65,7 @@ LONG_S = 1e9  # 30 years; timedelta ends at a million times that
 class Console:
     """Rank 0's terminal: how the attempt starts, then progress, speed and time left.
 
-    It may fail like any other sink: the disk that takes stderr is full, or its reader is gone.
+    It may fail like any other sink: the disk that takes stdout is full, or its reader is gone.
     """
 
     def emit(self, record: Mapping[str, Any]) -> None:
@@ -65,8 +74,7 @@ class Console:
             seconds = record.get("seconds_left", 0)
             left = timedelta(seconds=round(seconds)) if seconds < LONG_S else "over 30 years"
             shown = {k: math.nan if value is None else value for k, value in record.items()}
-            text = LINES[record["event"]].format(**shown, left=left)
-            print(text, file=sys.stderr, flush=True)
+            print(LINES[record["event"]].format(**shown, left=left), flush=True)
 
     def close(self) -> None:
         """Nothing is buffered."""
@@ -98,7 +106,7 @@ class GuardedSink:
             name = type(self.sink).__name__
             self.sink = None
             self.failure = {"sink": name, "error": repr(error)}
-            print_status(f"{name} failed and gets no more events: {error!r}")
+            print_problem(f"{name} failed and gets no more events: {error!r}")
 
 
 # %%

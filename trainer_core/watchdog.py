@@ -39,7 +39,7 @@ from trainer_core.hang_report import (
 )
 from trainer_core.metrics import StepTimers
 from trainer_core.run_folder import Start
-from trainer_core.run_log import print_status
+from trainer_core.run_log import print_problem
 
 
 # %%
@@ -138,7 +138,7 @@ class Watchdog:
     def exit_without_reports(self) -> None:
         """End this rank without the other ranks' reports: the store is out of reach."""
         step, seconds = self.overdue
-        print_status(
+        print_problem(
             f"launch: no step for {seconds:.0f} s after step {step}, and the launcher's store "
             "doesn't answer: its host is gone or stopped. Ending the job. "
             f"Rank {self.info.rank} is at\n{self.stack()}"
@@ -218,6 +218,6 @@ class Watchdog:
         """Print and log where every rank is; returns the ranks that the others wait for."""
         ranks, why = blame(reports)
         step, seconds = self.overdue
-        print_status(hang_text(seconds, step, reports))
+        print_problem(hang_text(seconds, step, reports))
         self.event("hang", step=step, ranks=ranks, reason=why, reports=reports)
         return ranks

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Rehearse
 #
-# `start` shows the brief and starts the clock. Type your code in the blank cell below it. `check`
-# runs that code on real ranks and tells you what's wrong: which rank, which sample, where to
-# look. Work in a copy of this notebook, or open a notebook with a single drill, from the folder
+# `brief` shows the task. `start` shows it too, and starts the clock: in a cell with `brief`, type
+# `start` instead when you want to be timed. Running all cells starts no clock. Type your code in
+# the blank cell below. `check` runs that code on real ranks and tells you what's wrong: which
+# rank, which sample, where to look. Work in a copy of this notebook, or open a notebook with a single drill, from the folder
 # `drills`.
 #
 # **The live cells come first**: what you type in an interview, 45 minutes for all eight. If you
@@ -15,7 +16,7 @@
 
 # %% tags=["setup"]
 import rehearsal
-from rehearsal import check, debrief, diff, hint, narration, solution, start, status
+from rehearsal import brief, check, debrief, diff, hint, narration, solution, start, status
 
 rehearsal.warm_up()  # starts the worker processes in the background (a few seconds)
 
@@ -23,7 +24,7 @@ rehearsal.warm_up()  # starts the worker processes in the background (a few seco
 # ## The live cells
 
 # %%
-start("live_trainer")
+brief("live_trainer")  # on the clock: start("live_trainer")
 
 # %% [markdown]
 # ### 1. Config and assumptions

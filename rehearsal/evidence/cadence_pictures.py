@@ -21,13 +21,15 @@ from rehearsal.evidence.cadence import (
 )
 from rehearsal.evidence.cadence_simulation import Stragglers, enough_failures, simulate_job
 from rehearsal.evidence.pictures import (
-    BLACK,
     BLUE,
+    FAINT,
     GREEN,
+    INK,
     ORANGE,
     VERMILLION,
     Style,
     new_figure,
+    on_any_theme,
 )
 
 if TYPE_CHECKING:
@@ -60,14 +62,14 @@ def draw_simulated(
     """Draw one simulated job as a point with an error bar of two standard errors."""
     count = enough_failures(interval_s, costs)
     job = simulate_job(interval_s, costs, rng, num_failures=count, stragglers=stragglers)
-    style: Style = {"fmt": "o", "color": BLACK, "markersize": 5, "capsize": 4, "zorder": 3}
+    style: Style = {"fmt": "o", "color": INK, "markersize": 5, "capsize": 4, "zorder": 3}
     axes.errorbar(x, 100 * job.goodput, 200 * job.standard_error, **style)
 
 
 def label_simulated(axes: Axes) -> None:
     """Add the legend entry for all simulated points."""
     name = "simulated, +- 2 standard errors"
-    axes.errorbar([], [], [], fmt="o", color=BLACK, markersize=5, capsize=4, label=name)
+    axes.errorbar([], [], [], fmt="o", color=INK, markersize=5, capsize=4, label=name)
 
 
 def interval_picture(
@@ -111,9 +113,9 @@ def interval_picture(
     axes.minorticks_off()
     axes.set(xlabel="checkpoint interval (work between two saves)")
     axes.set_ylabel("goodput, % of wall time")
-    axes.grid(color="#DDDDDD", linewidth=0.6)
+    axes.grid(**FAINT)
     axes.legend(frameon=False, loc="lower center")
-    return figure
+    return on_any_theme(figure)
 
 
 def limits_picture(save_s: float, restart_s: float) -> Figure:
@@ -153,13 +155,16 @@ def limits_picture(save_s: float, restart_s: float) -> Figure:
     text = f"At 1, Young's interval is {100 * (young_s / best_s - 1):.0f}% too long,\n"
     text += f"yet goodput is {young:.1f}% instead of {best:.1f}%.\n"
     text += f"The first-order estimate says {100 * first_order_goodput(young_s, costs):.0f}%."
-    where: Style = {"textcoords": "offset points", "arrowprops": {"arrowstyle": "-"}}
+    where: Style = {
+        "textcoords": "offset points",
+        "arrowprops": {"arrowstyle": "-", "color": INK},
+    }
     axes.annotate(text, (1, best), (-70, 95), fontsize=9, **where)
     axes.set_xscale("log")
     axes.set_xticks([0.5, 1, 3, 10, 30, 100, 300], ["0.5", "1", "3", "10", "30", "100", "300"])
     axes.minorticks_off()
     axes.set(ylim=(-20, 100), xlabel="mean time between failures / (save time + restart time)")
     axes.set_ylabel("goodput, % of wall time")
-    axes.grid(color="#DDDDDD", linewidth=0.6)
+    axes.grid(**FAINT)
     axes.legend(frameon=False, loc="lower right")
-    return figure
+    return on_any_theme(figure)

@@ -11,8 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rehearsal.evidence.goodput import KINDS, Account, Kind, Span
-from rehearsal.evidence.pictures import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION
-from rehearsal.evidence.pictures import Style, new_figure
+from rehearsal.evidence.pictures import (
+    BLUE,
+    DARK,
+    GREEN,
+    INK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+)
+from rehearsal.evidence.pictures import Style, new_figure, on_any_theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,10 +38,11 @@ LOOKS: dict[Kind, tuple[str, str, str]] = {
     "start_up": ("startup", SKY, "..."),
     "checkpoint": ("checkpoint stalls", PURPLE, "ooo"),
     "logging": ("logging", GREEN, "\\\\\\"),
-    "hang": ("hang", BLACK, "***"),
-    "down": ("down", "#FFFFFF", "---"),
-    "unknown": ("unknown", "#DDDDDD", "+++"),
+    "hang": ("hang", DARK, "***"),
+    "down": ("down", "none", "---"),
+    "unknown": ("unknown", PALE, "+++"),
 }
+EDGES: dict[Kind, str] = {"down": INK, "unknown": "black"}  # of the hatch, if not white
 UNITS = {"days": 86_400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
 
 
@@ -68,7 +79,7 @@ def draw_bar(axes: Axes, y: float, spans: list[Span], wall_us: int, unit_s: floa
         _, color, hatch = LOOKS[kind]
         high = low + part
         look: Style = {"facecolor": color, "hatch": hatch, "linewidth": 0.0}
-        look["edgecolor"] = BLACK if kind in ("down", "unknown") else "white"
+        look["edgecolor"] = EDGES.get(kind, "white")
         top, bottom = y + 0.4 - 0.8 * high, y + 0.4 - 0.8 * low
         axes.stairs(top, edges, baseline=bottom, fill=True, **look)
         low = high
@@ -110,9 +121,9 @@ def goodput_picture(account: Account) -> Figure:
     for kind in KINDS:
         name, color, hatch = LOOKS[kind]
         total = f"{account.seconds[kind]:.1f} s, {100 * account.fractions[kind]:.1f}%"
-        edge = BLACK if kind in ("down", "unknown") else "white"
+        edge = EDGES.get(kind, "white")
         look: Style = {"facecolor": color, "hatch": hatch, "edgecolor": edge}
         patches.append(Patch(label=f"{name}: {total}", linewidth=0.5, **look))
     place: Style = {"loc": "outside lower left", "ncols": 4, "frameon": False, "fontsize": 9}
     figure.legend(handles=patches, handlelength=2.5, handleheight=1.2, **place)
-    return figure
+    return on_any_theme(figure)

@@ -5,6 +5,8 @@ the kill cost?", "is the resumed run the same run?", "where does a step's time g
 
 Each function imports matplotlib itself and returns a Figure that a notebook shows once. The
 colors are Okabe and Ito's, which color-blind readers can tell apart, and never the only cue.
+A figure can't know the theme of the page, so its background is transparent, and words and lines
+are of a gray that is as legible on black as on white.
 """
 
 from __future__ import annotations
@@ -38,33 +40,56 @@ if TYPE_CHECKING:
 Style = dict[str, Any]
 Shift = tuple[float, float]
 
-BLACK, BLUE, ORANGE, GREEN = "#000000", "#0072B2", "#E69F00", "#009E73"
+BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"
 PURPLE, SKY, VERMILLION, YELLOW = "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"
+INK = "#797979"  # contrast 4.4 on white and on JupyterLab's dark #111111
+DARK, PALE = "#555555", "#BBBBBB"  # fills; a hatch tells them apart
+FAINT: Style = {"color": INK, "alpha": 0.35, "linewidth": 0.6}
 RANK_COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
 RANK_MARKERS = ("o", "s", "D", "^", "v", "P", "<")  # 7 markers, 6 colors: 42 pairs
 PHASE_STYLES = {
     "data_wait": (ORANGE, "///"),
-    "h2d": (BLACK, ""),  # short: any other color would be lost in its neighbors
+    "h2d": (YELLOW, ""),  # short: any other color would be lost in its neighbors
     "forward": (SKY, ""),
     "backward": (BLUE, ""),
     "grad_sync": (VERMILLION, "xxx"),
     "optimizer": (GREEN, "---"),
     "checkpoint": (PURPLE, "ooo"),
-    "log": ("#999999", ""),
-    "other": ("#DDDDDD", ""),
+    "log": (DARK, ""),
+    "other": (PALE, ""),
 }
 
 
 def new_figure(height_in: float, title: str, subtitle: str) -> tuple[Figure, Axes]:
-    """A figure 1000 pixels wide with one Axes; the subtitle says how to read it."""
+    """A figure 1000 pixels wide with one Axes; the subtitle says how to read it.
+
+    ``on_any_theme`` has to come last.
+    """
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(10, height_in), dpi=100, layout="constrained")
     plt.close(figure)  # a notebook shows it as its cell's value, and must not show it twice
     figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
-    axes.set_title(subtitle, loc="left", fontsize=9.5, color="#444444")
+    axes.set_title(subtitle, loc="left", fontsize=9.5)
     axes.spines[["top", "right"]].set_visible(False)
     return figure, axes
+
+
+def on_any_theme(figure: Figure) -> Figure:
+    """Make the background transparent, and what would be black gray."""
+    from matplotlib.axes import Axes
+    from matplotlib.text import Text
+
+    figure.set_facecolor("none")
+    for axes in figure.findobj(Axes):
+        assert isinstance(axes, Axes)
+        axes.set_facecolor("none")
+        axes.tick_params(which="both", color=INK, labelcolor=INK)  # of ticks yet to be made
+        axes.spines[:].set_color(INK)
+    for text in figure.findobj(Text):
+        if isinstance(text, Text) and text.get_color() in ("black", "k", "#000000"):
+            text.set_color(INK)
+    return figure
 
 
 def rank_color(rank: int) -> str:
@@ -108,6 +133,9 @@ def draw_lines(
     from matplotlib.colors import to_rgb
 
     n, batch, corners, colors = frame.plan.num_samples, frame.plan.global_batch_size, [], []
+    # Gaps of a pixel or so between cells, if the cells are tall enough.
+    has_gaps = frame.has_cells and height / batch > 0.02
+    gap_x, gap_y = (frame.last / 1500, 0.004) if has_gaps else (0.0, 0.0)
     for line in lines:
         if (line.step - 1) % frame.width or not line.samples:
             continue
@@ -117,13 +145,12 @@ def draw_lines(
         cell = height / batch * len(line.samples) / len(cells)
         for at, shade in enumerate(cells):
             y0, y1 = low + at * cell, low + (at + 1) * cell
-            corners.append([(left, y0), (right, y0), (right, y1), (left, y1)])
-            depth = (1 - 0.55 * shade) * (1 - pale)
-            colors.append([1 - depth * (1 - part) for part in to_rgb(rank_color(line.rank))])
-    # White gaps between cells, if the cells are tall enough.
-    has_gaps = frame.has_cells and height / batch > 0.02
-    edges: Style = {"edgecolors": "white" if has_gaps else "face", "linewidths": 0.5 * has_gaps}
-    boxes = PolyCollection(corners, facecolors=colors, **edges)
+            box = [(left, y0), (right, y0), (right, y1), (left, y1)]
+            corners.append([(x + gap_x * (x == left), y + gap_y * (y == y0)) for x, y in box])
+            # The page shines through: on white it makes a color paler, on black darker.
+            depth = (1 - 0.65 * shade) * (1 - pale)
+            colors.append((*to_rgb(rank_color(line.rank)), depth))
+    boxes = PolyCollection(corners, facecolors=colors, linewidths=0, antialiaseds=False)
     frame.axes.add_collection(boxes, autolim=False)
 
 
@@ -136,15 +163,13 @@ def draw_lineage(frame: MapFrame, lineage: Steps) -> None:
         parts.setdefault(lineage[step][0].attempt, []).append(step)
     for attempt, steps in parts.items():
         start, end = steps[0] - 0.5, steps[-1] + 0.5
-        frame.axes.plot([start, end], [1.05] * 2, color=BLACK, lw=3, solid_capstyle="butt")
-        if start > 0.5:  # a gap between two attempts, as wide at any number of steps
-            frame.axes.plot([start] * 2, [1.03, 1.07], color="white", linewidth=3)
+        frame.axes.plot([start, end], [1.05] * 2, color=INK, lw=3, solid_capstyle="butt")
+        if start > 0.5:  # a tick between two attempts
+            frame.axes.plot([start] * 2, [1.02, 1.08], color=INK, linewidth=2)
         room = len(steps) / frame.last
         name = f"attempt {attempt}" if room > 0.1 else f"{attempt}" if room > 0.02 else ""
-        # The white box interrupts the frame around lost work, which comes down through here.
-        box: Style = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
         if name:
-            frame.note(name, start, 1.05, (5, 6), fontweight="bold", bbox=box)
+            frame.note(name, start, 1.05, (5, 6), fontweight="bold")
 
 
 # %%
@@ -165,8 +190,8 @@ def draw_lost_work(frame: MapFrame, ledger: dict[int, Steps], lineage: Steps) ->
         lines = (line for step in lost for line in ledger[attempt][step])
         draw_lines(frame, lines, bottom, LANE, 0.55)
         left, right, top, middle = first - 0.5, last + 0.5, bottom + LANE, bottom + LANE / 2
-        # Dashed lines lead down to the steps that were trained again.
-        box = [left, left, right, right], [1.08, top, top, 1.08]
+        # Dashed lines lead down toward the steps that were trained again, not into the names.
+        box = [left, left, right, right], [1.2, top, top, 1.2]
         frame.axes.plot(*box, color=VERMILLION, linestyle="--", linewidth=1.2, zorder=1)
         is_dead = last <= frame.end
         if is_dead:
@@ -204,11 +229,11 @@ def draw_marks(frame: MapFrame, report: AuditReport, lineage: Steps) -> None:
         look: Style = {
             "marker": marker,
             "zorder": 4,
-            "facecolors": BLACK,
+            "facecolors": "black",  # with its white edge, visible on any color
             "edgecolors": "white",
         }
         if kind == "misses":
-            look |= {"facecolors": "none", "edgecolors": BLACK, "linewidths": 1.8}
+            look |= {"facecolors": "none", "edgecolors": INK, "linewidths": 1.8}
         frame.axes.scatter(steps, heights, 60, label=f"{name}: {getattr(report, kind)}", **look)
 
 
@@ -232,8 +257,7 @@ def label_map(frame: MapFrame, lineage: Steps) -> None:
     num_epochs = -(-frame.last // per_epoch)
     for epoch in range(0, num_epochs, -(-num_epochs // 12)):
         first, end = epoch * per_epoch + 0.5, min((epoch + 1) * per_epoch, frame.last) + 0.5
-        gap = 3 if frame.has_cells else 1
-        axes.plot([first, first], [0, 1], color="white", linewidth=gap if epoch else 0)
+        axes.plot([first, first], [-0.04, 1], color=INK, linewidth=1.2 if epoch else 0)
         frame.note(f"epoch {epoch}", (first + end) / 2, 0, (0, -22), ha="center", va="top")
     axes.set_xlabel("optimizer step", labelpad=18)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -254,7 +278,7 @@ def sample_map(run_dir: Path | str) -> Figure:
     width = -(-last // COLUMNS_TO_DRAW)
     has_cells = last * plan.global_batch_size <= CELLS_TO_DRAW
     how = "One column per optimizer step, one color per rank"
-    how += ", one cell per sample: the darker it is, the lower its id." if has_cells else "."
+    how += ", one cell per sample: the fainter it is, the higher its id." if has_cells else "."
     how += f" Shown: 1 step in {width}, all findings." if width > 1 else ""
     subtitle = f"{report.status}: {report.verdict}\n{how}"
     figure, axes = new_figure(5.5, "Which rank trained which sample", subtitle)
@@ -266,7 +290,7 @@ def sample_map(run_dir: Path | str) -> Figure:
     axes.set(xlim=(0.5, last + 0.5), ylim=(0, 1.2 + num_lanes * (LANE + 0.25)))
     figure.set_figheight(4.2 + 1.2 * num_lanes)
     figure.legend(loc="outside lower center", ncols=8, frameon=False, fontsize=9)
-    return figure
+    return on_any_theme(figure)
 
 
 # %%
@@ -329,9 +353,9 @@ def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
         subtitle += " (every logged digit agrees)." if gap == 0 else "."
 
     figure, axes = new_figure(4.6, "Loss: " + " vs. ".join(runs), subtitle)
-    colors, dashes = (SKY, ORANGE, BLACK, GREEN, PURPLE), ("-", "-", "--", "-.", ":")
+    colors, dashes = (SKY, ORANGE, INK, GREEN, PURPLE), ("-", "-", "--", "-.", ":")
     widths = np.linspace(9, 1.6, len(curves))
-    num_restarts, last = 0, max(max(losses) for _, losses, _ in curves)
+    num_restarts = 0
     for at, (name, losses, start) in enumerate(curves):
         style: Style = {
             "color": colors[at % 5],
@@ -340,19 +364,13 @@ def loss_curves(runs: Mapping[str, Path | str]) -> Figure:
         }
         axes.plot(list(losses), list(losses.values()), label=name, **style)
         if start is not None:
-            axes.axvline(start, color=VERMILLION, linestyle=":", linewidth=1.5, zorder=1)
-            where: Style = {"textcoords": "offset points", "color": VERMILLION, "fontsize": 9}
-            where |= {"xycoords": ("data", "axes fraction"), "fontweight": "bold"}
-            where["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
             text = f"{name}: resumes after step {start}" if start else f"{name}: starts over"
-            is_late = start > 0.6 * last
-            where["ha"] = "right" if is_late else "left"
-            shift = -5 if is_late else 5, -10 - 15 * num_restarts
-            axes.annotate(text, (start, 1), shift, **where)
+            dots: Style = {"color": VERMILLION, "linewidth": 1.5, "zorder": 1}
+            axes.axvline(start, linestyle=(0, (1, 1 + 2 * num_restarts)), label=text, **dots)
             num_restarts += 1
     axes.set(xlabel="optimizer step", ylabel="cross-entropy loss (nats)")
-    axes.legend(loc="lower left", facecolor="white", edgecolor="none", framealpha=1)
-    return figure
+    figure.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=9)
+    return on_any_theme(figure)
 
 
 # %%
@@ -395,7 +413,7 @@ def phase_bars(run_dir: Path | str) -> Figure:
             axes.plot(times["p50"], y, marker, color=color, ms=7, clip_on=False, zorder=3)
         axes.plot([], [], marker, color=color, markersize=7, label=f"rank {rank}")
     for row in range(len(phases) - 1):
-        axes.axhline(row + 0.5, color="#DDDDDD", linewidth=0.6)
+        axes.axhline(row + 0.5, **FAINT)
     axes.set_yticks(range(len(phases)), phases)
     axes.tick_params(axis="y", length=0, pad=8)
     axes.set_ylim(len(phases) - 0.5, -0.5)
@@ -404,10 +422,10 @@ def phase_bars(run_dir: Path | str) -> Figure:
     ticks_ms = [tick for tick in ticks_ms if tick <= max(1.0, 2 * longest_ms)]
     axes.set_xticks(ticks_ms, [f"{tick:,.10g}" for tick in ticks_ms])
     axes.set_xlim(0, max(1.0, 2 * longest_ms))
-    axes.grid(axis="x", color="#DDDDDD", linewidth=0.6)
+    axes.grid(axis="x", **FAINT)
     axes.set_xlabel("milliseconds per step (log scale; linear below 0.01)")
     figure.legend(loc="outside lower center", ncols=8, frameon=False, fontsize=9)
-    return figure
+    return on_any_theme(figure)
 
 
 # %%
@@ -430,7 +448,7 @@ def read_trace_events(path: Path) -> list[dict[str, Any]]:
 # %%
 def phase_style(name: str) -> dict[str, Any]:
     """Color and hatch of a phase. Without outlines, which would cover a narrow bar."""
-    color, hatch = PHASE_STYLES.get(name, ("#999999", ""))
+    color, hatch = PHASE_STYLES.get(name, (DARK, ""))
     return {"facecolor": color, "hatch": hatch, "edgecolor": "white", "linewidth": 0.0}
 
 
@@ -470,15 +488,17 @@ def rank_timeline(
     span_us = max(event["ts"] + event["dur"] for event in bars) - start_us
     shortest_ms = span_us / 1e3 / 450  # 2 of the roughly 900 pixels across
     for rank, by_step in steps.items():
-        labeled_ms = -span_us
+        free_ms = 0.0  # from here on, there is room for the next number
         for step in shown:
             begin_ms = (min(event["ts"] for event in by_step[step]) - start_us) / 1e3
-            edges = [rank - 0.5, rank + 0.34]
-            axes.plot([begin_ms] * 2, edges, color=BLACK, linewidth=1)
-            if begin_ms - labeled_ms > span_us / 1e3 / 40:  # a number needs this much room
+            has_number = begin_ms >= free_ms
+            edges = [rank - (0.5 if has_number else 0.28), rank + 0.34]  # not through a number
+            axes.plot([begin_ms] * 2, edges, color=INK, linewidth=1)
+            if has_number:
                 where: Style = {"textcoords": "offset points", "va": "top", "fontsize": 9}
                 axes.annotate(f"{step}", (begin_ms, rank - 0.5), (3, 0), **where)
-                labeled_ms = begin_ms
+                # At least 10 pixels per digit, of the roughly 900 across.
+                free_ms = begin_ms + span_us / 1e3 / 90 * (len(str(step)) + 0.5)
             for event in by_step[step]:
                 left_ms, ms = (event["ts"] - start_us) / 1e3, event["dur"] / 1e3
                 short: Style = {"zorder": 2} if ms < shortest_ms else {}
@@ -494,4 +514,4 @@ def rank_timeline(
     patches = [Patch(label=name, **phase_style(name)) for name in PHASE_STYLES if name in names]
     place: Style = {"loc": "outside lower center", "ncols": 8, "frameon": False, "fontsize": 9}
     figure.legend(handles=patches, handlelength=2.5, handleheight=1.2, **place)
-    return figure
+    return on_any_theme(figure)

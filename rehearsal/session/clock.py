@@ -11,13 +11,14 @@ class Clock:
     """The time since ``start``, until it is stopped."""
 
     def __init__(self, drill: Drill) -> None:
-        self.drill, self.began = drill, time.monotonic()
+        # Not the monotonic clock: a laptop's sleep counts, as it does in the history.
+        self.drill, self.began = drill, time.time()
         self.stopped_at: float | None = None
 
     @property
     def text(self) -> str:
         """Time used and the budget."""
-        now = time.monotonic() if self.stopped_at is None else self.stopped_at
+        now = time.time() if self.stopped_at is None else self.stopped_at
         return pace(now - self.began, self.drill.minutes)
 
     @property
@@ -28,7 +29,7 @@ class Clock:
     def stop(self) -> None:
         """Freeze it at the time it shows."""
         if self.stopped_at is None:
-            self.stopped_at = time.monotonic()
+            self.stopped_at = time.time()
 
 
 def minutes_of(seconds: float) -> str:

@@ -29,11 +29,12 @@ from rehearsal.session.executions import notebooks_folder
 from rehearsal.session.history import Entry, Round
 from rehearsal.session.ids import drill_named
 from rehearsal.session.next_step import drill_after, link_to, with_next_step
+from rehearsal.session.prints import Prints
 from rehearsal.session.progress import progress
 from rehearsal.session.schedule import standings
 from rehearsal.session.status import status_of
 from rehearsal.session.terminal import is_command
-from rehearsal.session.widgets import TickingClock
+from rehearsal.session.widgets import TickingClock, stopping
 
 _clock: TickingClock | None = None  # one at a time: a person does one drill at a time
 
@@ -85,7 +86,11 @@ def start(drill: str) -> None:
 
 
 def check(
-    drill: str, namespace: Mapping[str, object] | None = None, *, seed: int | None = None
+    drill: str,
+    namespace: Mapping[str, object] | None = None,
+    *,
+    seed: int | None = None,
+    prints: bool = False,
 ) -> Verdict:
     """Run what you typed on real ranks, show the verdict and return it.
 
@@ -94,6 +99,7 @@ def check(
         namespace: your names; by default those of the notebook, or of the calling module.
         seed: from which the scenarios draw their numbers. To repeat a check, take the one that
             its verdict shows; by default, each check draws another.
+        prints: show all that your code prints; by default, lines beyond ten are folded.
     """
     the_drill = drill_named(drill)
     names = learners_namespace() if namespace is None else namespace
@@ -104,10 +110,11 @@ def check(
             drill=the_drill.id, status="not_attempted", findings=[stands.finding], after=again
         )
         return _settle(the_drill, "", nothing)
-    text = texts_of(the_drill, names)
+    text, printed = texts_of(the_drill, names), Prints()
     try:
-        verdict = grade(the_drill.id, names, echo=_echo, seed=seed)
+        verdict = grade(the_drill.id, names, echo=printed.add, seed=seed)
     except KeyboardInterrupt:
+        printed.show(None)
         raise CheckInterrupted(the_drill.id) from None
     missing = [name for name in the_drill.needs if name not in names]
     if verdict.status == "not_attempted" and not verdict.stages and missing and shell():
@@ -116,7 +123,9 @@ def check(
     shown = dataclasses.replace(
         verdict, detail=with_cell_numbers(verdict.detail), cells=stands.cells
     )
-    return _settle(the_drill, text, shown)
+    settled = _settle(the_drill, text, shown)
+    printed.show(settled, shows_all=prints)
+    return settled
 
 
 def check_text(
@@ -125,23 +134,25 @@ def check_text(
     file: str,
     *,
     seed: int | None = None,
+    prints: bool = False,
     grade: Callable[..., Verdict] | None = None,
 ) -> Verdict:
     """The same for the text of a file. Only the ranks execute it.
 
     Args:
+        prints: show all that it prints, also beyond ten lines.
         grade: what judges it, with the arguments of ``grade_source``, which is the default.
     """
-    the_drill = drill_named(drill)
+    the_drill, printed = drill_named(drill), Prints()
+    judge = grade or grade_source
     try:
-        verdict = (grade or grade_source)(the_drill.id, text, file=file, echo=_echo, seed=seed)
+        verdict = judge(the_drill.id, text, file=file, echo=printed.add, seed=seed)
     except KeyboardInterrupt:
+        printed.show(None)
         raise CheckInterrupted(the_drill.id) from None
-    return _settle(the_drill, text, verdict)
-
-
-def _echo(line: str) -> None:
-    print(line, flush=True)
+    settled = _settle(the_drill, text, verdict)
+    printed.show(settled, shows_all=prints)
+    return settled
 
 
 def _settle(drill: Drill, text: str, verdict: Verdict) -> Verdict:
@@ -158,10 +169,18 @@ def _settle(drill: Drill, text: str, verdict: Verdict) -> Verdict:
     if one is not None and one.is_timed and verdict.status != "not_attempted":
         spent = pace(one.until - one.began, drill.minutes)
         verdict = dataclasses.replace(verdict, pace=spent)
-    if verdict.status == "passed" and _clock is not None and _clock.drill.id == drill.id:
-        _clock.stop()
     show_verdict(verdict)
+    if verdict.status == "passed":
+        _stop_clock(drill, one)
     return verdict
+
+
+def _stop_clock(drill: Drill, last: Round | None) -> None:
+    """Stop this drill's clock, even one that a kernel before this one has shown."""
+    if _clock is not None and _clock.drill.id == drill.id:
+        _clock.stop()
+    elif last is not None and last.is_timed and has_front_end():
+        show("", {"text/html": stopping(drill.id)})
 
 
 def hint(drill: str) -> None:

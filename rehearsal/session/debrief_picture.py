@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def picture(rows: Sequence[Row]) -> Figure:
     """Draw the rows."""
-    from rehearsal.evidence.pictures import BLACK, BLUE, ORANGE, PURPLE, VERMILLION, new_figure
+    from rehearsal.evidence.pictures import BLUE, INK, ORANGE, PURPLE, VERMILLION
+    from rehearsal.evidence.pictures import new_figure, on_any_theme
 
     used, budget = sum(row.used_s for row in rows), sum(row.budget_s for row in rows)
     figure, axes = new_figure(
@@ -27,11 +28,11 @@ def picture(rows: Sequence[Row]) -> Figure:
     )
     for place, row in enumerate(rows):
         within = min(row.used_s, row.budget_s) / 60
-        axes.barh(place, within, 0.5, color=BLUE, alpha=0.55, edgecolor=BLACK)
+        axes.barh(place, within, 0.5, color=BLUE, alpha=0.55, edgecolor=INK)
         if row.over_s:
             over = row.over_s / 60
-            axes.barh(place, over, 0.5, within, color=ORANGE, hatch="///", edgecolor=BLACK)
-        axes.plot([row.budget_s / 60] * 2, [place - 0.42, place + 0.42], color=BLACK, lw=2.5)
+            axes.barh(place, over, 0.5, within, color=ORANGE, hatch="///", edgecolor=INK)
+        axes.plot([row.budget_s / 60] * 2, [place - 0.42, place + 0.42], color=INK, lw=2.5)
         for one in row.tries:
             passed = one.status == "passed"
             style = ("o", BLUE) if passed else ("X", VERMILLION)
@@ -61,22 +62,22 @@ def picture(rows: Sequence[Row]) -> Figure:
     axes.set_xlim(0, longest * 1.35)  # room for the words on the right
     axes.set_xlabel("minutes since the start")
     _legend(figure)
-    return figure
+    return on_any_theme(figure)
 
 
 def _legend(figure: Figure) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    from rehearsal.evidence.pictures import BLACK, BLUE, ORANGE, PURPLE, VERMILLION
+    from rehearsal.evidence.pictures import BLUE, INK, ORANGE, PURPLE, VERMILLION
 
     def marker(shape: str, color: str, label: str) -> Line2D:
         return Line2D([], [], color=color, marker=shape, ls="", ms=9, mec="white", label=label)
 
     handles = [
-        Patch(facecolor=BLUE, alpha=0.55, edgecolor=BLACK, label="within budget"),
-        Patch(facecolor=ORANGE, hatch="///", edgecolor=BLACK, label="over budget"),
-        Line2D([], [], color=BLACK, lw=2.5, label="budget"),
+        Patch(facecolor=BLUE, alpha=0.55, edgecolor=INK, label="within budget"),
+        Patch(facecolor=ORANGE, hatch="///", edgecolor=INK, label="over budget"),
+        Line2D([], [], color=INK, lw=2.5, label="budget"),
         marker("o", BLUE, "passed"),
         marker("X", VERMILLION, "not yet"),
         marker("v", PURPLE, "hint"),

@@ -23,19 +23,26 @@ def has_front_end() -> bool:
     return hasattr(shell(), "kernel")
 
 
-def show(text: str, rich: Mapping[str, str] | None = None, *, is_code: bool = False) -> None:
+def show(
+    text: str,
+    rich: Mapping[str, str] | None = None,
+    *,
+    is_code: bool = False,
+    display_id: str | None = None,
+) -> None:
     """Show plain text; in a notebook, richer formats of it if there are any.
 
     Args:
         rich: MIME type to content.
         is_code: print it unchanged, even where advice is spelled as commands.
+        display_id: under which a notebook can update it later.
     """
     if not has_front_end():
         print(text if is_code else spelled(text))
         return
     from IPython.display import display
 
-    display({"text/plain": text, **(rich or {})}, raw=True)
+    display({"text/plain": text, **(rich or {})}, raw=True, display_id=display_id)
 
 
 def show_markdown(markdown: str, *, text: str | None = None, is_code: bool = False) -> None:

@@ -40,6 +40,11 @@ def spelled_for_a_shell(file: str = FILE) -> Iterator[None]:
         _file = None
 
 
+def file_checked() -> str:
+    """The file that advice about a check names."""
+    return _file or FILE
+
+
 def program() -> str:
     """What starts this program from the current folder: "python -m rehearsal"."""
     python = Path(sys.executable)
@@ -59,7 +64,7 @@ def spelled(text: str) -> str:
 
 def _command(call: re.Match[str]) -> str:
     name, drill, solution, gives_up = call.groups(default="")
-    file = shlex.quote(_file or FILE) if name == "check" else ""
+    file = shlex.quote(file_checked()) if name == "check" else ""
     words = [name, drill, file, solution, gives_up and "--give-up"]
     return " ".join([program(), *filter(None, words)])
 
