@@ -228,6 +228,12 @@ def collapse(cell: Cell, title: str, role: str) -> Cell:
     return replace(cell, text=text, role=role, metadata={**cell.metadata, **folded})
 
 
+def may_fail(cell: Cell) -> Cell:
+    """A code cell whose exception doesn't stop Run All: an unfinished one, or what calls it."""
+    tags = [*cell.metadata.get("tags", []), "raises-exception"]
+    return replace(cell, metadata={**cell.metadata, "tags": tags})
+
+
 def as_text(cell: Cell, summary: str) -> Cell:
     """A code cell as folded text: it can't run, so it defines nothing behind your back."""
     text = f"<details><summary>{summary}</summary>\n\n```python\n{cell.text}\n```\n\n</details>"
@@ -253,7 +259,7 @@ def vary(cell: Cell, variant: str, typed: Sequence[str]) -> list[Cell]:
     emptied = empty_bodies(cell.text, EMPTIED, typed)
     if emptied == cell.text:
         return [cell]
-    blank = replace(cell, text=emptied, role="blank")
+    blank = may_fail(replace(cell, text=emptied, role="blank"))
     return [blank] if variant == "blank" else [blank, as_text(cell, "Solution")]
 
 
@@ -417,6 +423,10 @@ def compose_files(root: Path) -> dict[str, str]:
 def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
     """Heading, start, blank, check, and a cell of commented-out helpers."""
     name, folder = drill["id"], f"rehearsal/drills/{drill['id']}"
+    # What kind of notebook this is: nobody should look for answers in it.
+    task = "You type the code: the cell below the task is a blank, and no cell has the answer."
+    if drill["kind"] == "bug":
+        task = "The program below has a bug. Find it and fix it: no cell has the answer."
     # Commented out, so that "Run all" doesn't reveal a hint.
     help_text = f'''\
 # hint("{name}")  # uncomment to run: next of three hints
@@ -424,7 +434,7 @@ def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
 # narration("{name}")  # what to say while you type
 # solution("{name}")  # available after you pass; give_up=True shows it now'''
     texts = [
-        ("markdown", f"{heading} {drill['title']}\n\n{drill['minutes']:g} minutes."),
+        ("markdown", f"{heading} {drill['title']}\n\n{drill['minutes']:g} minutes. {task}"),
         ("code", f'start("{name}")'),
         ("code", f'check("{name}")'),
         ("code", help_text),
@@ -440,7 +450,7 @@ def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
     typed = Cell(
         kind="code", text=blank, source=blank, file=f"{folder}/blank.py", index=0, role="drill"
     )
-    return [*cells[:2], typed, *cells[2:]]
+    return [*cells[:2], may_fail(typed), *cells[2:]]
 
 
 def compose_drills(root: Path) -> dict[str, list[Cell]]:
@@ -674,7 +684,13 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
             continue
         if module is None:
             cell = from_file(node, file, index, fill(root, name, node))
-            derived.append(collapse(cell, "", "") if folded and cell.kind == "code" else cell)
+            cell = collapse(cell, "", "") if folded and cell.kind == "code" else cell
+            # A variant's demos fail until what they call is typed. Its own cells (the checks)
+            # don't: what stops one of them, such as Ctrl-C, stops the run.
+            is_demo = cell.kind == "code" and only is None
+            if is_demo and any(earlier.role == "blank" for earlier in derived) and variant:
+                cell = may_fail(cell)
+            derived.append(cell)
             if cell.kind == "code":
                 present |= trainer_imports(node.source, where)
             continue

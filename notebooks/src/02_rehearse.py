@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Rehearse
 #
-# `start` shows the brief and starts the clock. Type your code in the blank cell below it. `check`
-# runs that code on real ranks and tells you what's wrong: which rank, which sample, where to
-# look. Work in a copy of this notebook, or open a notebook with a single drill, from the folder
-# `drills`.
+# **This notebook has blanks and no answers.** `start` shows the brief and starts the clock. Type
+# your code in the blank cell below it. `check` runs that code on real ranks and tells you what's
+# wrong: which rank, which sample, where to look. Each drill also has a notebook of its own;
+# [00_start_here](00_start_here.ipynb) lists them.
 #
 # **The live cells come first**: what you type in an interview, 45 minutes for all eight. If you
 # want to see each cell's effect as you go, or the answers, use [01_live_hidden](01_live_hidden.ipynb).
@@ -15,7 +15,7 @@
 
 # %% tags=["setup"]
 import rehearsal
-from rehearsal import check, debrief, diff, hint, narration, solution, start, status
+from rehearsal import check, debrief, start, status
 
 rehearsal.warm_up()  # starts the worker processes in the background (a few seconds)
 
