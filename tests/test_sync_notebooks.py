@@ -763,6 +763,26 @@ AREA = area(3)'''
             assert read(built, file).metadata.execution == {"allow_errors": True}
         assert "execution" not in read(built, MAIN).metadata
 
+    def test_in_a_variant_an_unfinished_cell_stops_no_later_one(self, project: Path) -> None:
+        """Jupyter's Run All stops at the first exception of a cell without this tag."""
+        path = project / "notebooks/src/01_walkthrough.py"
+        check = '\n# %% only="blank hidden"\nprint("check")\n'
+        path.write_text(path.read_text("utf-8") + check, "utf-8")
+        sync.build(project)
+        for file in (MAIN, BLANK, HIDDEN):
+            tolerant = [
+                cell.metadata.origin
+                for cell in read(project, file).cells
+                if "raises-exception" in cell.metadata.get("tags", [])
+            ]
+            # What is typed and the demo; not the setup, and not the check, which Ctrl-C stops.
+            expected = [
+                "trainer_core/config.py#2:blank",
+                "trainer_core/config.py#4:blank",
+                "notebooks/src/01_walkthrough.py#7",
+            ]
+            assert tolerant == ([] if file == MAIN else expected)
+
     def test_hidden_has_each_answer_as_folded_text_below_its_blank(self, built: Path) -> None:
         """An answer in a code cell runs with Run All, and then a check grades the answer."""
         notebook, full = read(built, HIDDEN), read(built, MAIN)

@@ -15,7 +15,7 @@
 
 # %% tags=["setup"]
 import rehearsal
-from rehearsal import check, debrief, start, status
+from rehearsal import check, debrief, diff, hint, narration, solution, start, status
 
 rehearsal.warm_up()  # starts the worker processes in the background (a few seconds)
 
