@@ -423,10 +423,11 @@ def compose_files(root: Path) -> dict[str, str]:
 def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
     """Heading, start, blank, check, and a cell of commented-out helpers."""
     name, folder = drill["id"], f"rehearsal/drills/{drill['id']}"
-    # What kind of notebook this is: nobody should look for answers in it.
-    task = "You type the code: the cell below the task is a blank, and no cell has the answer."
-    if drill["kind"] == "bug":
-        task = "The program below has a bug. Find it and fix it: no cell has the answer."
+    task = ""
+    if heading == "#":  # a notebook of its own says which kind it is
+        task = " You type the code: the cell below the task is a blank, and no cell has the answer."
+        if drill["kind"] == "bug":
+            task = " The program below has a bug. Find it and fix it: no cell has the answer."
     # Commented out, so that "Run all" doesn't reveal a hint.
     help_text = f'''\
 # hint("{name}")  # uncomment to run: next of three hints
@@ -434,7 +435,7 @@ def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
 # narration("{name}")  # what to say while you type
 # solution("{name}")  # available after you pass; give_up=True shows it now'''
     texts = [
-        ("markdown", f"{heading} {drill['title']}\n\n{drill['minutes']:g} minutes. {task}"),
+        ("markdown", f"{heading} {drill['title']}\n\n{drill['minutes']:g} minutes.{task}"),
         ("code", f'start("{name}")'),
         ("code", f'check("{name}")'),
         ("code", help_text),

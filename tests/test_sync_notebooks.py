@@ -1306,12 +1306,23 @@ class TestDrills:
         assert names == ["003_early.ipynb", "009_hunt.ipynb", "030_late.ipynb"]
         sources = [cell.source for cell in read(drilled, DRILL).cells]
         assert sources[:4] == [
-            "# The early one\n\n7.5 minutes.",
+            "# The early one\n\n7.5 minutes. You type the code: the cell below the task is a "
+            "blank, and no cell has the answer.",
             "from rehearsal import start",
             'start("early")',
             DRILL_FILES["rehearsal/drills/early/blank.py"].rstrip("\n"),
         ]
         assert sources[4] == 'check("early")'
+
+    def test_a_half_typed_drill_still_gets_its_verdict(self, drilled: Path) -> None:
+        """The check names the cell that failed; it can't if Run All stops before it."""
+        tags = [cell.metadata.get("tags", []) for cell in read(drilled, DRILL).cells]
+        assert [place for place, of in enumerate(tags) if "raises-exception" in of] == [3]
+
+    def test_a_bug_drill_says_what_kind_it_is(self, drilled: Path) -> None:
+        """Its cell isn't blank, and a reader of it would wait for something to type."""
+        first = read(drilled, "notebooks/drills/009_hunt.ipynb").cells[0].source
+        assert "The program below has a bug." in first
 
     def test_run_all_opens_neither_hint_nor_solution(self, drilled: Path) -> None:
         """A hint that nobody asked for spoils the drill, and it counts."""

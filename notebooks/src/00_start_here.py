@@ -159,7 +159,7 @@ check_mean(mean_over_ranks)
 # %% [markdown]
 # ## 4. Your plan
 #
-# `status` lists all drills, how long each takes, and how you stand. Click a title to open its
+# `status` lists all drills: how long each takes, and how you stand. Click a title to open its
 # notebook. The last line names the drill to do next.
 
 # %%

@@ -8,7 +8,7 @@ from rehearsal.grading.drill import Drill
 from rehearsal.session.clock import minutes_of
 from rehearsal.session.schedule import Standing, next_of
 
-HEAD = ("title", "drill", "minutes", "attempts", "best", "status")
+HEAD = ("drill", "minutes", "attempts", "best", "status", "title")
 
 
 def status_of(
@@ -21,7 +21,7 @@ def status_of(
         link: the address of a drill's notebook; empty if there is none to open.
     """
     rows = [
-        (titled(standing.drill, link(standing.drill)), *row_of(standing, now))
+        (*row_of(standing, now), titled(standing.drill, link(standing.drill)))
         for standing in standings
     ]
     table = ["| " + " | ".join(row) + " |" for row in [HEAD, ("---",) * len(HEAD), *rows]]
