@@ -425,9 +425,9 @@ def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
     name, folder = drill["id"], f"rehearsal/drills/{drill['id']}"
     task = ""
     if heading == "#":  # a notebook of its own says which kind it is
-        task = " You type the code: the cell below the task is a blank, and no cell has the answer."
+        task = " You type into the blank below the task. No cell has the answer."
         if drill["kind"] == "bug":
-            task = " The program below has a bug. Find it and fix it: no cell has the answer."
+            task = " The program below the task has a bug: find it and fix it. No cell has the answer."
     # Commented out, so that "Run all" doesn't reveal a hint.
     help_text = f'''\
 # hint("{name}")  # uncomment to run: next of three hints

@@ -1306,8 +1306,8 @@ class TestDrills:
         assert names == ["003_early.ipynb", "009_hunt.ipynb", "030_late.ipynb"]
         sources = [cell.source for cell in read(drilled, DRILL).cells]
         assert sources[:4] == [
-            "# The early one\n\n7.5 minutes. You type the code: the cell below the task is a "
-            "blank, and no cell has the answer.",
+            "# The early one\n\n7.5 minutes. You type into the blank below the task. No cell "
+            "has the answer.",
             "from rehearsal import start",
             'start("early")',
             DRILL_FILES["rehearsal/drills/early/blank.py"].rstrip("\n"),
@@ -1322,7 +1322,7 @@ class TestDrills:
     def test_a_bug_drill_says_what_kind_it_is(self, drilled: Path) -> None:
         """Its cell isn't blank, and a reader of it would wait for something to type."""
         first = read(drilled, "notebooks/drills/009_hunt.ipynb").cells[0].source
-        assert "The program below has a bug." in first
+        assert "The program below the task has a bug" in first
 
     def test_run_all_opens_neither_hint_nor_solution(self, drilled: Path) -> None:
         """A hint that nobody asked for spoils the drill, and it counts."""
