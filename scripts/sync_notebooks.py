@@ -427,7 +427,7 @@ def drill_cells(root: Path, drill: dict[str, Any], heading: str) -> list[Cell]:
     if heading == "#":  # a notebook of its own says which kind it is
         task = " You type into the blank below the task. No cell has the answer."
         if drill["kind"] == "bug":
-            task = " The program below the task has a bug: find it and fix it. No cell has the answer."
+            task = " The program below the task has a bug. No cell has the answer."
     # Commented out, so that "Run all" doesn't reveal a hint.
     help_text = f'''\
 # hint("{name}")  # uncomment to run: next of three hints
