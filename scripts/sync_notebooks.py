@@ -17,7 +17,7 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     # %% include="a.b"                      all cells of trainer_core/a/b.py
     # %% include="rehearsal.a"              all cells of rehearsal/a.py
     # %% include="live" cell="TinyNet"      the one cell of live.py that defines that name
-    # %% include="order" collapsed=true     the same cells, collapsed
+    # %% include="order" collapsed=true     the same code, in one collapsed cell
     # %% include="order" shown="text"       the same cells as folded text that nothing runs
     # %% include="live" shown="blank"       the same cells as the blank variant has them
     # %% include="live" string="LIVE"       the same cells as a string, for exec in a rank
@@ -91,6 +91,7 @@ class Cell:
     index: int
     role: str = ""  # how it was derived: collapsed, blank, text, drill; "" if copied
     metadata: dict[str, Any] = field(default_factory=dict)
+    joined: tuple[int, ...] = ()  # the cells of the file that it also contains
 
     @property
     def origin(self) -> str:
@@ -234,6 +235,18 @@ def may_fail(cell: Cell) -> Cell:
     return replace(cell, metadata={**cell.metadata, "tags": tags})
 
 
+def as_one(cells: Sequence[Cell]) -> Cell:
+    """A module's code in one collapsed cell: nobody types it, and nobody steps through it."""
+    first, *others = cells
+    whole = replace(
+        first,
+        text="\n\n\n".join(cell.text for cell in cells),
+        source="\n\n\n".join(cell.source for cell in cells),
+        joined=tuple(cell.index for cell in others),
+    )
+    return collapse(whole, first.file, "collapsed")
+
+
 def as_text(cell: Cell, summary: str) -> Cell:
     """A code cell as folded text: it can't run, so it defines nothing behind your back."""
     text = f"<details><summary>{summary}</summary>\n\n```python\n{cell.text}\n```\n\n</details>"
@@ -365,8 +378,6 @@ def fill(root: Path, name: str, node: Any) -> str:
 
 def restore(root: Path, name: str, cell: Cell, text: str) -> str:
     """Undo in an edited ``text`` what deriving did to ``cell``."""
-    if cell.role == "collapsed" and text.startswith("#@title"):
-        text = text.partition("\n")[2]
     text = docstring(cell) + text.rstrip("\n")
     if cell.file.startswith("notebooks/src/"):
         for placeholder, value in values(root, name, placeholders(cell.source)).items():
@@ -727,7 +738,12 @@ def include(
         code = [cell for cell in cells if cell.kind == "code"]
         return [as_text(cell, f"{cell.file}, {one or f'cell {cell.index}'}") for cell in code]
     texts = ("text", "string")
-    twice = {(cell.file, cell.index) for cell in derived if cell.role not in texts}
+    twice = {
+        (cell.file, index)
+        for cell in derived
+        if cell.role not in texts
+        for index in (cell.index, *cell.joined)
+    }
     added: list[Cell] = []
     for cell in cells:
         if (cell.file, cell.index) in twice:
@@ -737,10 +753,13 @@ def include(
         code = [earlier for earlier in (*derived, *added) if earlier.kind == "code"]
         if cell.text == FUTURE and any(FUTURE in earlier.text for earlier in code):
             continue  # the notebook's process remembers it for later cells
-        if node.metadata.get("collapsed") and cell.kind == "code":
-            added.append(collapse(cell, f"{cell.file}, cell {cell.index}", "collapsed"))
+        if node.metadata.get("collapsed"):
+            added.append(cell)
         else:
             added += vary(cell, "blank" if shown == "blank" else variant, typed)
+    if node.metadata.get("collapsed"):
+        code = [cell for cell in added if cell.kind == "code"]
+        return [cell for cell in added if cell.kind != "code"] + [as_one(code)] * bool(code)
     return added
 
 
@@ -924,6 +943,7 @@ def edited_text(root: Path, path: Path, number: int, node: dict[str, Any], cell:
     reasons = [
         (cell.role == "blank", "is a blank, and a blank never overwrites its module"),
         (cell.role == "drill", "belongs to a drill, and push never overwrites a drill"),
+        (cell.role == "collapsed", "has all code of a module, and push carries single cells"),
         (cell.role in ("text", "string"), "has code as text, and push carries code only"),
         (node["cell_type"] != cell.kind, "changed its type"),
         (built != digest(cell.kind, cell.text), "was edited, but its source changed as well"),
