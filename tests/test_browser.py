@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import rehearsal
+from scripts import work_folder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -56,7 +57,8 @@ def lab(tmp_path: Path) -> Iterator[str]:
     """The address of a separate JupyterLab; nothing of this user's is read or written."""
     (source,) = (ROOT / "notebooks/drills").glob("*_lift_to_distributed.ipynb")
     served = tmp_path / "served"
-    served.mkdir()
+    # As make lab lays them out, so that links between the notebooks work.
+    work_folder.copy_notebooks(ROOT / "notebooks", served)
     shutil.copy(source, served)
     settings = tmp_path / "settings"
     settings.mkdir()
@@ -230,6 +232,48 @@ def test_a_drill_from_the_start_to_the_pass(lab: str, tmp_path: Path) -> None:
         photograph(page, pictures / "passed.png", check, busy)
         browser.close()
     assert outside == [], "nothing leaves the machine"
+
+
+MEAN = """\
+def mean_over_ranks(value):
+    total = torch.tensor(value)
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()"""
+
+
+def test_the_start_notebook_leads_to_a_first_verdict_and_to_a_drill(lab: str) -> None:
+    """From there, a link to a folder instead of a file would open an error dialog."""
+    from playwright.sync_api import expect, sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": 1200, "height": 960})
+        page.goto(f"{lab.rpartition('/')[0]}/00_start_here.ipynb")
+        expect(page.locator(".jp-StatusBar-Widget", has_text="Idle")).to_be_visible(
+            timeout=90_000
+        )
+        _, together, hang, blank, check, plan = (
+            page.locator(".jp-CodeCell").nth(place) for place in range(6)
+        )
+        run(page, together)
+        expect(together).to_contain_text("rank 1 of 2 returned 3.0", timeout=60_000)
+        run(page, hang)
+        expect(hang).to_contain_text("rank 0 of 2 was still waiting", timeout=60_000)
+        run(page, blank)
+        run(page, check)
+        expect(check).to_contain_text("NOT ATTEMPTED", timeout=60_000)
+        retype(page, blank, MEAN)
+        run(page, check)
+        expect(check).to_contain_text("PASSED", timeout=60_000)
+        run(page, plan)
+        drill = rehearsal.drills()[0]
+        plan.locator("a", has_text=drill.title).click(timeout=60_000)
+        expect(page.locator(".jp-Notebook h1", has_text=drill.title)).to_be_visible(
+            timeout=60_000
+        )
+        browser.close()
 
 
 def photograph(page: Page, path: Path, first: Locator, last: Locator) -> None:
