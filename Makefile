@@ -18,8 +18,11 @@ $(VENV)/.complete: pyproject.toml constraints.txt
 	touch $@
 
 lab: setup
-	@# From the project's folder, so that the notebooks' links to the modules work.
-	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(ARGS)
+	@# Copies the notebooks to work/, so that typing never changes the repository.
+	$(BIN)/python scripts/work_folder.py
+	@# From the project's folder, so that the notebooks' links to the modules work. Root is
+	@# allowed: in a container, people are root.
+	$(BIN)/jupyter lab --allow-root --LabApp.default_url=/lab/tree/work/00_start_here.ipynb $(ARGS)
 
 train: setup
 	$(BIN)/python scripts/demo.py $(ARGS)

@@ -17,7 +17,7 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     # %% include="a.b"                      all cells of trainer_core/a/b.py
     # %% include="rehearsal.a"              all cells of rehearsal/a.py
     # %% include="live" cell="TinyNet"      the one cell of live.py that defines that name
-    # %% include="order" collapsed=true     the same cells, collapsed
+    # %% include="order" collapsed=true     the same code, in one collapsed cell
     # %% include="order" shown="text"       the same cells as folded text that nothing runs
     # %% include="live" shown="blank"       the same cells as the blank variant has them
     # %% include="live" string="LIVE"       the same cells as a string, for exec in a rank
@@ -91,6 +91,7 @@ class Cell:
     index: int
     role: str = ""  # how it was derived: collapsed, blank, text, drill; "" if copied
     metadata: dict[str, Any] = field(default_factory=dict)
+    joined: tuple[int, ...] = ()  # the cells of the file that it also contains
 
     @property
     def origin(self) -> str:
@@ -228,6 +229,24 @@ def collapse(cell: Cell, title: str, role: str) -> Cell:
     return replace(cell, text=text, role=role, metadata={**cell.metadata, **folded})
 
 
+def may_fail(cell: Cell) -> Cell:
+    """A code cell whose exception doesn't stop Run All: an unfinished one, or what calls it."""
+    tags = [*cell.metadata.get("tags", []), "raises-exception"]
+    return replace(cell, metadata={**cell.metadata, "tags": tags})
+
+
+def as_one(cells: Sequence[Cell]) -> Cell:
+    """A module's code in one collapsed cell: nobody types it, and nobody steps through it."""
+    first, *others = cells
+    whole = replace(
+        first,
+        text="\n\n\n".join(cell.text for cell in cells),
+        source="\n\n\n".join(cell.source for cell in cells),
+        joined=tuple(cell.index for cell in others),
+    )
+    return collapse(whole, first.file, "collapsed")
+
+
 def as_text(cell: Cell, summary: str) -> Cell:
     """A code cell as folded text: it can't run, so it defines nothing behind your back."""
     text = f"<details><summary>{summary}</summary>\n\n```python\n{cell.text}\n```\n\n</details>"
@@ -253,7 +272,7 @@ def vary(cell: Cell, variant: str, typed: Sequence[str]) -> list[Cell]:
     emptied = empty_bodies(cell.text, EMPTIED, typed)
     if emptied == cell.text:
         return [cell]
-    blank = replace(cell, text=emptied, role="blank")
+    blank = may_fail(replace(cell, text=emptied, role="blank"))
     return [blank] if variant == "blank" else [blank, as_text(cell, "Solution")]
 
 
@@ -359,8 +378,6 @@ def fill(root: Path, name: str, node: Any) -> str:
 
 def restore(root: Path, name: str, cell: Cell, text: str) -> str:
     """Undo in an edited ``text`` what deriving did to ``cell``."""
-    if cell.role == "collapsed" and text.startswith("#@title"):
-        text = text.partition("\n")[2]
     text = docstring(cell) + text.rstrip("\n")
     if cell.file.startswith("notebooks/src/"):
         for placeholder, value in values(root, name, placeholders(cell.source)).items():
@@ -424,6 +441,11 @@ def drill_cells(
             start one clock after the other.
     """
     name, folder = drill["id"], f"rehearsal/drills/{drill['id']}"
+    kind = ""
+    if heading == "#":  # a notebook of its own says which kind it is
+        kind = " You type into the blank below the task. No cell has the answer."
+        if drill["kind"] == "bug":
+            kind = " The program below the task has a bug. No cell has the answer."
     # Commented out, so that "Run all" doesn't reveal a hint.
     help_text = f'''\
 # hint("{name}")  # uncomment to run: next of three hints
@@ -434,7 +456,7 @@ def drill_cells(
         f'start("{name}")' if is_timed else f'brief("{name}")  # on the clock: start("{name}")'
     )
     texts = [
-        ("markdown", f"{heading} {drill['title']}\n\n{drill['minutes']:g} minutes."),
+        ("markdown", f"{heading} {drill['title']}\n\n{drill['minutes']:g} minutes.{kind}"),
         ("code", task),
         ("code", f'check("{name}")'),
         ("code", help_text),
@@ -450,7 +472,7 @@ def drill_cells(
     typed = Cell(
         kind="code", text=blank, source=blank, file=f"{folder}/blank.py", index=0, role="drill"
     )
-    return [*cells[:2], typed, *cells[2:]]
+    return [*cells[:2], may_fail(typed), *cells[2:]]
 
 
 def compose_drills(root: Path) -> dict[str, list[Cell]]:
@@ -684,7 +706,13 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
             continue
         if module is None:
             cell = from_file(node, file, index, fill(root, name, node))
-            derived.append(collapse(cell, "", "") if folded and cell.kind == "code" else cell)
+            cell = collapse(cell, "", "") if folded and cell.kind == "code" else cell
+            # A variant's demos fail until what they call is typed. Its own cells (the checks)
+            # don't: what stops one of them, such as Ctrl-C, stops the run.
+            is_demo = cell.kind == "code" and only is None
+            if is_demo and any(earlier.role == "blank" for earlier in derived) and variant:
+                cell = may_fail(cell)
+            derived.append(cell)
             if cell.kind == "code":
                 present |= trainer_imports(node.source, where)
             continue
@@ -720,7 +748,12 @@ def include(
         code = [cell for cell in cells if cell.kind == "code"]
         return [as_text(cell, f"{cell.file}, {one or f'cell {cell.index}'}") for cell in code]
     texts = ("text", "string")
-    twice = {(cell.file, cell.index) for cell in derived if cell.role not in texts}
+    twice = {
+        (cell.file, index)
+        for cell in derived
+        if cell.role not in texts
+        for index in (cell.index, *cell.joined)
+    }
     added: list[Cell] = []
     for cell in cells:
         if (cell.file, cell.index) in twice:
@@ -730,10 +763,13 @@ def include(
         code = [earlier for earlier in (*derived, *added) if earlier.kind == "code"]
         if cell.text == FUTURE and any(FUTURE in earlier.text for earlier in code):
             continue  # the notebook's process remembers it for later cells
-        if node.metadata.get("collapsed") and cell.kind == "code":
-            added.append(collapse(cell, f"{cell.file}, cell {cell.index}", "collapsed"))
+        if node.metadata.get("collapsed"):
+            added.append(cell)
         else:
             added += vary(cell, "blank" if shown == "blank" else variant, typed)
+    if node.metadata.get("collapsed"):
+        code = [cell for cell in added if cell.kind == "code"]
+        return [cell for cell in added if cell.kind != "code"] + [as_one(code)] * bool(code)
     return added
 
 
@@ -917,6 +953,7 @@ def edited_text(root: Path, path: Path, number: int, node: dict[str, Any], cell:
     reasons = [
         (cell.role == "blank", "is a blank, and a blank never overwrites its module"),
         (cell.role == "drill", "belongs to a drill, and push never overwrites a drill"),
+        (cell.role == "collapsed", "has all code of a module, and push carries single cells"),
         (cell.role in ("text", "string"), "has code as text, and push carries code only"),
         (node["cell_type"] != cell.kind, "changed its type"),
         (built != digest(cell.kind, cell.text), "was edited, but its source changed as well"),

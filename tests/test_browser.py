@@ -28,6 +28,7 @@ import rehearsal
 from rehearsal.grading.drill import Drill, load
 from rehearsal.session.clock import pace
 from rehearsal.session.widgets import TickingClock, stopping
+from scripts import work_folder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
@@ -59,7 +60,8 @@ def lab(tmp_path: Path) -> Iterator[str]:
     """The address of a separate JupyterLab; nothing of this user's is read or written."""
     (source,) = (ROOT / "notebooks/drills").glob("*_lift_to_distributed.ipynb")
     served = tmp_path / "served"
-    served.mkdir()
+    # As make lab lays them out, so that links between the notebooks work.
+    work_folder.copy_notebooks(ROOT / "notebooks", served)
     shutil.copy(source, served)
     settings = tmp_path / "settings"
     settings.mkdir()
@@ -364,6 +366,48 @@ def test_the_clock_stays_in_view_and_survives_opening_the_notebook_again(
         expect(face).to_have_text(TICK, timeout=90_000)
         expect(face).to_contain_text("running")
         assert seconds_shown(page) >= before
+        browser.close()
+
+
+MEAN = """\
+def mean_over_ranks(value):
+    total = torch.tensor(value)
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()"""
+
+
+def test_the_start_notebook_leads_to_a_first_verdict_and_to_a_drill(lab: str) -> None:
+    """From there, a link to a folder instead of a file would open an error dialog."""
+    from playwright.sync_api import expect, sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": 1200, "height": 960})
+        page.goto(f"{lab.rpartition('/')[0]}/00_start_here.ipynb")
+        expect(page.locator(".jp-StatusBar-Widget", has_text="Idle")).to_be_visible(
+            timeout=90_000
+        )
+        _, together, hang, blank, check, plan = (
+            page.locator(".jp-CodeCell").nth(place) for place in range(6)
+        )
+        run(page, together)
+        expect(together).to_contain_text("rank 1 of 2 returned 3.0", timeout=60_000)
+        run(page, hang)
+        expect(hang).to_contain_text("rank 0 of 2 was still waiting", timeout=60_000)
+        run(page, blank)
+        run(page, check)
+        expect(check).to_contain_text("NOT ATTEMPTED", timeout=60_000)
+        retype(page, blank, MEAN)
+        run(page, check)
+        expect(check).to_contain_text("PASSED", timeout=60_000)
+        run(page, plan)
+        drill = rehearsal.drills()[0]
+        plan.locator("a", has_text=drill.title).click(timeout=60_000)
+        expect(page.locator(".jp-Notebook h1", has_text=drill.title)).to_be_visible(
+            timeout=60_000
+        )
         browser.close()
 
 

@@ -118,6 +118,25 @@ class TestTheVariants:
         """What is rehearsed there is what is typed in the interview."""
         assert live_cells(REHEARSE) == live_cells(BLANK)
 
+    @pytest.mark.parametrize("name", [FULL, BLANK, HIDDEN])
+    def test_the_first_cell_says_which_version_it_is(self, name: str) -> None:
+        """Three tabs with one title: the wrong one gets typed into."""
+        (_, first), *_ = cells(name)
+        words = {FULL: "complete", BLANK: "blank", HIDDEN: "hidden"}
+        said = [word for word in words.values() if f"**This is the {word} version.**" in first]
+        assert said == [words[name]]
+
+    @pytest.mark.parametrize("name", [BLANK, HIDDEN])
+    def test_nothing_but_the_setup_can_stop_run_all(self, name: str) -> None:
+        """One unfinished cell must not hide what the later ones would show."""
+        found = json.loads((NOTEBOOKS / name).read_text("utf-8"))["cells"]
+        code = [cell for cell in found if cell["cell_type"] == "code"]
+        typed = [place for place, cell in enumerate(code) if "raise Not" in str(cell["source"])]
+        for cell in code[typed[0] :]:
+            tags, text = cell["metadata"].get("tags", []), "".join(cell["source"])
+            is_support = cell["metadata"]["origin"].endswith(":collapsed")
+            assert ("raises-exception" in tags) != (text == CHECK or is_support), text
+
     @pytest.mark.parametrize("name", [BLANK, HIDDEN, REHEARSE])
     def test_a_check_follows_each_cell_that_is_typed(self, name: str) -> None:
         """Without it, a mistake in cell 2 shows in cell 8."""

@@ -122,3 +122,18 @@ class TestInAKernel:
         assert "stopped" in clock["text/html"]
         table = outputs["again = 1\nstatus"][0].data["text/markdown"]
         assert f"{FIRST.id} | {FIRST.minutes:g} | 1 |" in table
+
+    def test_run_all_reaches_the_check_below_a_cell_that_fails(self) -> None:
+        """One unfinished cell must not stop the later ones, and it must not pass either."""
+        notebook = nbformat.read(notebook_of(FIRST), 4)
+        for cell in notebook.cells:
+            if cell.metadata.get("origin", "").endswith("blank.py#0:drill"):
+                cell.source = "def run(cfg"
+        client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": ROOT}})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", str(ROOT))
+            client.execute()  # raises at the first cell that stops Run All
+        (check,) = [cell for cell in notebook.cells if cell.source.startswith("check(")]
+        shown = str(check.outputs)
+        assert "NOT ATTEMPTED" in shown
+        assert "PASSED" not in shown

@@ -224,10 +224,10 @@ class TestCommands:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        arguments = (
-            f"--no-browser --port={port} --allow-root --IdentityProvider.token=rehearsal"
-        )
-        url = f"http://127.0.0.1:{port}/api/contents/notebooks/00_start_here.ipynb?token=rehearsal"
+        # As root, too: in a container, people are root.
+        arguments = f"--no-browser --port={port} --IdentityProvider.token=rehearsal"
+        url = f"http://127.0.0.1:{port}/api/contents/work/00_start_here.ipynb?token=rehearsal"
+        work = {path: path.read_bytes() for path in (ROOT / "work").rglob("*.ipynb")}
         with (tmp_path / "lab.log").open("w") as log:
             lab = subprocess.Popen(
                 ["make", "lab", f"ARGS={arguments}"],
@@ -241,6 +241,7 @@ class TestCommands:
         finally:
             os.killpg(lab.pid, signal.SIGTERM)
             lab.wait(30)
+        assert all(path.read_bytes() == content for path, content in work.items())
 
 
 def answer(url: str, timeout_s: float = 120) -> dict[str, Any]:

@@ -655,6 +655,28 @@ class TestStatusDiffNarration:
         (row,) = [line for line in text.splitlines() if line.startswith(ID)]
         assert "passed, due in" in row
 
+    def test_status_has_the_title_of_every_drill(self, shown: Shown) -> None:
+        """Ids alone don't tell a newcomer what a drill is about."""
+        rehearsal.status()
+        rows = {line.partition(" ")[0]: line for line in shown().splitlines()}
+        for drill in rehearsal.drills():
+            assert rows[drill.id].endswith(drill.title)
+            assert f" {drill.minutes:g} " in rows[drill.id]
+
+    def test_in_a_notebook_each_title_opens_the_drills_notebook(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """To the file: JupyterLab answers a link to a folder with an error."""
+        drawn: list[str] = []
+        folder = Path(__file__).parents[1] / "notebooks"
+        monkeypatch.setattr(coach, "has_front_end", lambda: True)
+        monkeypatch.setattr(coach, "notebooks_folder", lambda: folder)
+        monkeypatch.setattr(coach, "show_markdown", drawn.append)
+        rehearsal.status()
+        links = dict(re.findall(r"\[([^]]+)\]\((drills/[^)]+\.ipynb)\)", drawn[0]))
+        assert list(links) == [drill.title for drill in rehearsal.drills()]
+        assert all((folder / address).is_file() for address in links.values())
+
     def test_diff_shows_what_changed_between_the_last_two(
         self, verdict_is: Callable[[str], None], shown: Shown
     ) -> None:

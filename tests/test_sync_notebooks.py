@@ -270,9 +270,7 @@ class TestBuild:
         assert origins == [
             "notebooks/src/01_walkthrough.py#1",
             "notebooks/src/01_walkthrough.py#2",
-            "trainer_core/order.py#0:collapsed",
-            "trainer_core/order.py#1:collapsed",
-            "trainer_core/order.py#2:collapsed",
+            "trainer_core/order.py#0:collapsed",  # all of it
             "trainer_core/config.py#0",
             "trainer_core/config.py#2",
             "trainer_core/config.py#3",
@@ -299,8 +297,10 @@ class TestBuild:
         self, built: Path
     ) -> None:
         """What nobody types must not fill the screen."""
-        cell = cell_of(read(built, MAIN), "trainer_core/order.py#1:collapsed")
-        assert cell.source.startswith("#@title trainer_core/order.py, cell 1\ndef order_of(")
+        cell = cell_of(read(built, MAIN), "trainer_core/order.py#0:collapsed")
+        assert cell.source.startswith("#@title trainer_core/order.py\nfrom __future__ import")
+        assert "\n\n\ndef order_of(" in cell.source
+        assert cell.source.endswith("\n\n\nFIRST = order_of(3)[0]")
         assert cell.metadata.jupyter == {"source_hidden": True}
         assert cell.metadata.cellView == "form"
         assert "hide-input" in cell.metadata.tags
@@ -319,7 +319,7 @@ class TestBuild:
         """Jupytext itself would make a command of a comment that begins with "copy"."""
         demo = cell_of(read(built, MAIN), "notebooks/src/01_walkthrough.py#2").source
         assert demo.startswith("%matplotlib inline\n# copy nothing, list nothing\n")
-        module = cell_of(read(built, MAIN), "trainer_core/order.py#1:collapsed").source
+        module = cell_of(read(built, MAIN), "trainer_core/order.py#0:collapsed").source
         assert "    # copy the range" in module
 
     def test_an_edit_made_in_a_notebook_is_not_built_over(
@@ -331,7 +331,7 @@ class TestBuild:
         replace(built, "trainer_core/config.py", "AREA = area(3)", "AREA = area(4)")
         before = contents(built)
         assert sync.main(["build"], root=built) == 2
-        assert "Cell 7 of notebooks/01_walkthrough_blank.ipynb" in capsys.readouterr().err
+        assert "Cell 5 of notebooks/01_walkthrough_blank.ipynb" in capsys.readouterr().err
         assert contents(built) == before
         assert sync.main(["build", "--overwrite"], root=built) == 0
         assert "LIMIT = 8" in cell_of(read(built, BLANK), blank).source
@@ -342,7 +342,7 @@ class TestBuild:
         notebook = read(built, MAIN)
         notebook.cells.append(nbformat.v4.new_code_cell("mine = 1"))
         nbformat.write(notebook, built / MAIN)
-        with pytest.raises(sync.SyncError, match=r"Cell 12 of .* was edited in the notebook"):
+        with pytest.raises(sync.SyncError, match=r"Cell 10 of .* was edited in the notebook"):
             sync.build(built)
 
 
@@ -481,14 +481,6 @@ class TestPush:
             ),
             (
                 MAIN,
-                "trainer_core/order.py#1:collapsed",
-                "Slots, backwards",
-                "Slots, reversed",
-                "trainer_core/order.py",
-                '+    """Slots, reversed."""',
-            ),
-            (
-                MAIN,
                 "trainer_core/config.py#3",
                 "Prose",
                 "Text",
@@ -529,7 +521,7 @@ class TestPush:
                 "+# 01_walkthrough.ipynb, list nothing",
             ),
         ],
-        ids=["docstring", "title", "module-prose", "address", "comment", "magic", "name"],
+        ids=["docstring", "module-prose", "address", "comment", "magic", "name"],
     )
     def test_what_deriving_added_or_took_away_is_undone(
         self, built: Path, notebook: str, origin: str, old: str, new: str, file: str, line: str
@@ -551,7 +543,7 @@ class TestPush:
         """The newer of two edits would silently win."""
         edit(built, MAIN, "trainer_core/config.py#4", "AREA = area(3)", "AREA = area(4)")
         replace(built, "trainer_core/config.py", "# Between two", "# In between two")
-        self.assert_refused(built, MAIN, "Cell 9 .* was edited, but its source changed as well")
+        self.assert_refused(built, MAIN, "Cell 7 .* was edited, but its source changed as well")
 
     def test_a_change_of_another_cell_of_the_module_is_not_a_conflict(
         self, built: Path
@@ -571,6 +563,11 @@ class TestPush:
         edit(built, notebook, origin, "raise NotImplementedError", "return 6  # ")
         self.assert_refused(built, notebook, "is a blank, and a blank never overwrites")
 
+    def test_a_module_in_one_cell_is_not_pushed(self, built: Path) -> None:
+        """Nothing says any more where one of its cells ends."""
+        edit(built, MAIN, "trainer_core/order.py#0:collapsed", "Slots, backw", "Slots, upw")
+        self.assert_refused(built, MAIN, "has all code of a module")
+
     def test_one_refused_edit_refuses_all(self, built: Path) -> None:
         """Half a push leaves module and notebook in a state that nobody chose."""
         edit(built, BLANK, "notebooks/src/01_walkthrough.py#1", "Second", "Last")
@@ -584,9 +581,9 @@ class TestPush:
                 lambda cells: cells.insert(2, nbformat.v4.new_code_cell("x = 1")),
                 "cell 3 is new",
             ),
-            (lambda cells: cells.pop(6), "trainer_core/config.py#2 is missing"),
-            (lambda cells: cells.append(cells[6].copy()), "config.py#2 appears twice"),
-            (lambda cells: cells.insert(6, cells.pop(8)), "the order changed"),
+            (lambda cells: cells.pop(4), "trainer_core/config.py#2 is missing"),
+            (lambda cells: cells.append(cells[4].copy()), "config.py#2 appears twice"),
+            (lambda cells: cells.insert(4, cells.pop(6)), "the order changed"),
         ],
     )
     def test_cells_that_moved_are_refused(self, built: Path, change: Any, message: str) -> None:
@@ -616,9 +613,9 @@ class TestPush:
     def test_a_cell_of_another_type_is_refused(self, built: Path) -> None:
         """Code that became prose would still be written as code."""
         notebook = json.loads((built / MAIN).read_text("utf-8"))
-        notebook["cells"][6]["cell_type"] = "raw"
+        notebook["cells"][4]["cell_type"] = "raw"
         (built / MAIN).write_text(json.dumps(notebook), "utf-8")
-        self.assert_refused(built, MAIN, "Cell 7 .* changed its type")
+        self.assert_refused(built, MAIN, "Cell 5 .* changed its type")
 
     def test_an_edit_of_an_address_is_refused(self, built: Path) -> None:
         """The source would get a fixed address, and a fork would have to change two places."""
@@ -763,6 +760,26 @@ AREA = area(3)'''
             assert read(built, file).metadata.execution == {"allow_errors": True}
         assert "execution" not in read(built, MAIN).metadata
 
+    def test_in_a_variant_an_unfinished_cell_stops_no_later_one(self, project: Path) -> None:
+        """Jupyter's Run All stops at the first exception of a cell without this tag."""
+        path = project / "notebooks/src/01_walkthrough.py"
+        check = '\n# %% only="blank hidden"\nprint("check")\n'
+        path.write_text(path.read_text("utf-8") + check, "utf-8")
+        sync.build(project)
+        for file in (MAIN, BLANK, HIDDEN):
+            tolerant = [
+                cell.metadata.origin
+                for cell in read(project, file).cells
+                if "raises-exception" in cell.metadata.get("tags", [])
+            ]
+            # What is typed and the demo; not the setup, and not the check, which Ctrl-C stops.
+            expected = [
+                "trainer_core/config.py#2:blank",
+                "trainer_core/config.py#4:blank",
+                "notebooks/src/01_walkthrough.py#7",
+            ]
+            assert tolerant == ([] if file == MAIN else expected)
+
     def test_hidden_has_each_answer_as_folded_text_below_its_blank(self, built: Path) -> None:
         """An answer in a code cell runs with Run All, and then a check grades the answer."""
         notebook, full = read(built, HIDDEN), read(built, MAIN)
@@ -898,7 +915,7 @@ class TestDirectives:
         replace(project, "notebooks/src/01_walkthrough.py", "# Second", "# {{typing config}}:")
         sync.build(project)
         notebook = read(project, MAIN)
-        origins = [cell.metadata.origin for cell in notebook.cells[5:8]]
+        origins = [cell.metadata.origin for cell in notebook.cells[3:6]]
         assert origins == [
             "trainer_core/config.py#4",
             "notebooks/src/01_walkthrough.py#6",
@@ -1286,12 +1303,23 @@ class TestDrills:
         assert names == ["003_early.ipynb", "009_hunt.ipynb", "030_late.ipynb"]
         sources = [cell.source for cell in read(drilled, DRILL).cells]
         assert sources[:4] == [
-            "# The early one\n\n7.5 minutes.",
+            "# The early one\n\n7.5 minutes. You type into the blank below the task. No cell "
+            "has the answer.",
             "from rehearsal import start",
             'start("early")',
             DRILL_FILES["rehearsal/drills/early/blank.py"].rstrip("\n"),
         ]
         assert sources[4] == 'check("early")'
+
+    def test_a_half_typed_drill_still_gets_its_verdict(self, drilled: Path) -> None:
+        """The check names the cell that failed; it can't if Run All stops before it."""
+        tags = [cell.metadata.get("tags", []) for cell in read(drilled, DRILL).cells]
+        assert [place for place, of in enumerate(tags) if "raises-exception" in of] == [3]
+
+    def test_a_bug_drill_says_what_kind_it_is(self, drilled: Path) -> None:
+        """Its cell isn't blank, and a reader of it would wait for something to type."""
+        first = read(drilled, "notebooks/drills/009_hunt.ipynb").cells[0].source
+        assert "The program below the task has a bug" in first
 
     def test_run_all_opens_neither_hint_nor_solution(self, drilled: Path) -> None:
         """A hint that nobody asked for spoils the drill, and it counts."""

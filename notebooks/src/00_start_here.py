@@ -17,15 +17,17 @@
 # into five planes (control, training, data, artifacts and observability) and has coding
 # drills on them. Where it's wrong, we teach what we measured.
 #
-# **Limits.** The job's processes, its *ranks*, are real. They run on one machine's CPU and
-# talk through gloo, torch's backend for CPUs. That shows correctness and ordering: who
+# **Limits.** The job's processes are real. They run on one machine's CPU and talk through gloo, torch's backend for CPUs. That shows correctness and ordering: who
 # trained what, who waits for whom, what a kill leaves behind. It says nothing about speed,
 # of a GPU or of a network. Gloo also reports a dead peer right away, while NCCL, the backend
 # for GPUs, usually waits for a timeout. Multi-node setup, object storage and the scheduler are
 # interfaces with local stand-ins.
 
 # %% [markdown]
-# ## Check your environment
+# **On this page** you check your environment, meet five words, get your first verdict, and choose
+# a plan. The first three take five minutes: run the cells from top to bottom.
+#
+# ## 1. Check your environment
 
 # %%
 import importlib.metadata
@@ -56,14 +58,140 @@ checks += [
     (name, version(name), is_at_least(version(name), *least), fix)
     for name, least in needed.items()
 ]
-checks += [
-    ("processes", ", ".join(starts), "forkserver" in starts, "needs Linux, macOS or WSL"),
-    ("cores", cores, cores >= 2, "works on one core, but slowly"),
-]
+checks += [("processes", ", ".join(starts), "forkserver" in starts, "needs Linux, macOS or WSL")]
 for name, found, ok, remedy in checks:
     print(f"{'ok' if ok else 'MISSING':8} {name:12} {found!s:26} {'' if ok else remedy}")
+slow = "" if cores >= 2 else "nothing is missing, but the ranks share one core: checks are slow"
+print(f"{'note' if slow else 'ok':8} {'cores':12} {cores!s:26} {slow}")
 if "google.colab" in sys.modules:
     print("This is Colab: 01_live and the walkthrough need no setup here. Use their badges.")
+
+# %% [markdown]
+# ## 2. Five words
+#
+# A training job runs as several processes. Each process is a *rank*, numbered from 0. The *world
+# size* is how many ranks there are. On GPUs, each rank usually has one GPU.
+#
+# A *collective* is an operation that every rank must join. In an *all-reduce*, every rank brings a
+# tensor, and every rank gets the sum. The cell below starts two ranks, and both call `add_up`.
+# The first run takes a few seconds longer, because it also starts the server that creates ranks.
+
+# %%
+try:
+    from rehearsal import status, warm_up
+    from rehearsal.session.primer import check_mean, show_ranks
+except ImportError:
+    raise ModuleNotFoundError(
+        "This kernel doesn't have the coach, which starts the ranks. Run `make lab` in a clone of "
+        "{{repository}}, and open this notebook there."
+    ) from None
+import torch
+import torch.distributed as dist
+
+warm_up()
+
+
+def add_up():
+    total = torch.tensor(dist.get_rank() + 1.0)  # rank 0 has 1, rank 1 has 2
+    dist.all_reduce(total)
+    return total.item()
+
+
+show_ranks(add_up, world_size=2)
+
+# %% [markdown]
+# Now only rank 0 joins the all-reduce. Rank 1 carries on without it. Rank 0 waits, and nothing
+# fails: that's a *hang*. Here we stop it after three seconds. In a real job, it lasts until the
+# group's timeout: 10 minutes by default with NCCL, 30 with gloo.
+
+# %%
+def only_rank_0_joins():
+    total = torch.tensor(1.0)
+    if dist.get_rank() == 0:
+        dist.all_reduce(total)
+    return total.item()
+
+
+show_ranks(only_rank_0_joins, world_size=2, deadline_s=3)
+
+# %% [markdown]
+# Two more words, for what comes later:
+#
+# - The *ledger* is each rank's record of the samples it trained on in each step. An audit reads
+#   it to prove that no sample was lost or repeated.
+# - *Goodput* is useful step time divided by wall time. A job that crashes and trains the same
+#   steps again has a lower goodput, however fast each step is.
+
+# %% [markdown]
+# ## 3. Your first verdict
+#
+# **Task.** Every rank calls `mean_over_ranks` with a `value` of its own, a float. It must return
+# the mean of all ranks' values, on every rank and at any world size. For example, with the
+# values 1.0, 2.0 and 6.0 on three ranks, each rank returns 3.0.
+#
+# Replace the last line, run the cell, and run the check below it. If you run the check first, it
+# tells you that there is nothing to grade yet.
+
+# %% tags=["raises-exception"]
+def mean_over_ranks(value):
+    """The mean of every rank's value."""
+    raise NotImplementedError
+
+
+# %%
+check_mean(mean_over_ranks)
+
+# %% [markdown]
+# <details><summary>Solution</summary>
+#
+# ```python
+# def mean_over_ranks(value):
+#     total = torch.tensor(value)
+#     dist.all_reduce(total)
+#     return total.item() / dist.get_world_size()
+# ```
+#
+# </details>
+#
+# Every drill works like this: a brief, a blank, a check on real ranks, and a verdict with what was
+# found, which rule that breaks, and where to look.
+
+# %% [markdown]
+# ## 4. Your plan
+#
+# `status` lists all drills: how long each takes, and how you stand. Click a title to open its
+# notebook. The last line names the drill to do next.
+
+# %%
+status()
+
+# %% [markdown]
+# **If you have 15 minutes.** Open a terminal in the repository and run `make train`. Two
+# ranks train on scans of handwritten digits, one gets killed, the job resumes, and the audit
+# reports whether every sample was trained exactly once. Then read section 2 of
+# [01_live](01_live.ipynb): everything else follows from it.
+#
+# **If you have an evening.** Work through [01_live](01_live.ipynb) from top to bottom and run
+# every cell. Then type it in the [hidden](01_live_hidden.ipynb) version. The next evening, type
+# it in the [blank](01_live_blank.ipynb) one and explain as you go: its function bodies take
+# {{typing live}} that way.
+#
+# **If you have a week.** Go on to the [walkthrough](01_walkthrough.ipynb). Read it and run every
+# cell, and then type its cells one at a time in [02_rehearse](02_rehearse.ipynb). Don't try to type
+# it all in one sitting: if you explain while you type, the cells add up to {{typing}}. The
+# walkthrough lists the time for each cell. Some drills leave more for you to type, so
+# they take longer.
+#
+# **If you have a GPU node.** The same trainer runs under torchrun, and uses NCCL on CUDA.
+# Install a torch build that matches the node's CUDA, then run `make gpu`, which checks what
+# can only be checked there. After that, start a run of your own, kill a rank mid-run, and
+# audit the run when it's done:
+#
+# ```
+# torchrun --nproc-per-node 8 --max-restarts 3 scripts/launch.py --run-dir runs/gpu --amp bf16 \
+#     --max-epochs 200
+# python scripts/audit_run.py runs/gpu
+# ```
 
 # %% [markdown]
 # ## The map
@@ -99,34 +227,4 @@ if "google.colab" in sys.modules:
 # | [01_live_blank](01_live_blank.ipynb) | you type the function bodies against the clock; a check after each cell, no answers |
 # | [01_walkthrough](01_walkthrough.ipynb) | the hardened trainer: all eight cells explained, run, killed, resumed and audited |
 # | [02_rehearse](02_rehearse.ipynb) | the eight live cells and then the eight hardened ones, timed and graded on real ranks |
-# | the folder `drills` | one notebook per drill |
-
-# %% [markdown]
-# ## Where to go
-#
-# **If you have 15 minutes.** Open a terminal in the repository and run `make train`. Two
-# ranks train on scans of handwritten digits, one gets killed, the job resumes, and the audit
-# reports whether every sample was trained exactly once. Then read section 2 of
-# [01_live](01_live.ipynb): everything else follows from it.
-#
-# **If you have an evening.** Work through [01_live](01_live.ipynb) from top to bottom and run
-# every cell. Then type it in the [hidden](01_live_hidden.ipynb) version. The next evening, type
-# it in the [blank](01_live_blank.ipynb) one and explain as you go: its function bodies take
-# {{typing live}} that way.
-#
-# **If you have a week.** Go on to the [walkthrough](01_walkthrough.ipynb). Read it and run every
-# cell, and then type its cells one at a time in [02_rehearse](02_rehearse.ipynb). Don't try to type
-# it all in one sitting: if you explain while you type, the cells add up to {{typing}}. The
-# walkthrough lists the time for each cell. Some drills leave more for you to type, so
-# they take longer.
-#
-# **If you have a GPU node.** The same trainer runs under torchrun, and uses NCCL on CUDA.
-# Install a torch build that matches the node's CUDA, then run `make gpu`, which checks what
-# can only be checked there. After that, start a run of your own, kill a rank mid-run, and
-# audit the run when it's done:
-#
-# ```
-# torchrun --nproc-per-node 8 --max-restarts 3 scripts/launch.py --run-dir runs/gpu --amp bf16 \
-#     --max-epochs 200
-# python scripts/audit_run.py runs/gpu
-# ```
+# | the table above | one notebook per drill |

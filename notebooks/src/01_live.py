@@ -1,10 +1,30 @@
 # variants: blank, hidden
 
-# %% [markdown]
+# %% [markdown] only="full"
 # # The live trainer: eight cells you can type in an interview
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
 #
+# **This is the complete version.** Every cell has its code: read it and run it.
+
+# %% [markdown] only="hidden"
+# # The live trainer, hidden: you type, and each answer is folded below its cell
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+#
+# **This is the hidden version.** The bodies are empty. Type each one, run the cell, then run
+# the check below it. If you're stuck, unfold the solution: it's text, so it never runs in your
+# place.
+
+# %% [markdown] only="blank"
+# # The live trainer, blank: you type, without answers
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+#
+# **This is the blank version.** The bodies are empty, and there are no answers. Give yourself
+# 45 minutes and talk while you type. Run each cell, then the check below it.
+
+# %% [markdown]
 # You type a data-parallel trainer in eight cells, and you explain it while you type. Then you
 # run it on two processes, kill one of them with SIGKILL, and start the job again. The final
 # weights match those of an uninterrupted run, bit for bit. The run's own records prove that
@@ -40,16 +60,16 @@
 # the same eight cells, hardened against what this trainer leaves out.
 
 # %% [markdown] only="hidden"
-# **How to use this version.** The bodies are empty. Type each one, run the cell, then run the
-# check below it. If you're stuck, unfold the solution: it's text, so it never runs in your
-# place. Work in a copy of this notebook. `01_live.ipynb` has the complete trainer, and
-# `01_live_blank.ipynb` has no solutions.
+# **How to use this version.** What you haven't typed yet fails with `NotImplementedError`, or
+# with a `NameError` further down. That doesn't stop the cells below it, so you can skip a cell
+# and come back. `01_live.ipynb` has the complete trainer, and `01_live_blank.ipynb` has no
+# solutions.
 
 # %% [markdown] only="blank"
-# **How to use this version.** The bodies are empty, and there are no answers. Give yourself 45
-# minutes and talk while you type. Run each cell, then the check below it. If the clock says
-# you're late, stub the body, say what it would do, and move on. Work in a copy of this
-# notebook. `01_live.ipynb` has the complete trainer.
+# **How to use this version.** What you haven't typed yet fails with `NotImplementedError`, or
+# with a `NameError` further down. That doesn't stop the cells below it. If the clock says you're
+# late, stub the body, say what it would do, and move on. `01_live.ipynb` has the complete
+# trainer.
 
 # %% [markdown]
 # The text above each cell gives you lines to say: why you chose this, what it costs, and which

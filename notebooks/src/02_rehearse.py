@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Rehearse
 #
-# `brief` shows the task. `start` shows it too, and starts the clock: in a cell with `brief`, type
-# `start` instead when you want to be timed. Running all cells starts no clock. Type your code in
-# the blank cell below. `check` runs that code on real ranks and tells you what's wrong: which
-# rank, which sample, where to look. Work in a copy of this notebook, or open a notebook with a single drill, from the folder
-# `drills`.
+# **This notebook has blanks and no answers.** `brief` shows the task. `start` shows it too, and
+# starts the clock: where a cell says `brief`, type `start` if you want to be timed. Running all
+# cells starts no clock. Type your code in the blank cell below the task. `check` runs that code
+# on real ranks and tells you what's wrong: which rank, which sample, where to look. Each drill
+# also has a notebook of its own; [00_start_here](00_start_here.ipynb) lists them.
 #
 # **The live cells come first**: what you type in an interview, 45 minutes for all eight. If you
 # want to see each cell's effect as you go, or the answers, use [01_live_hidden](01_live_hidden.ipynb).

@@ -296,8 +296,13 @@ def _name(attempt: Entry) -> str:
 
 
 def status() -> None:
-    """Show which drills have passed, which are due, and what to do next."""
-    show_markdown(status_of(standings(_drills(), progress().rounds()), time.time()))
+    """Show all drills: title, minutes, which have passed, which are due, what to do next."""
+
+    def link(drill: Drill) -> str:
+        found = link_to(drill, notebooks_folder()) if has_front_end() else None
+        return found[1] if found else ""
+
+    show_markdown(status_of(standings(_drills(), progress().rounds()), time.time(), link))
 
 
 def debrief(drill: str | None = None) -> None:

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from rehearsal.grading.drill import Drill
 from rehearsal.session.clock import minutes_of
 from rehearsal.session.schedule import Standing, next_of
 
-HEAD = ("drill", "minutes", "attempts", "best", "status")
+HEAD = ("drill", "minutes", "attempts", "best", "status", "title")
 
 
-def status_of(standings: Sequence[Standing], now: float) -> str:
-    """A table and what to do next, as Markdown.
+def status_of(
+    standings: Sequence[Standing], now: float, link: Callable[[Drill], str] = lambda drill: ""
+) -> str:
+    """A table of all drills and what to do next, as Markdown.
 
     Args:
         now: unix seconds.
+        link: the address of a drill's notebook; empty if there is none to open.
     """
-    rows = [row_of(standing, now) for standing in standings]
+    rows = [
+        (*row_of(standing, now), titled(standing.drill, link(standing.drill)))
+        for standing in standings
+    ]
     table = ["| " + " | ".join(row) + " |" for row in [HEAD, ("---",) * len(HEAD), *rows]]
     passed = sum(standing.is_passed for standing in standings)
     after = next_of(standings, now)
     advice = f'Next: start("{after.drill.id}")' if after else "Nothing is due now."
     return "\n".join([*table, "", f"{passed} of {len(rows)} passed. {advice}"])
+
+
+def titled(drill: Drill, address: str) -> str:
+    """A drill's title, as a link if there is somewhere to go."""
+    return f"[{drill.title}]({address})" if address else drill.title
 
 
 def row_of(standing: Standing, now: float) -> tuple[str, ...]:
