@@ -500,6 +500,11 @@ class TestServer:
         first, second, third, fourth = (report.answer for report in reports)
         assert first == third != second == fourth
 
+    def test_no_rank_sees_a_gpu(self) -> None:
+        """On a machine with one, code that asks for it would join a group that CPUs can't use."""
+        (report,) = run_ranks(lambda context: os.environ["CUDA_VISIBLE_DEVICES"], world_size=1)
+        assert report.answer == ""
+
     def test_a_shift_gives_a_rank_the_other_hash_seed(self) -> None:
         """As a restart does. The same shift gives the same seed, and so the same verdict."""
         answers = [

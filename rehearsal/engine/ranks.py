@@ -208,6 +208,7 @@ def _torchrun_environment(world_size: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": True,
         "TORCH_FR_BUFFER_SIZE": 4096,
         "OMP_NUM_THREADS": 1,
+        "CUDA_VISIBLE_DEVICES": "",  # as the servers have it
     }
     return {name: str(value) for name, value in variables.items()}
 

@@ -49,6 +49,7 @@ class ForkServer:
             "PYTHONPATH": os.pathsep.join(paths),
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": str(hash_seed),
+            "CUDA_VISIBLE_DEVICES": "",  # drills are about CPUs, also on a machine with GPUs
         }
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
         self.process = subprocess.Popen(
@@ -190,6 +191,7 @@ class Launcher:
                 "PYTHONPATH": str(ROOT),
                 "OMP_NUM_THREADS": "1",
                 "PYTHONHASHSEED": str(HASH_SEEDS[(rank + shift) % len(HASH_SEEDS)]),
+                "CUDA_VISIBLE_DEVICES": "",
             }
             process = subprocess.Popen(command, env=environment, start_new_session=True)
             self.ranks[process.pid] = process

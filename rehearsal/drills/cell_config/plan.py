@@ -24,6 +24,9 @@ NEEDED = (
 NAN, INF = float("nan"), float("inf")
 
 
+HUGE = 10**9  # such a bound only keeps later sums in range; the brief asks for none
+
+
 class Rule(NamedTuple):
     """How a setting is declared."""
 
@@ -55,6 +58,8 @@ def rules() -> dict[str, Rule]:
         name, _, optional = str(spec.type).partition(" | ")
         given: Mapping[str, Any] = spec.metadata
         bounds = given.get("low"), given.get("high")
+        if bounds[1] is not None and bounds[1] >= HUGE:
+            bounds = bounds[0], None
         choices = given.get("choices", ())
         found[spec.name] = Rule(
             given["kind"], name, bool(optional), *bounds, choices, spec.default

@@ -487,8 +487,8 @@ def resumed_judge(
     if truth != got:
         yield TABLE(
             "different-outcome",
-            f"resumed after step {began(together(reports), order, done)}, the run ended after step "
-            f"{plan.total} with weights that differ from the uninterrupted run's",
+            f"resumed after step {began(together(reports), order, done)}, the run ended after "
+            f"step {plan.total} with weights that differ from the uninterrupted run's",
         )
     yield from every_summary(plan, reports, plan.total, "done")
 
