@@ -501,7 +501,7 @@ class TestServer:
         assert first == third != second == fourth
 
     def test_no_rank_sees_a_gpu(self) -> None:
-        """On a machine with one, code that asks for it would join a group that CPUs can't use."""
+        """With one in sight, code that asks for it would join a group that CPUs can't use."""
         (report,) = run_ranks(lambda context: os.environ["CUDA_VISIBLE_DEVICES"], world_size=1)
         assert report.answer == ""
 

@@ -72,7 +72,14 @@ def publishes_a_folder(folder: Path) -> None:
     shutil.rmtree(folder / "published")
 
 
+def renames_before_it_writes(folder: Path) -> None:
+    with open(folder / "a.tmp", "wb") as file:
+        os.replace(folder / "a.tmp", folder / "a")
+        file.write(NEW)
+
+
 SAVES = [
+    renames_before_it_writes,
     renames,
     overwrites_in_place,
     copies,

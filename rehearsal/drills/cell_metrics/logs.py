@@ -55,8 +55,9 @@ def delivery_findings(plan: LogsPlan, answer: Mapping[str, Any]) -> Iterator[Fin
             # The restarts close their sinks, so nothing of theirs is in a buffer.
             later = steps_of(answer["restarts"][0]["text"].splitlines())
             look = "" if {*plan.after} & {*later} else "at what emit writes, and where to"
-            if {*plan.killed} <= {*steps_of(answer["killed"].splitlines())}:
-                # So a sink alone loses nothing.
+            is_cut_off = bool(steps) and steps == [*plan.before[: len(steps)]]
+            killed = {*steps_of(answer["killed"].splitlines())}
+            if not is_cut_off and {*plan.killed} <= killed:  # so a sink alone loses nothing
                 found = f"{logged} to {len(plan.sinks)} sinks; {name} has {len(steps)} of them"
                 look = "at the loop over the sinks, and at what two JsonlSinks share"
                 yield FOUND("sink-left-out", found, look)

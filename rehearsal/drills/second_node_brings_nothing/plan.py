@@ -32,17 +32,16 @@ def drawn(seed: int) -> tuple[Run, Run]:
     """Two nodes of two ranks, and a job in which one of the two groups has a single rank.
 
     The world size divides neither the global batch nor the epoch's last one. Every rank has a
-    sample in each step.
+    sample in each step. Four ranks have at least two samples left over in a full step: if one
+    rank got them all, its share would be larger by two.
     """
     generator = random.Random(seed)
     runs = []
     for num_nodes, node_size in ((2, 2), generator.choice([(1, 2), (2, 1), (3, 1), (1, 3)])):
         world_size = num_nodes * node_size
-        sizes = [
-            size for size in range(world_size + 1, 3 * world_size + 2) if size % world_size
-        ]
-        global_batch_size = max(generator.choice(sizes), world_size + 2)
-        global_batch_size += global_batch_size % world_size == 0
+        least = 2 if world_size == 4 else 1
+        sizes = range(world_size + 1, 3 * world_size + 2)
+        global_batch_size = generator.choice([n for n in sizes if n % world_size >= least])
         rests = [rest for rest in range(world_size, global_batch_size) if rest % world_size]
         runs.append(
             Run(

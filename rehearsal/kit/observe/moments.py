@@ -91,6 +91,9 @@ def watch_moments(
             before = operation, now, noted
             if operation.name in ("opening", "torch.save"):
                 opened.add(operation.path)
+            if operation.name == "rename" and operation.to is not None:
+                # A file may be written to under its new name, if it was not closed before.
+                opened.update([renamed(name, operation.path, operation.to) for name in opened])
         else:
             moments.append(Moment("after its last file operation", "end", noted, now))
 
@@ -192,6 +195,12 @@ def cut_writes(
             yield Moment(what, part, noted, {**done, name: torn})
 
 
+def renamed(name: str, path: str, to: str) -> str:
+    """The name of a file once ``path``, which may be its folder, is called ``to``."""
+    is_moved = name == path or name.startswith(f"{path}{os.sep}")
+    return to + name.removeprefix(path) if is_moved else name
+
+
 def common_length(old: bytes, new: bytes) -> int:
     """How many bytes two contents have in common at their beginning."""
     if new.startswith(old):
@@ -209,9 +218,9 @@ def with_effect(operation: Operation, files: Files, later: Files) -> Files:
     if name == "truncate" and path in later:
         done[path] = later[path]
     if name == "rename" and to is not None and path not in later:
-        moved = {p: p for p in files if p == path or p.startswith(f"{path}{os.sep}")}
-        for old in moved:
-            done[to + old.removeprefix(path)] = done.pop(old)
+        moved = {n: renamed(n, path, to) for n in files if renamed(n, path, to) != n}
+        for old, new in moved.items():  # it replaces what had the name
+            done[new] = done.pop(old)
     if name == "link" and to is not None and path in files:
         done[to] = files[path]
     if name in ("remove", "rmdir"):
