@@ -54,4 +54,4 @@ def main(spec: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1]).read_text())  # a file: the solutions are too long for an argument

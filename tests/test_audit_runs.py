@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def fuzzer(runs: dict[str, Path], tmp_path: Path) -> Iterator[Fuzzer]:
     """Both audits. The user nobody must be able to reach the folders."""
-    folders = [tmp_path, *tmp_path.parents][:3]
+    top = Path(tempfile.gettempdir())
+    folders = [folder for folder in (tmp_path, *tmp_path.parents) if top in folder.parents]
     modes = [folder.stat().st_mode for folder in folders]
     for folder in folders:
         folder.chmod(0o755)

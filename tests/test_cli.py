@@ -346,7 +346,7 @@ class TestCommands:
         """The commands are wired by a table; one wrong row shows another's text."""
         for arguments, text in [
             (["brief", ID], "12 minutes"),
-            (["start", ID], "The clock is running: 12:00."),
+            (["start", ID], "The clock is running: 12:00, since "),
             (["hint", ID], "Hint 1 of 3"),
             (["hint", ID], "Hint 2 of 3"),
             (["narration", ID], DRILL.narration.follow_up),

@@ -105,11 +105,11 @@ def test_the_grader_judges_its_texts_correctly(
 
 
 @pytest.mark.ranks
-def test_many_empty_lists_lose_no_sample() -> None:
+def test_many_empty_lists_are_called_too_many() -> None:
     """Where the grader stops following a long iteration, samples would seem to be missing."""
     text = load("cell_data").solution
     share = "-(-schedule.size(0) // world_size)"
     assert text.count(share) == 1
     wasteful = text.replace(share, "schedule.global_batch_size * world_size")
     verdict = grade_source("cell_data", wasteful)
-    assert verdict.status == "passed", verdict
+    assert [finding.code for finding in verdict.findings] == ["too-many-micro-steps"], verdict

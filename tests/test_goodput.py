@@ -440,7 +440,7 @@ def test_the_areas_in_the_picture_are_proportional_to_the_seconds() -> None:
         key = "#{:02X}{:02X}{:02X}".format(*(round(255 * part) for part in color[:3]))
         areas[key] = areas.get(key, 0.0) + area
     wanted = {"#0072B2": 14.5, "#D55E00": 2.75, "#56B4E9": 15.0, "#CC79A7": 2.75}
-    wanted |= {"#E69F00": 1.5, "#FFFFFF": 5.0, "#009E73": 0.5}
+    wanted |= {"#E69F00": 1.5, "#000000": 5.0, "#009E73": 0.5}
     assert areas == {key: pytest.approx(area, abs=1e-6) for key, area in wanted.items()}
 
 

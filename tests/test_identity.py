@@ -47,6 +47,7 @@ def identity_of(cfg: TrainConfig) -> dict[str, Any]:
 def config_that_reads(name: str) -> TrainConfig:
     """A config whose data reads the field; toy data where every kind does."""
     only = {spec.name: spec.metadata.get("only") for spec in fields(TrainConfig)}[name]
+    only = "" if name == "hash_all_data" else only  # it would read the file
     return TrainConfig(data="tokens:here.bin" if only == "tokens" else "toy")
 
 

@@ -218,7 +218,7 @@ class TestFlags:
         """A run of one step per epoch is rarely what anyone wants."""
         command = ["--run-dir", str(tmp_path / "run"), *FLAGS.split()]
         assert launch.main([*command, "--grad-accum-steps", "1000000000"]) == 0
-        assert "lower --grad-accum-steps" in capsys.readouterr().err
+        assert "lower --grad-accum-steps" in capsys.readouterr().out
 
     def test_the_remedy_for_a_large_token_works(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -275,7 +275,7 @@ class TestFlags:
             run_dir = tmp_path / unread.replace(" ", "")
             command = ["--run-dir", str(run_dir / "run"), *FLAGS.split(), *flags.split()]
             assert launch.main(command) == 0
-            said = re.findall(r"^no effect in this run: (.*)$", capsys.readouterr().err, re.M)
+            said = re.findall(r"^no effect in this run: (.*)$", capsys.readouterr().out, re.M)
             assert said == ([unread] if unread else [])
             log = list(read_jsonl(run_dir / "run" / "logs" / "rank-0.jsonl"))
             events = [line["flags"] for line in log if line["event"] == "settings_unread"]

@@ -540,7 +540,9 @@ class TestRun:
         assert not mutation_run(own_drill, tmp_path, only=hole, path=tmp_path / "none.json")[0]
 
         grader = own_drill.folder / "grader.py"
-        grader.write_text(grader.read_text().replace("world_size=1", "world_size=2"))
+        only_one = '(("one rank", one),)'
+        both = '(("several ranks", several), ("one rank", one))'
+        grader.write_text(grader.read_text().replace(only_one, both))
         drill_module.module_at.cache_clear()
         _, said, _ = mutation_run(own_drill, tmp_path, only="collective dropped")
         assert "3 of 3" in said or "2 of 2" in said
