@@ -141,8 +141,11 @@ def good_changes(
             values.append(draw.randrange(least, least + 1 if rule.high else least + 5))
         for value in values:
             # A warmup has to end before the decay does.
-            both = {"warmup_steps": {"decay_steps": None}, "decay_steps": {"warmup_steps": 0}}
-            good.append({name: value, **(both.get(name) or {})})
+            both: dict[str, dict[str, Any]] = {
+                "warmup_steps": {"decay_steps": None},
+                "decay_steps": {"warmup_steps": 0},
+            }
+            good.append({name: value, **both.get(name, {})})
     path = f"/data/{draw.randrange(100)}:a.bin"
     good += [{"data": "digits"}, {"data": f"tokens:{path}"}, {"data": f"tokens:x{path}"}]
     return [*good, {"warmup_steps": base["decay_steps"] - 1}]

@@ -147,8 +147,8 @@ def run_body(plan: Plan, name: str, context: RankContext, learner: SimpleNamespa
     context.record("begins")
     summary = learner.run(cfg)
     context.record("ends")
-    answer = {"summary": plain_summary(summary, cfg.run_dir), "true": true_hash(watch)}
-    answer["last"] = watch.last_step()
+    answer: dict[str, Any] = {"summary": plain_summary(summary, cfg.run_dir)}
+    answer |= {"true": true_hash(watch), "last": watch.last_step()}
     if name == "alone":
         context.is_armed = False
         watch.is_on = False
@@ -226,12 +226,12 @@ def kills_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> An
     """One process: a run whose every file operation is watched, then starts after kills."""
     close_the_answer(context, "trainer_core.launch", ANSWERS)
     gc.freeze()
-    os.fsync = lambda _: None  # a kill loses nothing from the page cache
+    os.fsync = lambda fd: None  # a kill loses nothing from the page cache
     cfg = plan.config(context.folder / "one")
     watch = Watch(context, cfg)
     with watch_moments(cfg.run_dir, note=lambda: watch.taken) as moments:
         summary = plain_summary(learner.run(cfg), cfg.run_dir)
-    answer = {"summary": summary, "true": true_hash(watch), "kills": []}
+    answer: dict[str, Any] = {"summary": summary, "true": true_hash(watch), "kills": []}
     answer["last"] = watch.last_step()
     order = watch.steps()
     for number, moment in drawn_moments(moments, KILLS, random.Random(context.seed)):

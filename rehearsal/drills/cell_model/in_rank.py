@@ -274,7 +274,7 @@ def steps_apart(
     model = OddShapes(plan)
     twin, start = copy.deepcopy(model), values_of(model)
     optimizer = built(learner, updates, model)
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for p in twin.parameters() if p.ndim >= 2]},
         {"params": [p for p in twin.parameters() if p.ndim < 2], "weight_decay": 0.0},
     ]
