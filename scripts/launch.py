@@ -151,8 +151,28 @@ def print_summary(result: Mapping[str, Any]) -> None:
 # ---------------------------------------------------------------- signals
 
 
-def not_training(*_: object) -> None:
-    """The handler of SIGTERM and Ctrl-C before and after ``run``: the listener ends us."""
+first_exit = threading.Lock()
+
+
+def not_training(number: int, _: object = None) -> None:
+    """The handler of SIGTERM and Ctrl-C before and after ``run``: exit, nothing is lost.
+
+    In a multi-rank job the exit code must not be 0: the other ranks would wait for this one,
+    and torchrun would wait for them. With a non-zero code, torchrun restarts them all.
+
+    Both threads call this. The listener gets through while the main thread is in C. But if
+    ``run`` installs its handler before the listener wakes up, only the main thread knows.
+    """
+    if signal.getsignal(number) is not not_training:
+        return  # ``run`` hands on a second Ctrl-C, which the listener answers
+    if first_exit.acquire(blocking=False):
+        say(f"exiting on {spoken(number)}, which arrived while it was not training")
+        os._exit(0 if os.environ.get("WORLD_SIZE", "1") == "1" else 1)
+
+
+def spoken(number: int) -> str:
+    """What a user calls the signal."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 def listen_to_signals() -> None:
@@ -162,11 +182,11 @@ def listen_to_signals() -> None:
     A rank that waits for a dead peer in the rendezvous never returns, and torchrun kills it
     only after 30 s.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, not_training)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, not_training)
     # A terminal sends Ctrl-C to loader workers too, and theirs must not count as a second one.
     os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
 
@@ -181,23 +201,16 @@ def listen_to_signals() -> None:
                     os._exit(1)
             elif number in (signal.SIGTERM, signal.SIGINT):
                 interrupted_at = now if number == signal.SIGINT else interrupted_at
-                answer(signal.Signals(number))
+                answer(number)
 
     threading.Thread(target=listen, daemon=True).start()
 
 
-def answer(number: signal.Signals) -> None:
-    """What a first signal does besides ``run``'s own handler: say so, or end this process.
-
-    While it isn't training there is nothing to lose. But in a multi-rank job the exit code must
-    not be 0: the other ranks would wait for this one, and torchrun would wait for them. With a
-    non-zero code, torchrun restarts them all.
-    """
-    name = "Ctrl-C" if number == signal.SIGINT else number.name
+def answer(number: int) -> None:
+    """What a first signal does besides ``run``'s own handler: say so, or end this process."""
     if signal.getsignal(number) is not_training:
-        say(f"exiting on {name}, which arrived while it was not training")
-        os._exit(1 if int(os.environ.get("WORLD_SIZE", 1)) > 1 else 0)
-    if number == signal.SIGINT and os.environ.get("LOCAL_RANK", "0") == "0":
+        not_training(number)
+    elif number == signal.SIGINT and os.environ.get("LOCAL_RANK", "0") == "0":
         say(
             "Ctrl-C: saving after this step; the same command resumes from there. Press it "
             "again to exit at once, without a save."

@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import subprocess
+import textwrap
 import sys
 import time
 import weakref
@@ -602,6 +603,37 @@ class TestSigterm:
         _, errors = job.communicate(timeout=60)
         assert (job.returncode, "while it was not training" in errors) == (0, True)
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("moment", ["while listening starts", "as training takes over"])
+    def test_a_signal_between_two_handlers_is_not_lost(self, moment: str) -> None:
+        """Both gaps are microseconds wide, so the signal comes from the line before them."""
+        kill = "os.kill(os.getpid(), signal.SIGTERM)"
+        if moment == "while listening starts":
+            program = f"""
+                install = signal.signal
+                def install_and_kill(number, handler):
+                    install(number, handler)
+                    if number == signal.SIGTERM:
+                        {kill}
+                signal.signal = install_and_kill
+                launch.listen_to_signals()
+            """
+        else:
+            program = f"""
+                launch.listen_to_signals()
+                sys.setswitchinterval(60)  # the listener wakes up after the next two lines
+                {kill}
+                signal.signal(signal.SIGTERM, lambda *_: None)
+            """
+        program = "import os, signal, sys, time, launch\n" + textwrap.dedent(program)
+        done = subprocess.run(
+            [sys.executable, "-c", program + "time.sleep(1)\nsys.exit('lost')"],
+            env={**os.environ, "PYTHONPATH": f"{SCRIPT.parent}:{SCRIPT.parent.parent}"},
+            capture_output=True,
+            text=True,
+        )
+        assert "exiting on SIGTERM" in done.stderr
+        assert done.returncode == 0
 
     @pytest.mark.parametrize("rank", [0, 1])
     def test_sigterm_ends_a_rank_that_waits_for_its_peers(
