@@ -154,7 +154,7 @@ def print_summary(result: Mapping[str, Any]) -> None:
 first_exit = threading.Lock()
 
 
-def not_training(number: int, _: object = None) -> None:
+def not_training(number: int, _: object) -> None:
     """The handler of SIGTERM and Ctrl-C before and after ``run``: exit, nothing is lost.
 
     In a multi-rank job the exit code must not be 0: the other ranks would wait for this one,
@@ -209,7 +209,7 @@ def listen_to_signals() -> None:
 def answer(number: int) -> None:
     """What a first signal does besides ``run``'s own handler: say so, or end this process."""
     if signal.getsignal(number) is not_training:
-        not_training(number)
+        not_training(number, None)
     elif number == signal.SIGINT and os.environ.get("LOCAL_RANK", "0") == "0":
         say(
             "Ctrl-C: saving after this step; the same command resumes from there. Press it "
