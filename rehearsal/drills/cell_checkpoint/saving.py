@@ -46,7 +46,7 @@ def save_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any
 
     class Writer:
         def save(self, state: Any, rng_states: Any, manifest: Any) -> None:
-            calls.append((state, list(rng_states), manifest))
+            calls.append((state, rng_states, manifest))
             if fails:
                 raise FAILURES[plan.failure]("the disk is gone")
 
@@ -65,6 +65,7 @@ def save_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any
             torch.load(context.folder / f"rng-{rank}.pt", weights_only=False)
             for rank in range(context.world_size)
         ]
+        rng_states = list(rng_states) if isinstance(rng_states, Sequence) else []
         answer["rng"] = (
             len(rng_states),
             [

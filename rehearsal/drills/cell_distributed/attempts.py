@@ -128,19 +128,12 @@ def first_attempt(
     model = Crossed(plan, seed=context.rank)
     with global_changes(model=model) as changed:
         wrapped = learner.wrap_model(model, info, torch.zeros(0, plan.features))
-    answer = {
+    answer: dict[str, Any] = {
         "identity": identity_of(info),
         "timeout_s": timeout_s,
         "changed": changed,
-        "left_over": gradients_of(model),
-        "is_unwrapped": learner.unwrap(wrapped) is model and learner.unwrap(model) is model,
-        "wrapped": weights_of(model),
-        "start": weights_of(Crossed(plan, seed=0)),
     }
-    model.eval()  # from here on, nothing is random
-    model.zero_grad()
-    backward(plan, wrapped, 0, context.rank, context.world_size)
-    answer |= {"gradient": gradients_of(model), "mean": gradients_of(whole_step(plan))}
+    answer |= after_wrapping(plan, context, learner, model, wrapped)
     train(plan, wrapped, model, range(plan.saved_after), context.rank)
     answer["saved"] = {name: t.clone() for name, t in model.state_dict().items()}
     train(plan, wrapped, model, range(plan.saved_after, plan.steps), context.rank)
@@ -153,6 +146,39 @@ def first_attempt(
     learner.cleanup_dist()
     if context.rank == 0:
         note.touch()
+    return answer
+
+
+def after_wrapping(
+    plan: Plan,
+    context: RankContext,
+    learner: SimpleNamespace,
+    model: nn.Module,
+    wrapped: nn.Module,
+) -> dict[str, Any]:
+    """The weights and gradients after wrapping, and the first step's gradient."""
+    answer = {
+        "left_over": gradients_of(model),
+        "is_unwrapped": learner.unwrap(wrapped) is model and learner.unwrap(model) is model,
+        "wrapped": weights_of(model),
+        "start": weights_of(Crossed(plan, seed=0)),
+    }
+    model.eval()  # from here on, nothing is random
+    model.zero_grad()
+    backward(plan, wrapped, 0, context.rank, context.world_size)
+    return answer | {"gradient": gradients_of(model), "mean": gradients_of(whole_step(plan))}
+
+
+def pair(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
+    """Wrap on two ranks: a rule for "more than two" would leave them on their own."""
+    close_answers(context)
+    os.environ.update(LOCAL_RANK=str(context.rank), LOCAL_WORLD_SIZE="2")
+    info = learner.maybe_init_dist(TrainConfig(device="cpu"))
+    model = Crossed(plan, seed=context.rank)
+    wrapped = learner.wrap_model(model, info, torch.zeros(0, plan.features))
+    answer = after_wrapping(plan, context, learner, model, wrapped)
+    del wrapped
+    learner.cleanup_dist()
     return answer
 
 

@@ -58,13 +58,26 @@ def judge_attempts(plan: Plan, reports: Sequence[RankReport], _: object) -> Iter
             yield TABLE("resumed-run-differs", found)
 
 
-def wrap_findings(plan: Plan, answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
-    """What wrap_model does to a model, and to its gradients."""
+def judge_pair(_: Plan, reports: Sequence[RankReport], __: object) -> Iterable[Finding]:
+    """Two ranks, wrapped."""
+    answers = [report.answer for report in reports]
+    yield from weight_findings(answers)
+    yield from gradient_findings(answers)
+
+
+def weight_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+    """Every rank has rank 0's weights."""
     for rank, answer in enumerate(answers):
         difference, name = largest_difference(answer["start"], answer["wrapped"])
         if difference:
-            found = f"after wrap_model, rank {rank} differs from rank 0's initial weights by "
-            yield TABLE("ranks-differ", f"{found}up to {difference:.2g}, in {name}")
+            found = f"after wrap_model on {len(answers)} ranks, rank {rank} differs from rank "
+            found += f"0's initial weights by up to {difference:.2g}, in {name}"
+            yield TABLE("ranks-differ", found)
+
+
+def wrap_findings(plan: Plan, answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+    """What wrap_model does to a model, and to its gradients."""
+    yield from weight_findings(answers)
     for rank, answer in enumerate(answers):
         expected = [rank, rank % plan.ranks_on_a_node, len(answers), "cpu"]
         if answer["identity"] != expected:
@@ -75,6 +88,12 @@ def wrap_findings(plan: Plan, answers: Sequence[Mapping[str, Any]]) -> Iterable[
         if answer["changed"]:
             found = f"on rank {rank}, wrap_model changed {listed(answer['changed'])}"
             yield TABLE("random-state-moved", found)
+    yield from gradient_findings(answers)
+
+
+def gradient_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
+    """No gradient before the first step, the mean in it, and the way back to the model."""
+    for rank, answer in enumerate(answers):
         zeros = {name: "00" * (len(text) // 2) for name, text in answer["left_over"].items()}
         difference, name = largest_difference(answer["left_over"], zeros)
         if difference:

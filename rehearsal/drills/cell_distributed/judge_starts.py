@@ -61,6 +61,18 @@ def judge_starts(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterab
         for what, one in answer["gpu"].items():
             yield from gpu_findings(plan, f"rank {rank}, {what}, ", answer["local_rank"], one)
     yield from only_gpu_findings(answers)
+    for what, one in answers[0]["single"].items():
+        yield from single_findings(f"one process, started by no launcher, {what}: ", one)
+
+
+def single_findings(who: str, one: Mapping[str, Any]) -> Iterable[Finding]:
+    """A process without peers takes GPU 0, and joins nothing."""
+    if one["error"]:
+        yield TABLE("refuses-a-valid-start", f"{who}it raised {said(one['error'])}")
+    elif not {*one["devices"]} <= {"cuda", "cuda:0"}:
+        yield TABLE("wrong-identity", f"{who}its device is {one['devices'][0]}")
+    elif any(note[0] == "join" for note in one["notes"]):
+        yield TABLE("group-of-one", f"{who}it created a group")
 
 
 def valid_findings(what: str, found: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:

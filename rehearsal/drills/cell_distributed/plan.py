@@ -37,6 +37,10 @@ class Plan(NamedTuple):
         """Steps of the run."""
         return len(self.shares)
 
+    def for_two(self) -> Plan:
+        """The same, for the first two ranks."""
+        return self._replace(world_size=2, shares=[share[:2] for share in self.shares])
+
 
 def plan_of(seed: int) -> Plan:
     """Some rank has no samples in some step, and the shares differ."""

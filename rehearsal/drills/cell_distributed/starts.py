@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from rehearsal.engine.rank import RankContext
+from rehearsal.grading.verdict import counted
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.refusal import refusal
 from rehearsal.kit.observe.waiting import wait_until
@@ -60,10 +61,15 @@ def alone(learner: SimpleNamespace) -> dict[str, Any]:
         wrapped(torch.ones(2, 3)).sum().backward()
         answer["is_unwrapped"] = learner.unwrap(wrapped) is learner.unwrap(model) is model
         learner.cleanup_dist()
-        for name in [n for n in os.environ if "RANK" in n or "WORLD" in n or "MASTER" in n]:
-            del os.environ[name]
+        forget_the_launcher()
     os.environ.update(kept)
     return answer
+
+
+def forget_the_launcher() -> None:
+    """Take away what torchrun sets."""
+    for name in [n for n in os.environ if "RANK" in n or "WORLD" in n or "MASTER" in n]:
+        del os.environ[name]
 
 
 def put_in_place(learner: SimpleNamespace, owner: Any, name: str, stand_in: Any) -> None:
@@ -150,8 +156,7 @@ def starts(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     # Rank 0 is among the ranks whose local rank is the number of a GPU, the last ones aren't.
     last = plan.crowd - context.rank if context.rank else 0
     crowd = {"LOCAL_RANK": last, "LOCAL_WORLD_SIZE": plan.crowd}
-    return {
-        **answer,
+    answer |= {
         "local_rank": local,
         "gpu": {
             f"device=auto, with {gpus} GPUs": start(
@@ -182,3 +187,17 @@ def starts(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
         },
         "only": start({"device": "auto"}, 1, **here, CUDA_VISIBLE_DEVICES=local),
     }
+    forget_the_launcher()
+    answer["single"] = {
+        f"device={device}, with {counted(gpus, 'GPU')}": start({"device": device}, gpus)
+        for device, gpus in (("auto", 1), ("cuda", plan.spare_gpus + 1))
+    }
+    answer["refused"] |= {
+        "one process started by no launcher, device=cuda, without a GPU": start(
+            {"device": "cuda"}, 0
+        ),
+        "one process started by no launcher, world_size=2": start(
+            {"device": "cpu", "world_size": 2}, 0
+        ),
+    }
+    return answer
