@@ -64,6 +64,7 @@ def skipped(
         yield TABLE(
             "no-fallback",
             f"{what}, and {intact} is intact; latest_checkpoint_path {said(result)}",
+            "at the order in which you try the checkpoints" if value[0] else "",
         )
     elif sorted(value[2]) != sorted(bad):
         yield TABLE(

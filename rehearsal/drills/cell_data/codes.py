@@ -53,7 +53,7 @@ TABLE = FindingTable(
         "never-trained": (
             "a sample of an epoch is dealt to no rank",
             ONCE,
-            "at where a share, a step, an epoch and the plan end",
+            "at where a share, a step, an epoch and the plan begin and end",
         ),
         "step-depends-on-ranks": (
             "the samples of a step change with the number of ranks",

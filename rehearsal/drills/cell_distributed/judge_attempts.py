@@ -77,11 +77,12 @@ def weight_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
 
 def wrap_findings(plan: Plan, answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:
     """What wrap_model does to a model, and to its gradients."""
-    yield from weight_findings(answers)
     for rank, answer in enumerate(answers):
         expected = [rank, rank % plan.ranks_on_a_node, len(answers), "cpu"]
         if answer["identity"] != expected:
             yield identity_finding(answer["identity"], expected)
+    yield from weight_findings(answers)
+    for rank, answer in enumerate(answers):
         if answer["timeout_s"] not in (plan.group_timeout_s, None):
             found = f"cfg.dist_timeout_s is {plan.group_timeout_s:g} s, and the timeout of the "
             yield TABLE("timeout-ignored", f"{found}group is {answer['timeout_s']:g} s")
