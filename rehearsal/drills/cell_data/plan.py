@@ -68,6 +68,8 @@ def plan_of(seed: int) -> Drawn:
     others = [
         Deal(whole, draw.randrange(1, whole + 1), draw.choice((1, 2)), (2, 3)),  # no remainder
         Deal(num_samples + draw.randrange(1, 9), draw.randrange(2, 9), 3, (2, many)),
+        # The second and last step of an epoch has fewer micro-batches than the first.
+        Deal(num_samples - draw.randrange(1, 3), draw.randrange(2, 4), 2, (2, 3)),
         Deal(2, 1, 2, (2, many)),  # at the larger size, some ranks never get a sample
     ]
     first = draw.randrange(1, 90)

@@ -62,7 +62,7 @@ def plan_of(seed: int) -> Drawn:
     horizon = warmup + draw.randrange(8, 16)
     main = Schedule(draw.randrange(1, 40) / 8, warmup, horizon, draw.randrange(1, 8) / 16)
     short = draw.randrange(2, 9)
-    peaks = [draw.randrange(1, 40) / 8 for _ in range(4)]
+    peaks = [draw.randrange(1, 40) / 8 for _ in range(5)]
     return Drawn(
         widths=widths,
         layers=draw.choice((2, 3)),
@@ -78,6 +78,7 @@ def plan_of(seed: int) -> Drawn:
         schedules=[
             Schedule(peaks[0], 0, draw.randrange(100, 140), 0.0),
             Schedule(peaks[1], 0, 1, 0.25),
+            Schedule(peaks[4], 1, draw.randrange(3, 9), 0.25),
             Schedule(peaks[2], short, short + 1, 0.5),
             Schedule(peaks[3], draw.randrange(90, 104), draw.randrange(110, 130), 0.125),
             main,
