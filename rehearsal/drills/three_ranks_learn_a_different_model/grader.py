@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.grading.drill import Scenario
+from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import RankReport
+from rehearsal.grading.drill import Scenario
+from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.collectives import mismatched_collectives
 from rehearsal.kit.judge.coverage import steps_taken
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.weights import ranks_differ, weights_of_ranks
 from rehearsal.kit.observe.samples import weights_of
-from .corpus import WIDTH, Corpus
-from .table import LR, micro_batches_of, shares_of, table_for
-from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding, counted
+from .corpus import Corpus, corpus_of
+from .table import Table, initial_values, micro_batches_of, shares_of
 
 CODES = {
     "collective-on-some-ranks": "the run hangs or fails: the ranks' collectives differ",
@@ -29,38 +31,52 @@ CODES = {
     "tokens-weigh-differently": "tokens of one micro-batch do not all weigh the same",
     "micro-batches-weigh-differently": "tokens weigh more in one micro-batch than in another",
     "ranks-weigh-differently": "tokens weigh more on one rank than on another",
+    "moved-without-gradient": "a parameter that gets no gradient moves",
     "step-is-scaled": "all tokens weigh the same, but the step does not follow their mean",
 }
 
 
-def scenario(name: str, corpus: Corpus) -> Scenario:
+EXACT = 3e-4  # of a share; float32 rounds less, a wrong divisor changes far more
+
+
+def body(corpus: Corpus, context: RankContext, learner: SimpleNamespace) -> Any:
     """Train on the corpus; return what each token weighed."""
-
-    def body(context: RankContext, learner: SimpleNamespace) -> Any:
-        context.init_group()
-        model = table_for(corpus)
-        batches = micro_batches_of(corpus, context.rank)
-        learner.train(model, batches, lr=LR, grad_accum_steps=corpus.grad_accum_steps)
-        return {"shares": shares_of(corpus, model), "weights": weights_of(model)}
-
-    def judge(
-        reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-    ) -> Iterable[Finding]:
-        if any(not report.has_answer for report in reports):
-            yield from mismatched_collectives(reports)
-            return
-        shares = reports[0].answer["shares"]
-        steps = [judge_step(step, shares, corpus) for step in range(corpus.steps)]
-        yield from first_of(judge_run(reports, corpus), *steps)
-
-    return Scenario(
-        name=name,
-        body=body,
-        judge=judge,
-        world_size=corpus.world_size,
-        deadline_s=4,
-        judges_failures=True,
+    context.init_group()
+    model = Table(initial_values(corpus))
+    learner.train(
+        model,
+        micro_batches_of(corpus, context.rank),
+        lr=corpus.lr,
+        grad_accum_steps=corpus.grad_accum_steps,
     )
+    unused = model.unused.detach().tolist()
+    return {"shares": shares_of(corpus, model), "unused": unused, "weights": weights_of(model)}
+
+
+def judge(
+    corpus: Corpus, reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+) -> Iterable[Finding]:
+    """The run first, then the shares, step by step."""
+    if any(not report.has_answer for report in reports):
+        yield from mismatched_collectives(reports)
+        return
+    shares = reports[0].answer["shares"]
+    steps = [list(judge_step(step, shares, corpus)) for step in range(corpus.steps)]
+    if steps[0] and not steps[-1]:
+        look = "at what the optimizer or a gradient keeps from one step to the next"
+        steps[0] = [steps[0][0]._replace(look=look)]
+    yield from first_of(judge_run(reports, corpus), judge_unused(reports), *steps)
+
+
+def judge_unused(reports: Sequence[RankReport]) -> Iterable[Finding]:
+    """A finding if the parameter that gets no gradient has moved."""
+    unused = reports[0].answer["unused"]
+    if any(value != 1.0 for value in unused):
+        found = f"the unused parameter was 1 everywhere, and is {unused[0]:.4g} now"
+        rule = "a parameter without a gradient stays as it is"
+        yield Finding(
+            "moved-without-gradient", found, rule, "at the optimizer and its settings"
+        )
 
 
 def judge_run(reports: Sequence[RankReport], corpus: Corpus) -> Iterable[Finding]:
@@ -74,9 +90,9 @@ def judge_run(reports: Sequence[RankReport], corpus: Corpus) -> Iterable[Finding
     first = reports[0].answer
     if any(math.isnan(share) for share in first["shares"]):
         text = "weights turned NaN"
-        text += " in a run in which some micro-batches are all padding" * (corpus.least == 0)
+        text += " in a run in which some micro-batches are all padding" * corpus.has_empty
         rule = "a step follows the mean over its tokens"
-        if corpus.least == 0:
+        if corpus.has_empty:
             rule = "a micro-batch that is all padding adds nothing to the step"
         yield Finding("not-a-number", text, rule, "at every division")
         return
@@ -85,36 +101,37 @@ def judge_run(reports: Sequence[RankReport], corpus: Corpus) -> Iterable[Finding
 
 def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[Finding]:
     """A finding if the tokens of a step do not all weigh one over their number."""
+    total = corpus.num_tokens(step)
     weighs = {}  # by rank and micro-batch: how many tokens, and what each weighs
-    places = product(range(corpus.grad_accum_steps), range(corpus.world_size))
-    total = sum(corpus.num_tokens(step, micro_step, rank) for micro_step, rank in places)
-    for rank in range(corpus.world_size):
-        for micro_step in range(corpus.grad_accum_steps):
-            at = corpus.first_id(step, micro_step, rank)
-            count = corpus.num_tokens(step, micro_step, rank)
-            if any(abs(share) > 1e-5 for share in shares[at + count : at + WIDTH]):
-                text = f"in step {step + 1}, padding in rank {rank}'s micro-batch "
-                text += f"{micro_step + 1} moved a weight"
-                rule = "padding has no loss"
-                yield Finding("trains-on-padding", text, rule, "at where the mask is used")
+    places = product(range(corpus.world_size), range(corpus.grad_accum_steps))
+    for rank, micro_step in places:
+        first = corpus.first_id(step, micro_step, rank)
+        tokens = corpus.tokens[step, micro_step, rank]
+        padding = sorted({*range(corpus.width)} - {*tokens})
+        if any(abs(shares[first + at]) > EXACT / total for at in padding):
+            text = f"in step {step + 1}, padding in rank {rank}'s micro-batch "
+            text += f"{micro_step + 1} moved a weight"
+            rule = "padding has no loss"
+            yield Finding("trains-on-padding", text, rule, "at where the mask is used")
+            return
+        for number, at in enumerate(tokens, 1):
+            share, other = shares[first + at], shares[first + tokens[0]]
+            if abs(share - other) > EXACT / total:
+                text = f"in step {step + 1}, the tokens of rank {rank}'s micro-batch "
+                text += f"{micro_step + 1} weigh {other:.4f} (token 1) and "
+                text += f"{share:.4f} (token {number})"
+                rule = f"each of a step's tokens (here {total}) weighs the same"
+                look = "at the loss, and at every factor: which parameters does it reach?"
+                yield Finding("tokens-weigh-differently", text, rule, look)
                 return
-            for number, share in enumerate(shares[at : at + count]):
-                if abs(share - shares[at]) > 1e-4 / total:
-                    text = f"in step {step + 1}, the tokens of rank {rank}'s micro-batch "
-                    text += f"{micro_step + 1} weigh {shares[at]:.4f} (token 1) and "
-                    text += f"{share:.4f} (token {number + 1})"
-                    rule = f"each of a step's tokens (here {total}) weighs the same"
-                    look = "at the loss, and at every factor: which parameters does it reach?"
-                    yield Finding("tokens-weigh-differently", text, rule, look)
-                    return
-            if count:
-                weighs[rank, micro_step] = count, shares[at]
+        if tokens:
+            weighs[rank, micro_step] = len(tokens), shares[first + tokens[0]]
     rule = f"each of a step's tokens (here {total}) weighs the same, wherever it landed"
     pairs = [(a, b) for a in weighs for b in weighs if a < b]
     # Pairs on one rank first: between ranks there is one more divisor.
     for a, b in sorted(pairs, key=lambda pair: pair[0][0] != pair[1][0]):
         (some, weight), (others, second) = weighs[a], weighs[b]
-        if abs(weight - second) > 1e-4 / total:
+        if abs(weight - second) > EXACT / total:
             code = "micro-batches" if a[0] == b[0] else "ranks"
             found = f"in step {step + 1}, a token of rank {a[0]}'s micro-batch {a[1] + 1} "
             found += f"({counted(some, 'token')}) weighs {weight:.4f}, and one of rank "
@@ -125,7 +142,7 @@ def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[F
             yield Finding(f"{code}-weigh-differently", found, rule, look)
             return
     weight = next(iter(weighs.values()))[1]
-    if abs(weight - 1 / total) > 1e-4 / total:
+    if abs(weight - 1 / total) > EXACT / total:
         found = f"in step {step + 1}, each token weighs {weight:.4f}; with {total} tokens in "
         found += f"the step, it should weigh {1 / total:.4f} "
         found += f"({counted(corpus.world_size, 'rank')}, "
@@ -138,8 +155,24 @@ def judge_step(step: int, shares: Sequence[float], corpus: Corpus) -> Iterable[F
         yield Finding("step-is-scaled", found, rule, look)
 
 
-SCENARIOS = [
-    scenario("three ranks", Corpus(world_size=3, grad_accum_steps=2, least=1)),
-    scenario("some all padding", Corpus(world_size=2, grad_accum_steps=3, least=0)),
-    scenario("one rank", Corpus(world_size=1, grad_accum_steps=2, least=0)),
-]
+def scenarios(seed: int) -> list[Scenario]:
+    """Several ranks; others with micro-batches that are all padding; one rank."""
+    draw = random.Random(seed)
+    corpora = {
+        "several ranks": corpus_of(seed, 3, draw.choice((2, 3)), has_empty=False),
+        "some all padding": corpus_of(
+            seed, draw.choice((2, 2, 4)), draw.choice((1, 2, 3)), has_empty=True
+        ),
+        "one rank": corpus_of(seed, 1, draw.choice((2, 3)), has_empty=True),
+    }
+    return [
+        Scenario(
+            name=name,
+            body=partial(body, corpus),
+            judge=partial(judge, corpus),
+            world_size=corpus.world_size,
+            deadline_s=4,
+            judges_failures=True,
+        )
+        for name, corpus in corpora.items()
+    ]

@@ -10,17 +10,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from .corpus import WIDTH, Corpus
-
-LR = 0.25
+from .corpus import Corpus
 
 
 class Table(nn.Module):
     """A weight for each token id, in two parameters, and a third parameter that is unused."""
 
-    def __init__(self, num_ids: int) -> None:
+    def __init__(self, values: Tensor) -> None:
         super().__init__()
-        values = torch.sin(torch.arange(num_ids) * 1.0)
         self.even = nn.Parameter(values[::2].clone())
         self.odd = nn.Parameter(values[1::2].clone())
         self.unused = nn.Parameter(torch.ones(3))
@@ -31,26 +28,39 @@ class Table(nn.Module):
 
     def values(self) -> Tensor:
         """All weights, by id."""
-        return torch.stack([self.even, self.odd], 1).detach().flatten()
+        even, odd = self.even.detach(), self.odd.detach()
+        values = torch.zeros(len(even) + len(odd))
+        values[::2], values[1::2] = even, odd
+        return values
 
 
-def table_for(corpus: Corpus) -> Table:
-    """A table with a weight for each token of all steps."""
-    return Table(corpus.first_id(corpus.steps))
+def initial_values(corpus: Corpus) -> Tensor:
+    """A weight for each place in all micro-batches."""
+    generator = torch.Generator().manual_seed(corpus.seed)
+    return torch.rand(corpus.first_id(corpus.steps), generator=generator) * 2 - 1
+
+
+def errors_of(corpus: Corpus) -> Tensor:
+    """By id: how far the output is above its target; 0.5 to 1.5, above or below."""
+    generator = torch.Generator().manual_seed(corpus.seed + 1)
+    size = torch.rand(corpus.first_id(corpus.steps), generator=generator) + 0.5
+    return torch.where(torch.rand(len(size), generator=generator) < 0.5, size, -size)
 
 
 def micro_batches_of(corpus: Corpus, rank: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """A rank's ids, targets and masks, each (2, WIDTH / 2)."""
+    """A rank's ids, targets and masks, each (rows, columns)."""
+    shape = corpus.rows, corpus.columns
+    targets = initial_values(corpus) - errors_of(corpus)
     for step in range(corpus.steps):
         for micro_step in range(corpus.grad_accum_steps):
-            ids = corpus.first_id(step, micro_step, rank) + torch.arange(WIDTH)
-            mask = torch.arange(WIDTH) < corpus.num_tokens(step, micro_step, rank)
-            targets = torch.sin(ids * 1.0) + 2  # an error of 2 for each token
-            yield ids.view(2, -1), targets.view(2, -1), mask.view(2, -1).float()
+            ids = corpus.first_id(step, micro_step, rank) + torch.arange(corpus.width)
+            mask = torch.zeros(corpus.width)
+            mask[corpus.tokens[step, micro_step, rank]] = 1.0
+            yield ids.view(shape), targets[ids].view(shape), mask.view(shape)
 
 
 def shares_of(corpus: Corpus, model: Table) -> list[float]:
     """By id: the fraction of its own gradient by which SGD has moved the token's weight."""
-    moved = model.values() - table_for(corpus).values()
-    shares: list[float] = (moved / (LR * 2 * 2)).tolist()
+    moved = initial_values(corpus) - model.values()
+    shares: list[float] = (moved / (corpus.lr * 2 * errors_of(corpus))).tolist()
     return shares
