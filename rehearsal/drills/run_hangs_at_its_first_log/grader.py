@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.grading.drill import Scenario
+from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import RankReport
+from rehearsal.grading.drill import Scenario
+from rehearsal.grading.verdict import Finding, counted, shortened
 from rehearsal.kit.judge.collectives import mismatched_collectives
 from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.weights import weights_differ
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
-from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding, counted, shortened
+from .plan import Plan, plans_of
 
 CODES = {
     "collective-on-some-ranks": "the run hangs or fails: the ranks' collectives differ",
@@ -24,30 +26,26 @@ CODES = {
     "wrong-return-value": "train returns something other than a list of (step, loss)",
     "training-changed": "the weights differ from those that the steps should lead to",
 }
-# Shares of a step by rank: 3, 2 and 1 samples, the last two steps fewer.
-SHARES = [(3, 2, 1), (1, 3, 2), (2, 1, 3), (3, 1, 1), (1, 2, 3), (2, 2, 1), (1, 1, 2)]
-LR, LOG_EVERY = 0.03, 3
 PAIRS = "train returns a list: on rank 0, a pair (step, loss) for each log line; else empty"
 
 
-def shares_of(rank: int, world_size: int) -> Iterator[tuple[Any, Any]]:
+def shares_of(plan: Plan, rank: int) -> Iterator[tuple[Any, Any]]:
     """A generator of one rank's samples per step."""
-    inputs, targets = marked_samples(64)
+    inputs, targets = marked_samples(sum(map(sum, plan.shares)))
     at = 0
-    for sizes in SHARES:
+    for sizes in plan.shares:
         first = at + sum(sizes[:rank])
-        at += sum(sizes[:world_size])
+        at += sum(sizes)
         yield inputs[first : first + sizes[rank]], targets[first : first + sizes[rank]]
 
 
-def body(context: RankContext, learner: SimpleNamespace) -> Any:
+def body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     """Train; return the log and the weights, and those of one process with all the shares."""
     context.init_group()
-    rank, world_size = context.rank, context.world_size
     model = OddNet()
-    shares = shares_of(rank, world_size)
-    log = learner.train(model, shares, lr=LR, log_every=LOG_EVERY)
-    return {"log": log, "weights": weights_of(model), **expected(world_size)}
+    shares = shares_of(plan, context.rank)
+    log = learner.train(model, shares, lr=plan.lr, log_every=plan.log_every)
+    return {"log": log, "weights": weights_of(model), **expected(plan)}
 
 
 def is_log(lines: object) -> bool:
@@ -61,14 +59,15 @@ def is_log(lines: object) -> bool:
     )
 
 
-def expected(world_size: int) -> dict[str, Any]:
+def expected(plan: Plan) -> dict[str, Any]:
     """One process: the losses of all ranks' samples, those of rank 0's alone, the weights."""
     import torch
 
     model = OddNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=plan.lr, momentum=0.9)
     everywhere, alone = [], []
-    for parts in zip(*(shares_of(rank, world_size) for rank in range(world_size)), strict=True):
+    by_rank = [shares_of(plan, rank) for rank in range(plan.world_size)]
+    for parts in zip(*by_rank, strict=True):
         inputs, targets = (torch.cat(part) for part in zip(*parts, strict=True))
         errors = (model(inputs) - targets).pow(2).sum(1)
         everywhere.append(errors.mean().item())
@@ -80,7 +79,7 @@ def expected(world_size: int) -> dict[str, Any]:
 
 
 def judge(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+    plan: Plan, reports: Sequence[RankReport], _: Mapping[str, Sequence[RankReport]]
 ) -> Iterable[Finding]:
     """The findings of one job."""
     if any(not report.has_answer for report in reports):
@@ -93,10 +92,11 @@ def judge(
             yield Finding("wrong-return-value", text, PAIRS, "at what train returns")
             return
     log = [(int(step), float(loss)) for step, loss in answer["log"]]
-    wanted = [step for step in range(1, len(SHARES) + 1) if step % LOG_EVERY == 0]
-    if [step for step, _ in log] != wanted:
+    if [step for step, _ in log] != plan.due:
         steps = some([step for step, _ in log])
-        text = f"in {len(SHARES)} steps with log_every={LOG_EVERY}, rank 0 logged "
+        text = (
+            f"in {counted(plan.steps, 'step')} with log_every={plan.log_every}, rank 0 logged "
+        )
         text += f"step{'s' * (len(log) > 1)} {steps}" if steps else "no step"
         rule = "rank 0 logs each step that is a multiple of log_every, counting from 1"
         yield Finding("wrong-steps", text, rule, "at the condition for adding a line")
@@ -126,9 +126,9 @@ def judge(
             return
     for step, loss in log:
         right, own = (answer[name][step - 1] for name in ("everywhere", "alone"))
-        if abs(loss - right) <= 1e-4 * right:
+        if abs(loss - right) <= 1e-5 * right:
             continue
-        is_own = abs(loss - own) <= 1e-4 * own
+        is_own = abs(loss - own) <= 1e-5 * own
         found = f"for step {step}, rank 0 logged a loss of {loss:.4f}; over the samples of all "
         found += f"ranks it is {right:.4f}, over rank 0's own {own:.4f}"
         yield Finding(
@@ -140,14 +140,17 @@ def judge(
         break
 
 
-SCENARIOS = [
-    Scenario(
-        name=counted(world_size, "rank"),
-        body=body,
-        judge=judge,
-        world_size=world_size,
-        deadline_s=4,
-        judges_failures=True,
-    )
-    for world_size in (3, 2, 1)
-]
+def scenarios(seed: int) -> list[Scenario]:
+    """The jobs of a check."""
+    names = ["several ranks", "two ranks", "one rank", "nothing to log"]
+    return [
+        Scenario(
+            name=name,
+            body=partial(body, plan),
+            judge=partial(judge, plan),
+            world_size=plan.world_size,
+            deadline_s=4,
+            judges_failures=True,
+        )
+        for name, plan in zip(names, plans_of(seed), strict=True)
+    ]
