@@ -56,7 +56,18 @@ def logs_body(plan: LogsPlan, context: RankContext, learner: SimpleNamespace) ->
         "common": common,
         "killed": whole.decode(errors="replace"),
         "restarts": restarts(plan, context.folder, learner, whole),
+        "begun": [first_line(plan, context.folder, learner, left) for left in (b"", b"{")],
     }
+
+
+def first_line(plan: LogsPlan, folder: Path, learner: SimpleNamespace, left: bytes) -> str:
+    """A start on a log whose first line was killed before its second byte."""
+    path = folder / f"begun-{len(left)}.jsonl"
+    path.write_bytes(left)
+    sink = learner.JsonlSink(path)
+    log_one(learner, sink, plan.after[0])
+    sink.close()
+    return text_of(path)
 
 
 def restarts(

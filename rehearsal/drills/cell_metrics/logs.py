@@ -37,6 +37,8 @@ def logs_findings(
     yield from kill_findings(plan, answer)
     for restart in answer["restarts"]:
         yield from restart_findings(plan, restart)
+    for left, text in enumerate(answer["begun"]):
+        yield from begun_findings(plan, left, text)
 
 
 def delivery_findings(plan: LogsPlan, answer: Mapping[str, Any]) -> Iterator[Finding]:
@@ -136,6 +138,16 @@ def restart_findings(plan: LogsPlan, restart: Mapping[str, Any]) -> Iterator[Fin
             found += f"opened, would leave the steps {some(remaining, 9) or 'none'}"
             look = "at what you do to the file before the first event"
             yield FOUND("lost-lines", found, look)
+
+
+def begun_findings(plan: LogsPlan, left: int, text: str) -> Iterator[Finding]:
+    """What a start makes of a log that a kill left empty, or with one byte."""
+    step = plan.after[0]
+    allowed = [[step], [None, step]] if left else [[step]]
+    if steps_of(text.splitlines()) not in allowed:
+        found = f"a kill left a log with {counted(left, 'byte')}; the next start logged step "
+        found += f"{step}, and now the file is {text[:120]!r}"
+        yield FOUND("corrupted-line", found, "at what decides whether the last line was cut")
 
 
 def event_findings(

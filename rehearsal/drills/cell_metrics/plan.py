@@ -28,6 +28,7 @@ class TimedStep(NamedTuple):
     blocks: Sequence[Block]
     idle_ms: float
     is_read: bool  # whether read is called after it
+    is_read_inside: bool = False  # whether read is called after its first block
 
 
 class TimersPlan(NamedTuple):
@@ -73,6 +74,8 @@ def timers_plan(seed: int) -> TimersPlan:
         number += 1
     steps[1] = steps[1]._replace(is_read=False)  # so that one call reads several steps
     steps[-1] = steps[-1]._replace(is_read=True)
+    inside = draw.choice([at for at in range(2, 5) if len(steps[at].blocks) > 1])
+    steps[inside] = steps[inside]._replace(is_read_inside=True)
     counts = [20, 1, 0, draw.randrange(2, 20), draw.randrange(21, 60), draw.randrange(120, 300)]
     scale = draw.choice((0.5, 1.0, 2.0))
     tables = [

@@ -77,6 +77,8 @@ def timers_body(plan: TimersPlan, context: RankContext, learner: SimpleNamespace
                 if error is not None:
                     left.append([block.error, "no exception"])
             if at == 0:
+                if step.is_read_inside:
+                    read.append(watch.read())
                 time.sleep(step.idle_ms / 1e3)
         watch.end_step(step.number)
         if step.is_read:

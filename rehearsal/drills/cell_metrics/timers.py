@@ -31,14 +31,16 @@ def timers_findings(
         yield FOUND("swallowed", found)
     wanted: list[list[int]] = [[]]
     for step in plan.steps:
+        if step.is_read_inside:
+            wanted.append([])
         wanted[-1].append(step.number)
         if step.is_read:
             wanted.append([])
     got = [[step for step, _ in part] for part in answer["read"]]
     if got != wanted:
-        ends = [str(part[-1]) for part in wanted if part]
+        due = ", then ".join(some(part) or "none" for part in wanted)
         found = (
-            f"read was called after steps {', '.join(ends)}, and once more; it yielded steps "
+            f"each time read was called, these steps were closed and new: {due}. It yielded "
         )
         yield FOUND("steps-read", found + ", then ".join(some(part) or "none" for part in got))
         return
