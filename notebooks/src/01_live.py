@@ -89,31 +89,23 @@
 # %% [markdown]
 # ## Setup
 #
-# The notebook needs torch, numpy, matplotlib and cloudpickle. The next cell installs nothing
-# that you already have, and needs the network only on Colab.
+# The notebook needs torch, numpy, matplotlib and cloudpickle. The collapsed cell installs what
+# is missing on Colab, and nothing elsewhere.
+
+# %% collapsed=true
+# {{setup torch numpy matplotlib cloudpickle}}
 
 # %%
 # %matplotlib inline
-import importlib.util
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
 
-NEEDED = ("torch", "numpy", "matplotlib", "cloudpickle")
-missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-if missing and "google.colab" in sys.modules:
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *missing], check=True)
-elif missing:
-    raise ModuleNotFoundError(
-        f"This kernel is missing {', '.join(missing)}, which the notebook needs. Run "
-        "`make setup` in the repository, then pick the kernel from its .venv."
-    )
 FAST = os.environ.get("FAST") == "1"  # shorter runs, to check the notebook quickly
 
 # %% [markdown] only="blank hidden"
@@ -125,6 +117,9 @@ FAST = os.environ.get("FAST") == "1"  # shorter runs, to check the notebook quic
 # `check` also accepts a design of your own. The cells after it don't: they expect the sizes (8
 # inputs, 4 classes), the file names, the ledger's fields and the shuffle of `01_live.ipynb`. If
 # yours differ, those cells can fail even though the check passes.
+
+# %% only="blank hidden" collapsed=true tags=["raises-exception"]
+# {{setup platformdirs fsrs rehearsal}}
 
 # %% only="blank hidden"
 try:
