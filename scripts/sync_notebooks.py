@@ -27,6 +27,7 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     # %% active="py"                        a cell that stays out of the notebook
     # %matplotlib inline                    a magic, commented out in the source only
     {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the file's name
+    {{badge}}                               the badge that opens the notebook on Colab
     # {{setup torch numpy}}                 the code of notebooks/src/shared/setup.py, which
                                             makes sure that these modules can be imported
     {{typing model}} {{typing}}             how long it takes to type one module, or all of them
@@ -71,7 +72,6 @@ REHEARSE = "notebooks/src/02_rehearse.py"
 SETUP = "notebooks/src/shared/setup.py"
 VERSION = "trainer_core/__init__.py"
 KINDS = ("handbook", "whiteboard", "cell", "bug")
-BADGE = "[![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({})"
 KEPT_METADATA = ("tags", "jupyter", "cellView")
 # comment_magics is off because jupytext would take "# copy the state" for a command.
 FORMAT = {"extension": ".py", "format_name": "percent", "comment_magics": False}
@@ -300,12 +300,16 @@ def addresses(root: Path, name: str) -> dict[str, str]:
     version = re.search(r'^__version__ = "(.+)"$', read_text(root, VERSION), re.MULTILINE)
     if not version:
         raise SyncError(
-            f"{VERSION} has no line such as __version__ = \"1.0.0\", and badges open a notebook "
+            f'{VERSION} has no line such as __version__ = "1.0.0", and badges open a notebook '
             f"at its version. Add it."
         )
     repository = f"https://github.com/{found[1]}"
+    colab = colab_address(repository, version[1], name)
+    # A picture of our own: the one at Google tells it who opens which notebook.
+    picture = f"{'../' * (1 + name.count('/'))}docs/colab-badge.svg"
     return {
-        "{{colab}}": colab_address(repository, version[1], name),
+        "{{badge}}": f"[![Open in Colab]({picture})]({colab})",
+        "{{colab}}": colab,
         "{{all_on_colab}}": colab_address(repository, version[1]),
         "{{repository}}": repository,
         "{{notebook}}": name,
@@ -327,12 +331,16 @@ def setup_text(root: Path, name: str, needs: str) -> str:
     The project itself comes from the repository, at the version that the notebook has.
     """
     known = addresses(root, name)
-    can = {**requirements(root), "rehearsal": f"git+{known['{{repository}}']}@{known['{{ref}}']}"}
+    can = {
+        **requirements(root),
+        "rehearsal": f"git+{known['{{repository}}']}@{known['{{ref}}']}",
+    }
     for need in needs.split():
         if need not in can:
             raise SyncError(
-                f"The source of {name} has a setup cell for {need!r}, but pyproject.toml has no "
-                f"such package among its dependencies and the extra notebooks.{nearest(need, can)}"
+                f"The source of {name} has a setup cell for {need!r}, but pyproject.toml lists "
+                f"no such package, as a dependency or in the extra notebooks. Add it there."
+                f"{nearest(need, can)}"
             )
     lines = [f'    "{need}": "{can[need]}",' for need in needs.split()]
     known["{{needs}}"] = "\n".join(["{", *lines, "}"])
@@ -393,7 +401,7 @@ def typing_times(root: Path) -> dict[str, str]:
 
 def placeholders(text: str) -> list[str]:
     """The placeholders in a text, in order."""
-    names = r"repository|colab|notebook|typing(?: [\w.]+)?"
+    names = r"badge|repository|colab|notebook|typing(?: [\w.]+)?"
     return re.findall(rf"# \{{\{{setup [\w ]+\}}\}}|\{{\{{(?:{names})\}}\}}", text)
 
 
@@ -403,7 +411,9 @@ def values(root: Path, name: str, wanted: Iterable[str]) -> dict[str, str]:
     known = addresses(root, name) if wanted else {}
     known |= typing_times(root) if any(p.startswith("{{typing") for p in wanted) else {}
     # First: what they stand for has addresses in it, which are placeholders elsewhere.
-    setups = {p: setup_text(root, name, p[len("# {{setup ") : -2]) for p in wanted if p[0] == "#"}
+    setups = {
+        p: setup_text(root, name, p[len("# {{setup ") : -2]) for p in wanted if p[0] == "#"
+    }
     known = setups | known
     for placeholder in wanted:
         if placeholder not in known:
@@ -513,7 +523,10 @@ def drill_cells(
     )
     above = f"{badge}\n\n" if badge else ""
     texts = [
-        ("markdown", f"{heading} {drill['title']}\n\n{above}{drill['minutes']:g} minutes.{kind}"),
+        (
+            "markdown",
+            f"{heading} {drill['title']}\n\n{above}{drill['minutes']:g} minutes.{kind}",
+        ),
         ("code", task),
         ("code", f'check("{name}")'),
         ("code", help_text),
@@ -545,7 +558,7 @@ def compose_drills(root: Path) -> dict[str, list[Cell]]:
     for drill in drills_of(root):
         name = f"drills/{notebook_of(drill['id'], drill['order'])}"
         setup = [own_cell(root, name, REHEARSE, index, node) for index, node in nodes]
-        badge = BADGE.format(addresses(root, name)["{{colab}}"])
+        badge = addresses(root, name)["{{badge}}"]
         title, *rest = drill_cells(root, drill, "#", is_timed=True, badge=badge)
         derived[name] = [title, *setup, *rest]
     return derived

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Start here
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+# {{badge}}
 #
 # **What this is.** Practice for the interview where you build a distributed training
 # pipeline on a shared screen. You build a small data-parallel trainer in eight cells. It

@@ -3,14 +3,14 @@
 # %% [markdown] only="full"
 # # The live trainer: eight cells you can type in an interview
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+# {{badge}}
 #
 # **This is the complete version.** Every cell has its code: read it and run it.
 
 # %% [markdown] only="hidden"
 # # The live trainer, hidden: you type, and each answer is folded below its cell
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+# {{badge}}
 #
 # **This is the hidden version.** The bodies are empty. Type each one, run the cell, then run
 # the check below it. If you're stuck, unfold the solution: it's text, so it never runs in your
@@ -19,7 +19,7 @@
 # %% [markdown] only="blank"
 # # The live trainer, blank: you type, without answers
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+# {{badge}}
 #
 # **This is the blank version.** The bodies are empty, and there are no answers. Give yourself
 # 45 minutes and talk while you type. Run each cell, then the check below it.

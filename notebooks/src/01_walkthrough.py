@@ -1,7 +1,7 @@
 # %% [markdown]
 # # The walkthrough: a trainer that survives a kill
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+# {{badge}}
 #
 # Eight cells make up a data-parallel trainer. At the end you run it on two processes, kill
 # one of them and start the job again. The final weights match those of an uninterrupted

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Rehearse
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+# {{badge}}
 #
 # **This notebook has blanks and no answers.** `brief` shows the task. `start` shows it too, and
 # starts the clock: where a cell says `brief`, type `start` if you want to be timed. Running all
