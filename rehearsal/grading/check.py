@@ -94,8 +94,9 @@ def attempt_of_namespace(drill: Drill, namespace: Mapping[str, object]) -> Attem
     except ImportError:
         magic = "%" if "IPython" in sys.modules else ""  # in a cell, or at a terminal
         print(
-            "cloudpickle is not installed, so each rank executes the source of your cells again, "
-            f"and names from other cells are missing there. Run: {magic}pip install cloudpickle"
+            "cloudpickle is not installed, so each rank executes the source of your cells "
+            "again, and names from other cells are missing there. "
+            f"Run: {magic}pip install cloudpickle"
         )
         return attempt_of_source("\n\n".join(lines.values()))
     import torch
