@@ -129,7 +129,8 @@ class TestTable:
         start, live, rehearse = map(on_colab, ("00_start_here", "01_live", "02_rehearse"))
         line = (
             f"[![Open in Colab](docs/colab-badge.svg)]({start}) opens the start notebook with "
-            f"nothing to set up; [the live trainer]({live}), [02_rehearse]({rehearse}) and [all drills]({addresses(ROOT, '')['{{all_on_colab}}']}) open there too.\n"
+            f"nothing to set up; [the live trainer]({live}), [02_rehearse]({rehearse}) and "
+            f"[all drills]({addresses(ROOT, '')['{{all_on_colab}}']}) open there too.\n"
         )
         if UPDATE:
             replace("colab", line)

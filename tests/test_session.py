@@ -692,6 +692,9 @@ class TestStatusDiffNarration:
         links = dict(re.findall(r"\[([^]]+)\]\((drills/[^)]+\.ipynb)\)", drawn[0]))
         assert list(links) == [drill.title for drill in rehearsal.drills()]
         assert all((folder / address).is_file() for address in links.values())
+        # A call would show the task in a notebook that has no blank for it.
+        first = rehearsal.drills()[0]
+        assert drawn[0].endswith(f"Next: [{first.title}]({links[first.title]})")
 
     def test_diff_shows_what_changed_between_the_last_two(
         self, verdict_is: Callable[[str], None], shown: Shown

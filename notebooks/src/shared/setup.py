@@ -16,7 +16,7 @@ if missing and "google.colab" in sys.modules:
     importlib.invalidate_caches()
     if "rehearsal" in missing:
         print("The coach is installed. It stays as long as this runtime, and so does your history.")
-        print("On Colab, a link in the text to another notebook leads nowhere. All of them:")
+        print("In the text, links to other notebooks don't work on Colab. You find all of them at")
         print("{{all_on_colab}}")
 elif missing:
     raise ModuleNotFoundError(
