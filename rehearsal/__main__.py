@@ -16,7 +16,7 @@ from rehearsal.session.ids import drill_named
 from rehearsal.session.progress import progress
 from rehearsal.session.schedule import standings
 from rehearsal.session.status import list_of
-from rehearsal.session.terminal import FILE, program, spelled_for_a_shell
+from rehearsal.session.terminal import FILE, program, spelled, spelled_for_a_shell
 from rehearsal.session.watch import saves_of
 
 OF_A_DRILL = {
@@ -228,9 +228,10 @@ def main(arguments: Sequence[str]) -> int:
         mutation_record.BadSurvivors,
         mutation_score.CannotScore,
     ) as error:
-        # What the library says about commands, as it is typed in this folder.
-        text = str(error).replace("python -m rehearsal", program())
-        text = str(error) if program() in str(error) else text
+        # What the library says about calls and commands, as it is typed in this folder.
+        with spelled_for_a_shell():
+            said = spelled(str(error))
+        text = said if program() in said else said.replace("python -m rehearsal", program())
         print(f"rehearsal: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:

@@ -27,6 +27,9 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     # %% active="py"                        a cell that stays out of the notebook
     # %matplotlib inline                    a magic, commented out in the source only
     {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the file's name
+    {{badge}}                               the badge that opens the notebook on Colab
+    # {{setup torch numpy}}                 the code of notebooks/src/shared/setup.py, which
+                                            makes sure that these modules can be imported
     {{typing model}} {{typing}}             how long it takes to type one module, or all of them
     {{typing live}} {{typing live.TinyNet}} the same for a module included by the cell: the time
                                             in total, and the minutes for that cell
@@ -53,6 +56,7 @@ import jupytext  # type: ignore[import-untyped, unused-ignore]  # ships no types
 from rehearsal.grading.blanks import bodies, empty_bodies, is_among, is_constant
 from rehearsal.grading.derive import Derived, derive, nearest, without_mark
 from rehearsal.grading.minutes import minutes_for, typed_text, typing_minutes
+from rehearsal.session.addresses import colab_address, notebook_of, ref_of
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = ("blank", "hidden")
@@ -64,6 +68,9 @@ DIRECTIVES = (
 )
 # Its cells tagged "setup" also open each drill's notebook.
 REHEARSE = "notebooks/src/02_rehearse.py"
+# What a setup cell does, in every notebook that has one.
+SETUP = "notebooks/src/shared/setup.py"
+VERSION = "trainer_core/__init__.py"
 KINDS = ("handbook", "whiteboard", "cell", "bug")
 KEPT_METADATA = ("tags", "jupyter", "cellView")
 # comment_magics is off because jupytext would take "# copy the state" for a command.
@@ -290,12 +297,57 @@ def addresses(root: Path, name: str) -> dict[str, str]:
             f"[project.urls] Repository in pyproject.toml is {url!r}; badges and Colab links "
             f"are built from it. Set it to https://github.com/OWNER/NAME."
         )
-    colab = "https://colab.research.google.com/github"
+    version = re.search(r'^__version__ = "(.+)"$', read_text(root, VERSION), re.MULTILINE)
+    if not version:
+        raise SyncError(
+            f'{VERSION} has no line such as __version__ = "1.0.0", and badges open a notebook '
+            f"at its version. Add it."
+        )
+    repository = f"https://github.com/{found[1]}"
+    colab = colab_address(repository, version[1], name)
+    # A picture of our own: the one at Google tells it who opens which notebook.
+    picture = f"{'../' * (1 + name.count('/'))}docs/colab-badge.svg"
     return {
-        "{{colab}}": f"{colab}/{found[1]}/blob/main/notebooks/{name}",
-        "{{repository}}": f"https://github.com/{found[1]}",
+        "{{badge}}": f"[![Open in Colab]({picture})]({colab})",
+        "{{colab}}": colab,
+        "{{all_on_colab}}": colab_address(repository, version[1]),
+        "{{repository}}": repository,
         "{{notebook}}": name,
+        "{{ref}}": ref_of(version[1]),
     }
+
+
+def requirements(root: Path) -> dict[str, str]:
+    """What pip installs for each package that a notebook may need, by its name."""
+    project = tomllib.loads(read_text(root, "pyproject.toml"))["project"]
+    extras = project.get("optional-dependencies", {})
+    lines = [*project.get("dependencies", []), *extras.get("notebooks", [])]
+    return {re.split(r"[^\w-]", line)[0]: line for line in lines}
+
+
+def setup_text(root: Path, name: str, needs: str) -> str:
+    """The code of a setup cell in the notebook ``name``, which imports the modules ``needs``.
+
+    The project itself comes from the repository, at the version that the notebook has.
+    """
+    known = addresses(root, name)
+    can = {
+        **requirements(root),
+        "rehearsal": f"git+{known['{{repository}}']}@{known['{{ref}}']}",
+    }
+    for need in needs.split():
+        if need not in can:
+            raise SyncError(
+                f"The source of {name} has a setup cell for {need!r}, but pyproject.toml lists "
+                f"no such package, as a dependency or in the extra notebooks. Add it there."
+                f"{nearest(need, can)}"
+            )
+    lines = [f'    "{need}": "{can[need]}",' for need in needs.split()]
+    known["{{needs}}"] = "\n".join(["{", *lines, "}"])
+    text = read_text(root, SETUP).rstrip("\n")
+    for placeholder, value in known.items():
+        text = text.replace(placeholder, value)
+    return text
 
 
 def typed_names(node: Any) -> list[str]:
@@ -349,7 +401,8 @@ def typing_times(root: Path) -> dict[str, str]:
 
 def placeholders(text: str) -> list[str]:
     """The placeholders in a text, in order."""
-    return re.findall(r"\{\{(?:repository|colab|notebook|typing(?: [\w.]+)?)\}\}", text)
+    names = r"badge|repository|colab|notebook|typing(?: [\w.]+)?"
+    return re.findall(rf"# \{{\{{setup [\w ]+\}}\}}|\{{\{{(?:{names})\}}\}}", text)
 
 
 def values(root: Path, name: str, wanted: Iterable[str]) -> dict[str, str]:
@@ -357,6 +410,11 @@ def values(root: Path, name: str, wanted: Iterable[str]) -> dict[str, str]:
     wanted = list(wanted)
     known = addresses(root, name) if wanted else {}
     known |= typing_times(root) if any(p.startswith("{{typing") for p in wanted) else {}
+    # First: what they stand for has addresses in it, which are placeholders elsewhere.
+    setups = {
+        p: setup_text(root, name, p[len("# {{setup ") : -2]) for p in wanted if p[0] == "#"
+    }
+    known = setups | known
     for placeholder in wanted:
         if placeholder not in known:
             raise SyncError(
@@ -374,6 +432,13 @@ def fill(root: Path, name: str, node: Any) -> str:
     if node.cell_type == "code":
         text = re.sub(r"^([ \t]*)# (%{1,2}\w|!\w)", r"\1\2", text, flags=re.MULTILINE)
     return text
+
+
+def own_cell(root: Path, name: str, file: str, index: int, node: Any) -> Cell:
+    """A cell that a source has itself, as the notebook ``name`` shows it."""
+    cell = from_file(node, file, index, fill(root, name, node))
+    is_folded = node.metadata.get("collapsed") and cell.kind == "code"
+    return collapse(cell, "", "") if is_folded else cell
 
 
 def restore(root: Path, name: str, cell: Cell, text: str) -> str:
@@ -432,13 +497,14 @@ def compose_files(root: Path) -> dict[str, str]:
 
 
 def drill_cells(
-    root: Path, drill: dict[str, Any], heading: str, *, is_timed: bool
+    root: Path, drill: dict[str, Any], heading: str, *, is_timed: bool, badge: str = ""
 ) -> list[Cell]:
     """Heading, task, blank, check, and a cell of commented-out helpers.
 
     Args:
         is_timed: start the clock with the task. Not among other drills, where "Run all" would
             start one clock after the other.
+        badge: a line below the heading.
     """
     name, folder = drill["id"], f"rehearsal/drills/{drill['id']}"
     kind = ""
@@ -455,8 +521,12 @@ def drill_cells(
     task = (
         f'start("{name}")' if is_timed else f'brief("{name}")  # on the clock: start("{name}")'
     )
+    above = f"{badge}\n\n" if badge else ""
     texts = [
-        ("markdown", f"{heading} {drill['title']}\n\n{drill['minutes']:g} minutes.{kind}"),
+        (
+            "markdown",
+            f"{heading} {drill['title']}\n\n{above}{drill['minutes']:g} minutes.{kind}",
+        ),
         ("code", task),
         ("code", f'check("{name}")'),
         ("code", help_text),
@@ -479,15 +549,18 @@ def compose_drills(root: Path) -> dict[str, list[Cell]]:
     """One notebook per drill; each opens with the setup cells of 02_rehearse."""
     if not (root / REHEARSE).is_file():
         return {}
-    setup = [
-        from_file(node, REHEARSE, index)
+    nodes = [
+        (index, node)
         for index, node in enumerate(read_cells(root, REHEARSE))
         if "setup" in node.metadata.get("tags", [])
     ]
     derived = {}
     for drill in drills_of(root):
-        title, *rest = drill_cells(root, drill, "#", is_timed=True)
-        derived[f"drills/{drill['order']:03}_{drill['id']}.ipynb"] = [title, *setup, *rest]
+        name = f"drills/{notebook_of(drill['id'], drill['order'])}"
+        setup = [own_cell(root, name, REHEARSE, index, node) for index, node in nodes]
+        badge = addresses(root, name)["{{badge}}"]
+        title, *rest = drill_cells(root, drill, "#", is_timed=True, badge=badge)
+        derived[name] = [title, *setup, *rest]
     return derived
 
 
@@ -689,7 +762,7 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
             defined = defined.union(*map(definitions, module_cells(root, module, one)))
     for index, node in enumerate(nodes):
         where, module = f"{file}#{index}", node.metadata.get("include")
-        folded, only = bool(node.metadata.get("collapsed")), node.metadata.get("only")
+        only = node.metadata.get("only")
         refuse_meaningless(node, where)
         if node.metadata.get("active") == "py" or (index == 0 and is_header(node)):
             continue
@@ -705,8 +778,7 @@ def compose_one(root: Path, file: str, variant: str, name: str) -> list[Cell]:
                 derived += drill_cells(root, drill, "##", is_timed=False)
             continue
         if module is None:
-            cell = from_file(node, file, index, fill(root, name, node))
-            cell = collapse(cell, "", "") if folded and cell.kind == "code" else cell
+            cell = own_cell(root, name, file, index, node)
             # A variant's demos fail until what they call is typed. Its own cells (the checks)
             # don't: what stops one of them, such as Ctrl-C, stops the run.
             is_demo = cell.kind == "code" and only is None

@@ -287,6 +287,7 @@ class TestCommands:
         assert main([command, "lift_to_distibute", *more]) == 2
         said = capsys.readouterr()
         assert f"The nearest is '{ID}'" in said.err
+        assert said.err.endswith(f"To see all of them: {program()} status\n")
         assert "Traceback" not in said.err
         assert said.out == ""
 

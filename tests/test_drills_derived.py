@@ -162,9 +162,9 @@ def project(tmp_path: Path) -> Path:
     for folder in ("trainer_core", "rehearsal/evidence", *drills):
         unwanted = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=unwanted)
-    (tmp_path / "notebooks/src").mkdir(parents=True)
+    (tmp_path / "notebooks/src/shared").mkdir(parents=True)
     sources = ("notebooks/src/01_live.py", "notebooks/src/02_rehearse.py")
-    for file in ("pyproject.toml", *sources):
+    for file in ("pyproject.toml", sync.SETUP, *sources):
         shutil.copy(ROOT / file, tmp_path / file)
     sync.build(tmp_path)
     return tmp_path

@@ -26,6 +26,7 @@ from code_size import lines_of_code
 from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend
 
 from rehearsal.engine.programs import Program
+from scripts.sync_notebooks import addresses
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -118,6 +119,22 @@ class TestTable:
         if UPDATE:
             replace("modules", table)
         assert block("modules")[0] == table
+
+    def test_the_links_to_colab_open_this_version(self) -> None:
+        """They are the shortest way to a first verdict, so a dead one costs the most."""
+
+        def on_colab(name: str) -> str:
+            return addresses(ROOT, f"{name}.ipynb")["{{colab}}"]
+
+        start, live, rehearse = map(on_colab, ("00_start_here", "01_live", "02_rehearse"))
+        line = (
+            f"[![Open in Colab](docs/colab-badge.svg)]({start}) opens the start notebook with "
+            f"nothing to set up; [the live trainer]({live}), [02_rehearse]({rehearse}) and "
+            f"[all drills]({addresses(ROOT, '')['{{all_on_colab}}']}) open there too.\n"
+        )
+        if UPDATE:
+            replace("colab", line)
+        assert block("colab")[0] == line
 
     def test_every_local_link_works(self) -> None:
         """A dead link on the first screen costs the reader's trust."""

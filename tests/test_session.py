@@ -135,7 +135,7 @@ class TestImport:
         """A hint would come two seconds later; CI and a terminal have no front end."""
         loaded = modules_loaded_by("import rehearsal")
         assert "rehearsal" in loaded
-        assert not loaded & {"torch", "IPython", "ipywidgets", "matplotlib", "fsrs"}
+        assert not loaded & {"torch", "IPython", "matplotlib", "fsrs"}
 
     def test_every_exported_name_is_there_and_is_no_module(self) -> None:
         """A module of the same name would hide a function as soon as it is imported."""
@@ -150,6 +150,22 @@ class TestImport:
         with pytest.raises(rehearsal.UnknownDrill, match=f"nearest is '{ID}'"):
             getattr(rehearsal, call)("lift_to_distibute")
         assert progress().entries() == []
+
+    @pytest.mark.parametrize(
+        ("typed", "meant"),
+        [("lfit", ID), ("weights_trun_nan", "weights_turn_nan"), ("cell_trian", "cell_train")],
+    )
+    def test_the_nearest_is_near_to_what_was_typed_of_it(self, typed: str, meant: str) -> None:
+        """Of an id, the beginning is enough, so a typo is often one in a beginning."""
+        with pytest.raises(rehearsal.UnknownDrill, match=f"nearest is '{meant}'"):
+            rehearsal.brief(typed)
+
+    def test_in_a_notebook_it_says_what_to_type_in_a_cell(self) -> None:
+        """A command for a terminal is no help there."""
+        with pytest.raises(rehearsal.UnknownDrill) as refused:
+            rehearsal.brief("lfit")
+        assert str(refused.value).endswith("To see all of them: status()")
+        assert "python" not in str(refused.value)
 
     @pytest.mark.ranks
     def test_a_notebook_shows_one_line_for_an_unknown_drill(self) -> None:
@@ -676,6 +692,9 @@ class TestStatusDiffNarration:
         links = dict(re.findall(r"\[([^]]+)\]\((drills/[^)]+\.ipynb)\)", drawn[0]))
         assert list(links) == [drill.title for drill in rehearsal.drills()]
         assert all((folder / address).is_file() for address in links.values())
+        # A call would show the task in a notebook that has no blank for it.
+        first = rehearsal.drills()[0]
+        assert drawn[0].endswith(f"Next: [{first.title}]({links[first.title]})")
 
     def test_diff_shows_what_changed_between_the_last_two(
         self, verdict_is: Callable[[str], None], shown: Shown

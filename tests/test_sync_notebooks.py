@@ -40,11 +40,13 @@ FILES = {
     "pyproject.toml": """\
 [project]
 name = "sample"
+dependencies = ["torch>=2.11"]
+optional-dependencies.notebooks = ["fsrs>=6", "nbclient"]
 
 [project.urls]
 Repository = "https://github.com/owner/name"
 """,
-    "trainer_core/__init__.py": "",
+    "trainer_core/__init__.py": '__version__ = "1.1.dev0"\n',
     "trainer_core/order.py": '''\
 """In which order samples come."""
 
@@ -147,6 +149,11 @@ AREA = area(3)
     "notebooks/src/00_start_here.py": """\
 # %% [markdown]
 # # Start here
+""",
+    "notebooks/src/shared/setup.py": """\
+#@title Setup
+needed = {{needs}}
+print("{{all_on_colab}}")
 """,
     "notebooks/src/01_walkthrough.py": """\
 # variants: blank, hidden
@@ -1112,6 +1119,61 @@ class TestAddresses:
             sync.compose(project)
 
 
+class TestSetupCell:
+    def test_it_lists_what_the_notebook_needs_at_the_versions_of_the_project(
+        self, drilled: Path
+    ) -> None:
+        """A bound that is written twice is changed once."""
+        (cell,) = [c for c in read(drilled, DRILL).cells if "@title Setup" in c.source]
+        names: dict[str, Any] = {}
+        exec(cell.source, names)
+        assert names["needed"] == {
+            "torch": "torch>=2.11",
+            "rehearsal": "git+https://github.com/owner/name@main",
+        }
+        assert 'print("https://colab.research.google.com/github/owner/name/blob/main")' in (
+            cell.source
+        )
+        assert cell.metadata["jupyter"] == {"source_hidden": True}
+
+    def test_each_notebook_of_a_release_opens_and_installs_that_release(
+        self, drilled: Path
+    ) -> None:
+        """A newer coach asks for names that the notebook's blank lacks."""
+        replace(drilled, "trainer_core/__init__.py", "1.1.dev0", "1.1.0")
+        sync.build(drilled)
+        for name in ("notebooks/02_rehearse.ipynb", DRILL):
+            text = (drilled / name).read_text("utf-8")
+            assert "git+https://github.com/owner/name@v1.1.0" in text
+            assert "/main" not in text
+        assert "/owner/name/blob/v1.1.0/notebooks/drills/003_early.ipynb" in text
+
+    def test_a_package_that_nobody_declared_is_refused(self, drilled: Path) -> None:
+        """pip would install whatever has that name."""
+        replace(drilled, "notebooks/src/02_rehearse.py", "setup torch", "setup fsr")
+        with pytest.raises(sync.SyncError, match=r"setup cell for 'fsr'.*Did you mean 'fsrs'"):
+            sync.build(drilled)
+
+    def test_without_a_version_there_is_nothing_to_install(self, drilled: Path) -> None:
+        """The message names the file, which is not the one that has the setup cell."""
+        (drilled / "trainer_core/__init__.py").write_text("")
+        with pytest.raises(sync.SyncError, match=r"trainer_core/__init__.py has no line such"):
+            sync.build(drilled)
+
+    def test_an_edit_in_a_notebook_goes_nowhere(self, drilled: Path) -> None:
+        """It is in forty notebooks, and one of them must not differ."""
+        edit(drilled, DRILL, "notebooks/src/02_rehearse.py#1", "print", "repr")
+        with pytest.raises(sync.SyncError, match=r"lost a text that its source writes as"):
+            sync.push(drilled, Path("003_early"))
+
+    def test_a_change_of_the_shared_text_is_drift_in_all_of_them(self, drilled: Path) -> None:
+        """Otherwise an old one stays where nobody looks."""
+        replace(drilled, "notebooks/src/shared/setup.py", "Setup", "Installs")
+        heads = [problem.splitlines()[0] for problem in sync.check(drilled)]
+        assert heads[0] == "--- notebooks/02_rehearse.ipynb"
+        assert len(heads) == 4
+
+
 class TestTypingTimes:
     def test_minutes_follow_from_the_bodies_that_are_emptied(self, project: Path) -> None:
         """A number written by hand goes stale with the next line of code."""
@@ -1259,6 +1321,9 @@ DRILL_FILES = {
 # %% [markdown]
 # # Rehearse
 
+# %% collapsed=true tags=["setup"]
+# {{setup torch rehearsal}}
+
 # %% tags=["setup"]
 from rehearsal import start
 
@@ -1302,19 +1367,21 @@ class TestDrills:
         names = [path.name for path in sorted((drilled / "notebooks/drills").iterdir())]
         assert names == ["003_early.ipynb", "009_hunt.ipynb", "030_late.ipynb"]
         sources = [cell.source for cell in read(drilled, DRILL).cells]
-        assert sources[:4] == [
-            "# The early one\n\n7.5 minutes. You type into the blank below the task. No cell "
-            "has the answer.",
+        badge = sync.addresses(drilled, "drills/003_early.ipynb")["{{badge}}"]
+        assert sources[1].startswith("#@title Setup\n")
+        assert [sources[0], *sources[2:5]] == [
+            f"# The early one\n\n{badge}\n\n7.5 minutes. You type into the blank below the "
+            "task. No cell has the answer.",
             "from rehearsal import start",
             'start("early")',
             DRILL_FILES["rehearsal/drills/early/blank.py"].rstrip("\n"),
         ]
-        assert sources[4] == 'check("early")'
+        assert sources[5] == 'check("early")'
 
     def test_a_half_typed_drill_still_gets_its_verdict(self, drilled: Path) -> None:
         """The check names the cell that failed; it can't if Run All stops before it."""
         tags = [cell.metadata.get("tags", []) for cell in read(drilled, DRILL).cells]
-        assert [place for place, of in enumerate(tags) if "raises-exception" in of] == [3]
+        assert [place for place, of in enumerate(tags) if "raises-exception" in of] == [4]
 
     def test_a_bug_drill_says_what_kind_it_is(self, drilled: Path) -> None:
         """Its cell isn't blank, and a reader of it would wait for something to type."""
@@ -1382,7 +1449,7 @@ class TestDrills:
 
     def test_an_edit_of_the_setup_goes_to_its_one_source(self, drilled: Path) -> None:
         """It is written once and shown in every drill."""
-        edit(drilled, DRILL, "notebooks/src/02_rehearse.py#1", "start", "start, stop")
+        edit(drilled, DRILL, "notebooks/src/02_rehearse.py#2", "start", "start, stop")
         assert "+from rehearsal import start, stop" in sync.push(
             drilled, Path("003_early.ipynb")
         )

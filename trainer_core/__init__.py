@@ -1,3 +1,3 @@
 """The trainer: eight modules in reading order, and the modules that support them."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Start here
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+# {{badge}}
 #
 # **What this is.** Practice for the interview where you build a distributed training
 # pipeline on a shared screen. You build a small data-parallel trainer in eight cells. It
@@ -63,8 +63,6 @@ for name, found, ok, remedy in checks:
     print(f"{'ok' if ok else 'MISSING':8} {name:12} {found!s:26} {'' if ok else remedy}")
 slow = "" if cores >= 2 else "nothing is missing, but the ranks share one core: checks are slow"
 print(f"{'note' if slow else 'ok':8} {'cores':12} {cores!s:26} {slow}")
-if "google.colab" in sys.modules:
-    print("This is Colab: 01_live and the walkthrough need no setup here. Use their badges.")
 
 # %% [markdown]
 # ## 2. Five words
@@ -76,17 +74,15 @@ if "google.colab" in sys.modules:
 # tensor, and every rank gets the sum. The cell below starts two ranks, and both call `add_up`.
 # The first run takes a few seconds longer, because it also starts the server that creates ranks.
 
+# %% collapsed=true
+# {{setup torch numpy matplotlib cloudpickle platformdirs fsrs rehearsal}}
+
 # %%
-try:
-    from rehearsal import status, warm_up
-    from rehearsal.session.primer import check_mean, show_ranks
-except ImportError:
-    raise ModuleNotFoundError(
-        "This kernel doesn't have the coach, which starts the ranks. Run `make lab` in a clone of "
-        "{{repository}}, and open this notebook there."
-    ) from None
 import torch
 import torch.distributed as dist
+
+from rehearsal import status, warm_up
+from rehearsal.session.primer import check_mean, show_ranks
 
 warm_up()
 

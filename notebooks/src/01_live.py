@@ -3,14 +3,14 @@
 # %% [markdown] only="full"
 # # The live trainer: eight cells you can type in an interview
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+# {{badge}}
 #
 # **This is the complete version.** Every cell has its code: read it and run it.
 
 # %% [markdown] only="hidden"
 # # The live trainer, hidden: you type, and each answer is folded below its cell
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+# {{badge}}
 #
 # **This is the hidden version.** The bodies are empty. Type each one, run the cell, then run
 # the check below it. If you're stuck, unfold the solution: it's text, so it never runs in your
@@ -19,7 +19,7 @@
 # %% [markdown] only="blank"
 # # The live trainer, blank: you type, without answers
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+# {{badge}}
 #
 # **This is the blank version.** The bodies are empty, and there are no answers. Give yourself
 # 45 minutes and talk while you type. Run each cell, then the check below it.
@@ -89,31 +89,23 @@
 # %% [markdown]
 # ## Setup
 #
-# The notebook needs torch, numpy, matplotlib and cloudpickle. The next cell installs nothing
-# that you already have, and needs the network only on Colab.
+# The notebook needs torch, numpy, matplotlib and cloudpickle. The collapsed cell installs what
+# is missing on Colab, and nothing elsewhere.
+
+# %% collapsed=true
+# {{setup torch numpy matplotlib cloudpickle}}
 
 # %%
 # %matplotlib inline
-import importlib.util
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from dataclasses import replace
 from functools import partial
 
-NEEDED = ("torch", "numpy", "matplotlib", "cloudpickle")
-missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-if missing and "google.colab" in sys.modules:
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *missing], check=True)
-elif missing:
-    raise ModuleNotFoundError(
-        f"This kernel is missing {', '.join(missing)}, which the notebook needs. Run "
-        "`make setup` in the repository, then pick the kernel from its .venv."
-    )
 FAST = os.environ.get("FAST") == "1"  # shorter runs, to check the notebook quickly
 
 # %% [markdown] only="blank hidden"
@@ -125,6 +117,9 @@ FAST = os.environ.get("FAST") == "1"  # shorter runs, to check the notebook quic
 # `check` also accepts a design of your own. The cells after it don't: they expect the sizes (8
 # inputs, 4 classes), the file names, the ledger's fields and the shuffle of `01_live.ipynb`. If
 # yours differ, those cells can fail even though the check passes.
+
+# %% only="blank hidden" collapsed=true tags=["raises-exception"]
+# {{setup platformdirs fsrs rehearsal}}
 
 # %% only="blank hidden"
 try:

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # The walkthrough: a trainer that survives a kill
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)]({{colab}})
+# {{badge}}
 #
 # Eight cells make up a data-parallel trainer. At the end you run it on two processes, kill
 # one of them and start the job again. The final weights match those of an uninterrupted
@@ -53,13 +53,15 @@
 # %% [markdown]
 # ## Setup
 #
-# The notebook needs torch, numpy, matplotlib and cloudpickle. The next cell installs nothing
-# that you already have, and needs the network only on Colab.
+# The notebook needs torch, numpy, matplotlib and cloudpickle. The collapsed cell installs what
+# is missing on Colab, and nothing elsewhere.
+
+# %% collapsed=true
+# {{setup torch numpy matplotlib cloudpickle}}
 
 # %%
 # %matplotlib inline
 import errno
-import importlib.util
 import json
 import math
 import os
@@ -78,16 +80,6 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-
-NEEDED = ("torch", "numpy", "matplotlib", "cloudpickle")
-missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-if missing and "google.colab" in sys.modules:
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *missing], check=True)
-elif missing:
-    raise ModuleNotFoundError(
-        f"This kernel is missing {', '.join(missing)}, which the notebook needs. Run "
-        "`make setup` in the repository, then pick the kernel from its .venv."
-    )
 
 # %%
 import numpy as np

@@ -1,6 +1,8 @@
 # %% [markdown]
 # # Rehearse
 #
+# {{badge}}
+#
 # **This notebook has blanks and no answers.** `brief` shows the task. `start` shows it too, and
 # starts the clock: where a cell says `brief`, type `start` if you want to be timed. Running all
 # cells starts no clock. Type your code in the blank cell below the task. `check` runs that code
@@ -13,6 +15,9 @@
 # one at a time.
 #
 # Talk while you type: in an interview, that's half the score.
+
+# %% collapsed=true tags=["setup"]
+# {{setup torch numpy matplotlib cloudpickle platformdirs fsrs rehearsal}}
 
 # %% tags=["setup"]
 import rehearsal

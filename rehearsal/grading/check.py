@@ -11,6 +11,7 @@ import importlib
 import linecache
 import random
 import signal
+import sys
 import time
 import traceback
 import types
@@ -91,9 +92,11 @@ def attempt_of_namespace(drill: Drill, namespace: Mapping[str, object]) -> Attem
     try:
         import cloudpickle
     except ImportError:
+        magic = "%" if "IPython" in sys.modules else ""  # in a cell, or at a terminal
         print(
             "cloudpickle is not installed, so each rank executes the source of your cells "
-            "again, and names from other cells are missing there. Run: pip install cloudpickle"
+            "again, and names from other cells are missing there. "
+            f"Run: {magic}pip install cloudpickle"
         )
         return attempt_of_source("\n\n".join(lines.values()))
     import torch

@@ -210,10 +210,10 @@ def load(drill_id: str) -> Drill:
     drill_id = current_id(drill_id)
     path = DRILLS / drill_id / "drill.toml"
     if not drill_id.isidentifier() or not path.is_file():
-        near = difflib.get_close_matches(drill_id, drill_ids(), 1, 0.0)
+        # A call, as in a cell: the command line spells it as a command.
         raise UnknownDrill(
-            f"{drill_id!r}: no such drill. The nearest is {near[0]!r}. To list all of them: "
-            "rehearsal.drills(), or python -m rehearsal list at a terminal."
+            f"{drill_id!r}: no such drill. The nearest is {nearest_id(drill_id)!r}. To see all "
+            "of them: status()"
         )
     table = tomllib.loads(path.read_text())
     if "derived" in table:  # a cell: its minutes are what its bodies take to type
@@ -282,6 +282,16 @@ def drill_ids() -> list[str]:
     for path in DRILLS.glob("*/drill.toml"):
         found[path.parent.name] = tomllib.loads(path.read_text())["order"]
     return sorted(found, key=lambda name: (found[name], name))
+
+
+def nearest_id(text: str) -> str:
+    """The id that a mistyped one was most likely meant to be, or to be the beginning of."""
+
+    def likeness(known: str) -> float:
+        ends = (len(known), len(text))
+        return max(difflib.SequenceMatcher(None, text, known[:end]).ratio() for end in ends)
+
+    return max(drill_ids(), key=likeness)
 
 
 @cache

@@ -86,9 +86,10 @@ def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
         "[coach.md](coach.md#what-limits-an-attempt).",
         "",
         "Mutants are mechanical edits of every correct answer: a comparison, a bound, a "
-        "dropped line. A grader must refuse those that break what the brief asks for; "
-        "[extending.md](extending.md#a-graders-mutation-score) says how the others are told "
-        "apart. An old score is one measured before the drill's folder last changed.",
+        "dropped line. A grader must refuse every mutant that breaks what the brief asks for. "
+        "Those that no run could notice, or that the brief allows, don't count: "
+        "[extending.md](extending.md#a-graders-mutation-score) has the rules. A score marked "
+        "old was measured before the drill's folder last changed.",
         "",
         "| drill | title | kind | minutes | solutions | near misses | judged correctly | "
         "mutants refused |",

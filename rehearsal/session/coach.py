@@ -105,7 +105,7 @@ def check(
     names = learners_namespace() if namespace is None else namespace
     stands = as_it_stands(the_drill, names)
     if stands.finding:
-        again = f'run cell [{stands.number}] without an error, then check("{the_drill.id}")'
+        again = f'fix cell [{stands.number}], run it, then check("{the_drill.id}")'
         nothing = Verdict(
             drill=the_drill.id, status="not_attempted", findings=[stands.finding], after=again
         )
@@ -213,7 +213,7 @@ def solution(drill: str, *, give_up: bool = False) -> None:
     has_passed = _has_passed(the_drill)
     progress().add(the_drill.id, "solution", "earned" if has_passed else "gave_up")
     text = the_drill.solution
-    show_markdown(f"```python\n{text}\n```", text=text, is_code=True)
+    show_markdown(f"```python\n{text.rstrip()}\n```", text=text, is_code=True)
 
 
 def _has_passed(drill: Drill) -> bool:
@@ -236,7 +236,7 @@ def narration(drill: str) -> None:
     """
     the_drill = drill_named(drill)
     if the_drill.kind == "bug" and not _has_passed(the_drill):
-        _show_locked(the_drill, "What to say gives the bug away, so it")
+        _show_locked(the_drill, "What to say names the bug, so it")
         return
     card = the_drill.narration
     parts = {

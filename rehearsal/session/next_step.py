@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rehearsal.grading.drill import Drill
 from rehearsal.grading.verdict import Verdict
+from rehearsal.session.addresses import is_colab, on_colab
 from rehearsal.session.history import Round
 
 
@@ -47,10 +48,14 @@ def drill_after(drill: Drill, drills: Sequence[Drill], rounds: Sequence[Round]) 
 def link_to(drill: Drill, folder: Path) -> tuple[str, str] | None:
     """The title and the address of a drill's notebook, relative to a notebook in ``folder``.
 
-    To the file, not to its folder: JupyterLab answers a link to a folder with an error.
+    To the file, not to its folder: JupyterLab answers a link to a folder with an error. On
+    Colab, where no notebook is a file, to the repository's.
     """
+    title = f"open the next drill: {drill.title}"
+    if is_colab():
+        return title, on_colab(drill.id, drill.order)
     for beside in ("", "drills/", "../drills/"):
         for path in sorted((folder / beside).glob(f"*_{drill.id}.ipynb")):
             if re.fullmatch(rf"\d+_{drill.id}\.ipynb", path.name):
-                return f"open the next drill: {drill.title}", f"{beside}{path.name}"
+                return title, f"{beside}{path.name}"
     return None

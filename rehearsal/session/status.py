@@ -27,8 +27,15 @@ def status_of(
     table = ["| " + " | ".join(row) + " |" for row in [HEAD, ("---",) * len(HEAD), *rows]]
     passed = sum(standing.is_passed for standing in standings)
     after = next_of(standings, now)
-    advice = f'Next: start("{after.drill.id}")' if after else "Nothing is due now."
+    advice = (
+        f"Next: {to_do(after.drill, link(after.drill))}" if after else "Nothing is due now."
+    )
     return "\n".join([*table, "", f"{passed} of {len(rows)} passed. {advice}"])
+
+
+def to_do(drill: Drill, address: str) -> str:
+    """How to begin a drill: in its notebook, which has the blank, or else with a call."""
+    return titled(drill, address) if address else f'start("{drill.id}")'
 
 
 def titled(drill: Drill, address: str) -> str:

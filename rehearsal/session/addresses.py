@@ -1,0 +1,47 @@
+"""Where Colab opens a notebook.
+
+Badges, setup cells and the links of the coach all come from here, so they open and install the
+same version.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import metadata
+
+PROJECT = "distributed-trainer-rehearsal"
+COLAB = "https://colab.research.google.com/github"
+
+
+def notebook_of(drill_id: str, order: int) -> str:
+    """The file name of a drill's notebook."""
+    return f"{order:03}_{drill_id}.ipynb"
+
+
+def ref_of(version: str) -> str:
+    """The branch or tag that has a version: main while it is developed, v1.2.0 afterward."""
+    return "main" if ".dev" in version else f"v{version}"
+
+
+def colab_address(repository: str, version: str, notebook: str = "") -> str:
+    """Where Colab opens a notebook; without one, the list of all that the repository has.
+
+    Args:
+        repository: such as https://github.com/OWNER/NAME.
+        notebook: its path under notebooks/.
+    """
+    place = f"{COLAB}/{repository.removeprefix('https://github.com/')}/blob/{ref_of(version)}"
+    return f"{place}/notebooks/{notebook}" if notebook else place
+
+
+def is_colab() -> bool:
+    """Whether this process is Colab's, where no notebook is a file."""
+    return "google.colab" in sys.modules
+
+
+def on_colab(drill_id: str, order: int) -> str:
+    """Where Colab opens a drill's notebook, at the version that is installed here."""
+    installed = metadata(PROJECT)
+    urls = dict(url.split(", ", 1) for url in installed.get_all("Project-URL", []))
+    notebook = f"drills/{notebook_of(drill_id, order)}"
+    return colab_address(urls["Repository"], installed["Version"], notebook)
