@@ -151,7 +151,7 @@ class TestFlags:
         ("environment", "message"),
         [
             ({"RANK": "abc"}, "RANK=abc: it must be a whole number"),
-            ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2, but not RANK"),
+            ({"WORLD_SIZE": "2"}, "sets WORLD_SIZE=2, but not RANK"),
             ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, "not MASTER_ADDR"),
             ({"RANK": "1"}, "RANK=1 of WORLD_SIZE=1"),
             ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0"),
