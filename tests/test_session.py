@@ -908,7 +908,7 @@ class TestCellsWithoutIds:
 
 
 class TestCells:
-    """Contract 7: code is graded as it stands on the screen."""
+    """Contract 7: what is on the screen is what gets graded."""
 
     def refused(self, notebook: Notebook, drill: Drill = DRILL) -> str:
         finding = notebook.stands(drill).finding

@@ -1,4 +1,4 @@
-"""The process that stays between checks at a terminal: shared, private, and leaving nothing."""
+"""The process that checks at a terminal share: private, and leaving nothing behind."""
 
 from __future__ import annotations
 
