@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog=program(),
         description="Rehearse in an editor: list, start DRILL, blank DRILL > attempt.py, edit "
-        "the file, check DRILL attempt.py. Of a drill's id, the beginning is enough.",
+        "the file, check DRILL attempt.py. Any prefix that only one drill has will do.",
         epilog="Exit codes: 0 passed or done; 1 not passed; 2 usage or input error; 130 "
         "interrupted.",
     )
@@ -55,18 +55,18 @@ def parser() -> argparse.ArgumentParser:
     checking = add("check", "run a file on real ranks and judge it")
     checking.add_argument("drill")
     checking.add_argument("file", type=Path)
-    checking.add_argument("--watch", action="store_true", help="again each time it is saved")
+    checking.add_argument("--watch", action="store_true", help="again each time you save it")
     checking.add_argument(
-        "--seed", type=int, help="repeat the check whose verdict shows this number"
+        "--seed", type=int, help="repeat the check whose verdict shows this seed"
     )
     checking.add_argument(
-        "--prints", action="store_true", help="show all that your code prints, not ten lines"
+        "--prints", action="store_true", help="show everything your code prints, not ten lines"
     )
     checking.add_argument(
         "--no-server",
         action="store_true",
-        help="start what the check needs in this process, and leave nothing behind; so does "
-        "REHEARSAL_NO_SERVER=1",
+        help="use no background process, and leave nothing behind; REHEARSAL_NO_SERVER=1 does "
+        "the same",
     )
     for name, (_, text) in OF_A_DRILL.items():
         add(name, text).add_argument("drill")
@@ -80,17 +80,17 @@ def parser() -> argparse.ArgumentParser:
         default="previous",
         help="solution: compare your newest pass with the solution",
     )
-    opening = add("solution", "show a solution, once you have passed")
+    opening = add("solution", "show a correct solution, once you have passed")
     opening.add_argument("drill")
     opening.add_argument("--give-up", action="store_true", help="show it without a pass")
     for name, (_, text) in PLAIN.items():
         add(name, text)
     testing = add("selftest", "test the graders on known right and wrong answers")
     testing.add_argument("drill", nargs="*", help="default: all drills")
-    breaking = add("mutants", "test the graders on mechanical edits of the right answers")
+    breaking = add("mutants", "test the graders on mechanical edits of correct answers")
     mutation_score.add_arguments(breaking)
     add("docs", "write docs/drills.md")
-    creating = add("new", "write the folder of a new drill that works")
+    creating = add("new", "create the folder of a new drill that already works")
     creating.add_argument("drill", help="its id, such as shard_the_sampler")
     return top
 
@@ -129,7 +129,7 @@ def check(options: argparse.Namespace) -> int:
                 code = check_once()
             except Unreadable as error:
                 print(f"rehearsal: {error}", file=sys.stderr)
-            watching = f"Watching {options.file}: save it to check it again, Ctrl-C to end."
+            watching = f"Watching {options.file}: save it to check it again, Ctrl-C to stop."
             print(watching, flush=True)
     except coach.CheckInterrupted:
         raise

@@ -3,9 +3,9 @@
     python scripts/audit_run.py RUN [--json] [--plot FILE] [--goodput FILE]
     python scripts/audit_run.py RUN --against OTHER [--json]
 
-Exit codes: 0 proved, 1 refuted, 2 if there is no evidence or the audit could not be made; then
-one line says why. --against compares two runs step by step instead: 0 equal, 1 different, 2 as
-above.
+Exit codes: 0 proved, 1 refuted, 2 if there is no evidence or the audit could not be completed;
+one line then says why. --against compares two runs step by step instead: 0 equal, 1 different,
+2 as above.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--json", action="store_true", help="print one JSON object instead of text")
     add("--plot", type=Path, metavar="FILE", help="draw the sample map (.png, .svg)")
     add("--goodput", type=Path, metavar="FILE", help="draw where the time went (.png, .svg)")
-    text = "compare with another run and name the first step that differs"
+    text = "compare with another run and name the first step at which they differ"
     add("--against", type=Path, metavar="OTHER", help=text)
     args = parser.parse_args(arguments)
     if args.against and (args.plot or args.goodput):
@@ -175,7 +175,7 @@ def main(arguments: list[str] | None = None) -> int:
         deliver(text)
     except (Exception, KeyboardInterrupt) as error:
         what = f"{error}" if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        complain(f"audit_run.py: {args.run}: the audit could not be made: {what}")
+        complain(f"audit_run.py: {args.run}: the audit could not be completed: {what}")
         return 2
     for problem in problems:
         complain(problem)

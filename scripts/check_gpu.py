@@ -6,9 +6,9 @@
     python scripts/check_gpu.py --device cpu            rehearses the same checks with gloo
 
 Most checks start the trainer as its user would, and have the audit judge the run folder. Some
-also stop or kill a rank on the way. A check that needs more GPUs than there are is skipped, and
-says so. With --share-gpu its two ranks share the first GPU: NCCL takes them for two nodes and
-connects them by sockets.
+also stop or kill a rank mid-run. A check that needs more GPUs than there are is skipped, and
+says so. With --share-gpu, its two ranks share the first GPU: NCCL treats them as two nodes and
+connects them over sockets.
 
 Exit codes: 0 every check that ran passed; 1 at least one failed; 2 no GPU, or a usage error.
 """
@@ -295,7 +295,7 @@ def fp16_overflows(node: Node) -> str:
     lines = list(read_jsonl(run_dir / "ledger" / "rank-0.jsonl"))
     skipped = [line["step"] for line in lines if line.get("skipped")]
     expect(bool(skipped), "no step was skipped at a loss scale of 2**19")
-    expect(len(skipped) < len(lines), "every step was skipped: the scale does not come down")
+    expect(len(skipped) < len(lines), "every step was skipped: the scale never came down")
     return f"skipped steps {skipped} of {len(lines)}"
 
 
@@ -329,7 +329,7 @@ def short_tail(node: Node) -> str:
 
 
 def backends(node: Node) -> str:
-    """Gradients travel by NCCL, votes and objects by gloo on the CPU."""
+    """Gradients travel over NCCL, votes and objects over gloo on the CPU."""
     done = node.start(node.run_dir("backends"), ranks=2, breaks_=["names-backends"])
     found = {line for line in done.output.splitlines() if line.startswith("backends: ")}
     wanted = "cpu=gloo" if node.device == "cpu" else "cpu=gloo cuda=nccl"

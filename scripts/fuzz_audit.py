@@ -1,13 +1,13 @@
 """Damage real run folders at random and compare the audit with a second, independent one.
 
     python scripts/fuzz_audit.py                       10,000 edited folders
-    python scripts/fuzz_audit.py --edits 300 --seed 7  fewer, and others
-    python scripts/fuzz_audit.py --case resumed:12,907 one of them again, step by step
+    python scripts/fuzz_audit.py --edits 300 --seed 7  fewer, and different ones
+    python scripts/fuzz_audit.py --case resumed:12,907 one of them again, with its edits
 
 Each folder is a copy of a real run's with one to three edits (rehearsal/faults/damage.py). The
 audit must exit with the verdict of tests/reference_audit.py: 0 proved, 1 refuted, 2 no
-evidence. It runs in this process, and now and then through its real command line. Exit codes:
-0 they always agree, 1 they don't; then each case is printed with as few edits as show it.
+evidence. It runs in this process, and sometimes through its real command line. Exit codes: 0
+they always agree, 1 they don't; each disagreement is then printed with as few edits as show it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TINY: dict[str, Any] = {
 
 
 def build_runs(root: Path) -> dict[str, Path]:
-    """Real runs of the hardened trainer, each of another kind. Their audits have a verdict."""
+    """Real runs of the hardened trainer, all different. Their audits have a verdict."""
     runs = {name: root / name for name in ("one", "two", "resumed", "resized", "older")}
     one, two, resumed, resized, older = (small(path, **TINY) for path in runs.values())
     finish(one, 1)
@@ -231,11 +231,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--edits", type=int, default=10_000, metavar="N")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--commands", type=int, default=300, metavar="N")
-    parser.add_argument("--case", metavar="RUN:SEED,SEED", help="judge just this one")
-    parser.add_argument("--runs", type=Path, metavar="DIR", help="keep the runs there")
+    add = parser.add_argument
+    add(
+        "--edits", type=int, default=10_000, metavar="N", help="edited folders (default: 10000)"
+    )
+    add("--seed", type=int, default=0, help="for the random edits (default: 0)")
+    text = "how many of them to judge through the real command line (default: 300)"
+    add("--commands", type=int, default=300, metavar="N", help=text)
+    add("--case", metavar="RUN:SEED,SEED", help="judge just this one")
+    add("--runs", type=Path, metavar="DIR", help="keep the runs there, and reuse them")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = args.runs or Path(temporary, "runs")

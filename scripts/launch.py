@@ -6,11 +6,11 @@
 On a machine with one GPU, two ranks need --device cpu. Run the same command again to resume.
 
 Ctrl-C, like SIGTERM, saves the step in progress and exits; a second one exits at once. Under
-torchrun, the second one ends torchrun, and its ranks die with it.
+torchrun, a second one ends torchrun, and its ranks die with it.
 
-Exit codes: 0 done, already done, or preempted after SIGTERM or a first Ctrl-C; 2 a mistake you
-can fix, including sizes that don't fit in memory; 1 anything else, including a second Ctrl-C,
-and a signal to one of several ranks before it trains.
+Exit codes: 0 finished, already finished, or preempted by SIGTERM or a first Ctrl-C; 2 a mistake
+you can fix, including sizes that don't fit in memory; 1 anything else, including a second
+Ctrl-C, and a signal to one of several ranks before it trains.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def build_parser() -> FlagParser:
 
 
 def say(text: str) -> None:
-    """Print a line to stderr, if it can be written. The exit code says the rest."""
+    """Print a line to stderr, unless that can't be written to. The exit code says the rest."""
     with contextlib.suppress(OSError):
         print(f"launch.py: {text}", file=sys.stderr, flush=True)
 
@@ -270,7 +270,8 @@ def main(arguments: Sequence[str]) -> int:
                 f"[rank {rank}] {str(error).splitlines()[0]:.120} A rank holds its data, the "
                 "model and a micro-batch in memory, and they don't fit. Lower "
                 "--micro-batch-size, --hidden-dim, --num-layers or --dataset-size. If the same "
-                "command has trained before, something else uses the memory: run it again."
+                "command has trained before, something else is using the memory: run it again "
+                "once that is gone."
             )
         else:
             code = 1

@@ -6,7 +6,7 @@
 
 A mutant is killed when a test that passes on the real trainer fails on the mutant. A mutant
 that survives is a promise that no test checks. The exit code is 0 only if every survivor comes
-with an argument for why it may survive.
+with a reason why it may survive.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Copy the learner's notebooks to work/, where you can type without changing the repository.
 
 work/ is laid out like notebooks/, so links to the modules, to the docs and between notebooks
-work in the copies too. A file that exists in work/ is never written again. If a notebook has a
-newer version since it was copied, that version goes beside yours:
+work in the copies too. A file that exists in work/ is never overwritten. If a notebook has
+changed since it was copied, the newer version goes next to yours:
 
     work/01_live_blank.ipynb                  yours
     work/01_live_blank.newer-1f0c2a9b.ipynb   the newer version
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
         print(f"Copied {len(copied)} notebooks to work/. Type there; git ignores that folder.")
     for path in newer:
         yours = path.with_name(path.name.partition(".newer-")[0] + ".ipynb")
-        print(f"work/{yours} is yours and stays as it is. Its newer version: work/{path}")
+        print(f"work/{yours} is yours and stays as it is. The newer version: work/{path}")
     return 0
 
 

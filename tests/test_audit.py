@@ -1085,7 +1085,7 @@ def test_whatever_keeps_the_audit_from_being_made_is_a_2_in_one_line(
     output = capsys.readouterr()
     assert output.out + output.err == output.err
     assert len(output.err.splitlines()) == 1
-    assert f"{tmp_path}: the audit could not be made" in output.err
+    assert f"{tmp_path}: the audit could not be completed" in output.err
 
 
 def audit_into(stdout: Any, run_dir: Path, *python: str) -> tuple[int, str]:

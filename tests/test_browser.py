@@ -269,7 +269,7 @@ class TestClock:
         page.set_content(PANEL % clock.running_html().partition("<script>")[0])
         text = page.locator(".rehearsal-clock").inner_text()
         started = time.strftime("%d %b %H:%M", time.localtime(BEGAN))
-        assert text.strip() == f"{DRILL.id}, started {started}, 12:00 to go then"
+        assert text.strip() == f"{DRILL.id}, started {started}, budget 12:00"
 
 
 def test_a_drill_from_the_start_to_the_pass(lab: str, tmp_path: Path) -> None:

@@ -332,14 +332,14 @@ class TestCommands:
         assert main(["start", "cell_"]) == 2
         said = capsys.readouterr().err
         cells = [drill.id for drill in drills() if drill.id.startswith("cell_")]
-        assert f"is the beginning of {len(cells)} ids: {', '.join(cells)}." in said
+        assert f"{len(cells)} ids begin with 'cell_': {', '.join(cells)}." in said
         assert progress().entries() == []
 
     def test_a_complete_id_is_never_ambiguous(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """One id may be the beginning of another."""
         monkeypatch.setattr(ids, "drill_ids", lambda: [ID, f"{ID}_again"])
         assert ids.drill_named(ID) is DRILL
-        with pytest.raises(UnknownDrill, match="is the beginning of 2 ids"):
+        with pytest.raises(UnknownDrill, match="2 ids begin with 'lift'"):
             ids.drill_named("lift")
         assert ids.drill_named("mend_the_crash_loop").id == "every_restart_crashes"
 
@@ -347,7 +347,7 @@ class TestCommands:
         """The commands are wired by a table; one wrong row shows another's text."""
         for arguments, text in [
             (["brief", ID], "12 minutes"),
-            (["start", ID], "The clock is running: 12:00, since "),
+            (["start", ID], "The clock is running: budget 12:00, started "),
             (["hint", ID], "Hint 1 of 3"),
             (["hint", ID], "Hint 2 of 3"),
             (["narration", ID], DRILL.narration.follow_up),

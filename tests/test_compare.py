@@ -237,7 +237,7 @@ def test_a_different_identity_is_a_different_run_even_if_no_step_shows_it(
     (copy / "config.json").write_text(json.dumps(config))
     comparison = compare_runs(runs / "straight", copy)
     assert (comparison.status, comparison.differences) == ("different", [])
-    assert comparison.verdict.endswith("but these are two runs: their identities differ")
+    assert comparison.verdict.endswith("but these are different runs: their identities differ")
 
 
 def test_an_unreadable_checkpoint_is_reported_and_not_counted(runs: Path, copy: Path) -> None:

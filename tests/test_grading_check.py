@@ -476,8 +476,8 @@ class TestPieces:
     @pytest.mark.parametrize(
         ("exitcode", "ended", "look"),
         [
-            (3, "rank 0 exited with code 3 before it returned", "calls of exit"),
-            (-6, "rank 0 was ended by SIGABRT before it returned", "calls of exit"),
+            (3, "rank 0 exited with code 3 before it returned", "calls to exit"),
+            (-6, "rank 0 was ended by SIGABRT before it returned", "calls to exit"),
             (-9, "rank 0 was ended by SIGKILL before it returned", "memory"),
         ],
     )

@@ -151,7 +151,7 @@ class TestFlags:
         ("environment", "message"),
         [
             ({"RANK": "abc"}, "RANK=abc: it must be a whole number"),
-            ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2, but not RANK"),
+            ({"WORLD_SIZE": "2"}, "sets WORLD_SIZE=2, but not RANK"),
             ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, "not MASTER_ADDR"),
             ({"RANK": "1"}, "RANK=1 of WORLD_SIZE=1"),
             ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0"),
@@ -330,7 +330,7 @@ class TestFlags:
         """mkdir's message doesn't say what to do."""
         (tmp_path / "file").write_text("mine")
         assert launch.main(["--run-dir", str(tmp_path / "file"), *FLAGS.split()]) == 2
-        assert "name a folder" in capsys.readouterr().err
+        assert "Move it away, or use a --run-dir" in capsys.readouterr().err
 
     def test_a_newer_format_is_refused_and_not_set_aside(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -453,7 +453,7 @@ class TestTorchrun:
         with Torchrun(config(tmp_path / "run"), 4) as job:
             assert job.wait() == 0, job.stderr
             *progress, last = job.stdout.splitlines()
-            assert "total_steps" in progress[0], "a notebook paints stderr like an error"
+            assert "total_steps" in progress[0], "a notebook shows stderr as an error"
             assert "  loss " in progress[-1]
             assert "  loss " not in job.stderr
         assert [line for line in progress if line.startswith("{")] == []

@@ -189,7 +189,7 @@ class TestStart:
         assert DRILL.title in text
         assert "12 minutes" in text
         assert "train(model, inputs, targets, *, epochs, global_batch_size, lr)" in text
-        assert "The clock is running: 12:00" in text
+        assert "The clock is running: budget 12:00" in text
         (entry,) = progress().entries()
         assert entry.kind == "start"
 
@@ -255,7 +255,7 @@ class TestClock:
         clock.show()
         (shown,) = displayed
         started = time.strftime("%d %b %H:%M", time.localtime(clock.began))
-        assert shown["text/plain"] == f"The clock is running: 12:00, since {started}."
+        assert shown["text/plain"] == f"The clock is running: budget 12:00, started {started}."
         static = shown["text/html"].partition("<script>")[0]
         assert f"started {started}" in static, "for a page that runs no scripts"
         assert updated == []
@@ -927,7 +927,7 @@ class TestCellsWithoutIds:
 
 
 class TestCells:
-    """Contract 7: code is graded as it stands on the screen."""
+    """Contract 7: what is on the screen is what gets graded."""
 
     def refused(self, notebook: Notebook, drill: Drill = DRILL) -> str:
         finding = notebook.stands(drill).finding
@@ -1026,7 +1026,7 @@ class TestCells:
         assert notebook.stands().cells == [2]
         notebook.run("def shares(): return 1", "a")
         found = self.refused(notebook)
-        assert "cell [3] no longer has the code; share, which your code uses" in found
+        assert "your code uses share, which cell [3] no longer defines" in found
         notebook.run("def share(: return 1", "a")
         assert "cell [4] has a syntax error" in self.refused(notebook)
         notebook.run("def share(): return 1", "a")

@@ -1,4 +1,4 @@
-"""The process that stays between checks at a terminal: shared, private, and leaving nothing."""
+"""The process that checks at a terminal share: private, and leaving nothing behind."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ class TestDaemon:
         children = below(daemon)
         verdict, lines = checked(kills + DRILL.solution)
         assert verdict.status == "passed"
-        assert f"{daemon_client.ENDED} This check runs without it." in lines
+        assert f"{daemon_client.ENDED} {daemon_client.WITHOUT}" in lines
         wait_until(lambda: not {daemon, *children} & set(all_processes()))
 
 
@@ -225,11 +225,11 @@ class TestClient:
         folder.chmod(0o755)
         verdict, (line,) = checked("x = 1\n")
         assert verdict.status == "wrong"
-        assert "can be entered by others" in line
-        assert line.endswith("This check runs without it.")
+        assert "Other users can enter" in line
+        assert line.endswith(daemon_client.WITHOUT)
         folder.rmdir()
         folder.symlink_to(tmp_path)
-        with pytest.raises(daemon_client.Unavailable, match="can be entered by others"):
+        with pytest.raises(daemon_client.Unavailable, match="Other users can enter"):
             daemon_client.private_folder()
 
     def test_an_address_that_is_too_long_is_not_used(

@@ -95,7 +95,7 @@ class TestHistory:
         assert len(Progress(tmp_path).entries("d")) == 3
 
     def test_only_its_owner_may_read_it(self, book: Book) -> None:
-        """What you typed, and how often it failed, is nobody else's business."""
+        """What you typed, and how often it failed, is private."""
         book.progress.add("d", "start")
         assert book.progress.path.stat().st_mode & 0o077 == 0
         assert book.progress.path.parent.stat().st_mode & 0o077 == 0
@@ -219,7 +219,7 @@ class TestDamage:
             kinds = [(entry.drill, entry.kind) for entry in book.progress.entries()]
         assert kinds == [("before", "start"), ("d", "start"), ("d", "hint")]
         (line,) = book.said
-        assert "stays in memory only" in line
+        assert "kept in memory only" in line
         assert "REHEARSAL_HOME" in line
 
     def test_a_folder_that_cannot_be_created_is_reported(self, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ class TestDamage:
         book = Book(tmp_path / "file" / "below")
         book.progress.add("d", "start")
         assert len(book.progress.entries()) == 1
-        assert "stays in memory only" in book.said[0]
+        assert "kept in memory only" in book.said[0]
 
     def test_a_locked_file_is_not_set_aside(self, book: Book, connect: Connect) -> None:
         """Locked is not broken: renaming it would hide the history from both notebooks."""
@@ -240,7 +240,7 @@ class TestDamage:
         holder.close()
         assert book.progress.path.exists()
         assert "locked" in book.said[0]
-        assert "stays in memory only" in book.said[0]
+        assert "kept in memory only" in book.said[0]
 
 
 def entry(at: float, kind: Kind, status: str = "", drill: str = "d") -> Entry:

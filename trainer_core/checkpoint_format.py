@@ -159,7 +159,7 @@ def retain(checkpoints: Path, keep_last: int) -> None:
 
 
 def remove_leftovers(checkpoints: Path, names: str) -> None:
-    """Delete folders whose writing or deletion never finished, and nothing of anyone else's.
+    """Delete folders whose writing or deletion never finished, and nothing else.
 
     Args:
         names: a regular expression: ``UNWRITTEN`` or ``UNDELETED``.

@@ -51,12 +51,12 @@ def hash_pieces(
 ) -> str:
     """A short hash of 16 evenly spaced pieces of 64 KiB, including both ends.
 
-    It is quick at any size, so it can't see a change between two pieces. Up to 1 MiB the pieces
+    It is quick at any size, but can't see a change between two pieces. Up to 1 MiB, the pieces
     cover everything.
 
     Args:
         length: in items.
-        read: the bytes of some items, given the first one and how many.
+        read: called with the first item and how many; returns their bytes.
     """
     digest = hashlib.sha256(kind.encode())
     count = max(65536 // item_bytes, 1)
@@ -98,8 +98,8 @@ class ToyClassificationDataset(InMemoryDataset):
         if num_samples * input_dim > limit:
             raise UserError(
                 f"dataset_size={num_samples}, input_dim={input_dim}: toy data is held in "
-                f"memory, here at most {limit} numbers of 4 bytes. Lower one, or use "
-                "tokens:PATH."
+                f"memory: at most {limit} numbers of 4 bytes for each rank here. Lower one, "
+                "or use tokens:PATH."
             )
         generator = torch.Generator().manual_seed(1234)
         teacher = torch.randn(input_dim, num_classes, generator=generator)

@@ -1,4 +1,4 @@
-"""What a launcher has to say about a rank, checked before anything waits for a peer.
+"""What a launcher must tell a rank, checked before the rank waits for any peer.
 
 Supports cell 4 (distributed).
 """
@@ -15,14 +15,14 @@ from trainer_core.settings import UserError
 def refuse_broken_environment(env: Mapping[str, str]) -> None:
     """Raise UserError if the launcher's variables don't describe one rank of a job.
 
-    Without a launcher there are none of them, and this process is the whole job.
+    Without a launcher, none of them is set, and this process is the whole job.
     """
     remedy = "Start ranks with torchrun, which sets them all, or unset them to train alone."
     for name in ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT"):
         if name in env and not (env[name].isdecimal() and len(env[name]) < 10):
             raise UserError(
                 f"the environment says {name}={env[name]:.40}: it must be a whole number, or "
-                f"this process can't know its place among the ranks. {remedy}"
+                f"this process can't know which rank it is. {remedy}"
             )
     world_size, rank = int(env.get("WORLD_SIZE", 1)), int(env.get("RANK", 0))
     local_rank = int(env.get("LOCAL_RANK", 0))
@@ -38,6 +38,6 @@ def refuse_broken_environment(env: Mapping[str, str]) -> None:
         for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
             if not env.get(name):
                 raise UserError(
-                    f"the environment says WORLD_SIZE={world_size}, but not {name}, so the "
+                    f"the environment sets WORLD_SIZE={world_size}, but not {name}, so the "
                     f"ranks can't find each other. {remedy}"
                 )

@@ -1,7 +1,8 @@
-"""Whether what a rank has to hold can fit into this machine's memory at all.
+"""Can what a rank has to hold fit into this machine's memory at all?
 
-Supports cell 2 (data) and cell 8 (launch). An allocation that fails raises. One that is too
-large in total succeeds, and later the operating system kills the job without a message.
+Supports cell 2 (data) and cell 8 (launch). A single allocation that is too large raises. Many
+that are too large only together succeed, and later the operating system kills the job without
+a message.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trainer_core.settings import UserError
 
 # %%
 def memory_per_rank() -> int:
-    """Bytes of this machine's memory for each rank on it, or of its container's, if smaller."""
+    """Each local rank's share of the machine's memory, or its container's limit, in bytes."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = Path("/sys/fs/cgroup/memory.max")  # control groups, version 2
     text = limit.read_text().strip() if limit.exists() else "max"
@@ -26,7 +27,7 @@ def memory_per_rank() -> int:
 
 
 def least_memory(cfg: TrainConfig, num_samples: int) -> int:
-    """Bytes that training takes at least: a lower bound, not an estimate.
+    """A lower bound, not an estimate, of the bytes that training takes.
 
     Weights, gradients and AdamW's two moments are four float32 numbers per parameter; what the
     backward pass needs is at least one number per unit, layer, and sample of a micro-batch.
@@ -56,6 +57,6 @@ def refuse_what_cannot_fit(cfg: TrainConfig, num_samples: int) -> None:
     )
     raise UserError(
         f"{sizes}, micro_batch_size={cfg.micro_batch_size}: a rank needs at least {needs} to "
-        f"train this, and this machine has {has} for each. The system would kill the job "
-        "without a word. Lower one of these sizes."
+        f"train this, and this machine has {has} per rank. The operating system would kill "
+        "the job without a message. Lower one of these sizes."
     )

@@ -37,7 +37,7 @@ def attempt_store(rank: int, world_size: int, timeout: timedelta) -> Store:
     Collective: every rank of the job.
 
     Raises:
-        UserError: if the launcher's variables are incomplete.
+        UserError: if the launcher's variables are wrong or incomplete.
         TimeoutError: on rank 0, naming the ranks that did not join. Other ranks get the store's
             own error.
     """

@@ -42,7 +42,7 @@ def run_identity(cfg: TrainConfig, schedule: StepSchedule, fingerprint: str) -> 
     It consists of the identity fields that this kind of data reads. Two of them are compared by
     their meaning, not their spelling: ``data`` by its content (a moved file is the same data),
     and ``dataset_size`` by the number of samples (asking for all of them changes nothing). The
-    hash of all data is compared if both starts computed it.
+    hash of all data is compared if this start computes it and an earlier one did.
     """
     identity = {
         "data": cfg.data_kind,
@@ -116,7 +116,7 @@ def decide_start(
         "start_id": os.urandom(6).hex(),
         "config": config,
         "digest": cfg.digest(),
-        # A start that doesn't hash all data remembers the hash of an earlier one.
+        # A start that doesn't hash all data keeps the hash from an earlier one.
         "identity": {**earlier.get("identity", {}), **identity},
         "steps_per_epoch": schedule.steps_per_epoch,
         "total_steps": schedule.total_steps,

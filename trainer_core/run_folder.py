@@ -69,10 +69,10 @@ def observed_state(run_dir: Path) -> list[Any]:
 
 
 def next_attempt(run_dir: Path) -> int:
-    """The number of this start, from 0: one more than the highest that the folder knows.
+    """The number of this start, from 0: one more than the highest on record in the folder.
 
-    Any of these may be gone: logs get cleaned up, a ledger may lack an attempt that was killed
-    in its first step, and old checkpoints are deleted.
+    No single source is enough: logs get cleaned up, a ledger may lack an attempt that was
+    killed in its first step, and old checkpoints are deleted.
     """
     patterns = ("ledger/rank-*.jsonl", "logs/rank-*.jsonl", "checkpoints/*/manifest.json")
     paths = (path for pattern in patterns for path in run_dir.glob(pattern) if path.is_file())
@@ -83,7 +83,7 @@ def last_attempt(path: Path) -> int:
     """The highest attempt in a file's last lines; -1 if there is none.
 
     Raises:
-        UserError: if a number is too large to be one.
+        UserError: if a number is too large to be an attempt's.
     """
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -97,12 +97,12 @@ def last_attempt(path: Path) -> int:
 
 
 def attempt_number(digits: bytes, path: Path) -> int:
-    """The number of an attempt as a file says it. Raises UserError if it is no such number."""
+    """The number of an attempt, as a file has it. Raises UserError if it can't be one."""
     if len(digits) > 9:
         raise UserError(
             f"{path}: attempt {digits[:12].decode()}... of {len(digits)} digits, but attempts "
-            "count the starts of a run from 0. The next one would have no number. Remove that "
-            "line, or use a different --run-dir."
+            "count the starts of a run from 0, so that line is damaged and the next attempt "
+            "can't be numbered. Remove the line, or use a different --run-dir."
         )
     return int(digits)
 
@@ -138,7 +138,7 @@ def choose_run_dir(cfg: TrainConfig, agents: Sequence[str]) -> Path:
 
 
 def refuse_unusable(run_dir: Path) -> None:
-    """Raise UserError if a name that a run needs is taken by something else. Writes nothing."""
+    """Raise UserError if something else has a name that a run needs. Writes nothing."""
     names = ("checkpoints", "logs", "ledger", "traces")
     folders = [run_dir, *(run_dir / name for name in names)]
     for path in (*folders, run_dir / "lock", run_dir / "config.json"):
@@ -151,8 +151,8 @@ def refuse_unusable(run_dir: Path) -> None:
         if path.exists() and path.is_dir() != (kind == "folder"):
             found = "file" if kind == "folder" else "folder"
             raise UserError(
-                f"{path}: this is a {found}, but a run keeps a {kind} there. Move it away. Or "
-                "name a folder with --run-dir that is a run's or doesn't exist yet."
+                f"{path}: this is a {found}, but a run keeps a {kind} there. Move it away, or "
+                "use a --run-dir that belongs to a run or doesn't exist yet."
             )
 
 

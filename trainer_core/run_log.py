@@ -31,16 +31,16 @@ from trainer_core.settings import flag_name
 
 # %%
 def print_status(text: str) -> None:
-    """Print how a run is going, if it can be written.
+    """Print how a run is going, unless stdout can't be written to.
 
-    To stdout, before the summary: a notebook paints stderr like an error.
+    To stdout, before the summary: a notebook shows stderr as if it were an error.
     """
     with contextlib.suppress(OSError):
         print(text, flush=True)
 
 
 def print_problem(text: str) -> None:
-    """Print what went wrong to stderr, if it can be written."""
+    """Print what went wrong to stderr, unless that can't be written to."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 
@@ -59,13 +59,13 @@ LINES = {
     "{samples_per_s:.0f} samples/s  {left} left",
     "preempted": "stopped after step {step}, which is saved; the same command resumes there",
 }
-LONG_S = 1e9  # 30 years; timedelta ends at a million times that
+LONG_S = 1e9  # 30 years; timedelta itself overflows at nearly 1e14 s
 
 
 class Console:
     """Rank 0's terminal: how the attempt starts, then progress, speed and time left.
 
-    It may fail like any other sink: the disk that takes stdout is full, or its reader is gone.
+    It may fail like any other sink: the disk under stdout is full, or its reader is gone.
     """
 
     def emit(self, record: Mapping[str, Any]) -> None:
@@ -113,7 +113,7 @@ class GuardedSink:
 class RunLog:
     """The events of one rank, in RUN/logs/rank-R.jsonl and wherever else they go.
 
-    Only the file is needed: a sink that fails is dropped, and a ``sink_failed`` event says so.
+    Only the file must work: a sink that fails is dropped, and a ``sink_failed`` event says so.
 
     Args:
         sinks: the caller's own.

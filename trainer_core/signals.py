@@ -22,7 +22,7 @@ from typing import Any
 def stop_on_sigterm() -> Iterator[threading.Event]:
     """Turn SIGTERM, or a first Ctrl-C, into an event that the training loop checks each step.
 
-    A second Ctrl-C does what it did before: it ends launch.py at once, and raises
+    A second Ctrl-C does what it would do outside a run: it ends launch.py at once, and raises
     KeyboardInterrupt in a notebook.
     """
     stop = threading.Event()

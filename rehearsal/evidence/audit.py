@@ -212,7 +212,7 @@ def audit_run(run_dir: Path | str) -> AuditReport:
     later = [step for step in logs.damaged if step > end]
     if later and not found.counts:
         text = f"checkpoints/step-{later[-1]:08d}: its manifest is damaged or missing, and no "
-        text += f"ledger line shows step {later[-1]}, so there is no telling whether the run "
+        text += f"ledger line shows step {later[-1]}, so the audit can't tell whether the run "
         text += "got there. If it isn't a checkpoint of this run, move it away."
         return AuditReport(status="no_evidence", verdict=text)
 

@@ -367,7 +367,7 @@ def judge(
         return "different", f"{verdict}first difference at step {at}: {text}"
     verdict = f"equal through step {min(ends)}"
     if is_other_run:
-        return "different", f"{verdict}, but these are two runs: their identities differ"
+        return "different", f"{verdict}, but these are different runs: their identities differ"
     if not has_numbers:
         text = f"the runs trained the same samples through step {min(ends)}"
         return "no_evidence", f"{text}, but {NO_NUMBERS}"

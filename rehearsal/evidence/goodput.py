@@ -180,7 +180,7 @@ def lay_attempt(
     for line in lines:
         begin = line.time - line.step_s
         lay_save(timeline, attempt, before, begin, facts)
-        # If a step's line in between is missing, there is no telling what the time was for.
+        # If a step's line in between is missing, nobody can say what the time was for.
         between: Kind = "logging" if line.step == before + 1 else "unknown"
         is_hung = before > 0 and before >= facts.hung_after
         timeline.until("hang" if is_hung else between if before else "start_up", begin, attempt)

@@ -1,8 +1,8 @@
 """What did the run record? Its ledger, its logs and the manifests of its checkpoints.
 
-A collapsed cell. The question it answers: "the job was killed at any instant, and may still be
-running; what of its folder can you use?" It reads files and judges nothing. live.py keeps no
-log: what it recorded when it started is in its ledger.
+A collapsed cell. The question it answers: "the job may have been killed at any instant, or may
+still be running; what in its folder can you use?" It reads files and judges nothing. live.py
+keeps no log: what it recorded when it started is in its ledger.
 
     attempt     one start of the job, counted from 0
     step        optimizer step, counted from 1 over the whole run

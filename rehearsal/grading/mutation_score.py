@@ -339,18 +339,22 @@ def run(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``python -m rehearsal mutants``."""
     parser.add_argument("drill", nargs="*", help="default: all drills, two hours or more")
-    parser.add_argument("--show", action="store_true", help="show what passes, as diffs")
     parser.add_argument(
-        "--sample", type=positive, metavar="N", help="judge N, drawn over all drills"
+        "--show", action="store_true", help="show the mutants that pass, as diffs"
     )
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="those with this in their id"
+        "--sample", type=positive, metavar="N", help="judge N texts, drawn from all drills"
     )
-    parser.add_argument("--again", action="store_true", help="judge kept ones again, too")
     parser.add_argument(
-        "--seeds", type=positive, default=SEEDS, help=f"for each; default {SEEDS}"
+        "--only", default="", metavar="TEXT", help="only those with TEXT in their id"
     )
-    parser.add_argument("--jobs", type=positive, default=2, help="judges at a time; default 2")
+    parser.add_argument("--again", action="store_true", help="judge cached ones again, too")
+    parser.add_argument(
+        "--seeds", type=positive, default=SEEDS, help=f"seeds for each; default {SEEDS}"
+    )
+    parser.add_argument(
+        "--jobs", type=positive, default=2, help="how many to judge at a time; default 2"
+    )
 
 
 def positive(word: str) -> int:

@@ -85,7 +85,7 @@ ENGINE_FINDINGS = FindingTable(
         "left": (
             "a rank ended its process instead of returning",
             "a rank ends by returning from the function that was called",
-            "at calls of exit, os._exit or abort; gloo also aborts if ranks call different "
+            "at calls to exit, os._exit or abort; gloo also aborts if ranks call different "
             "collectives",
         ),
         "peer-returned": (
@@ -106,7 +106,7 @@ ENGINE_FINDINGS = FindingTable(
         ),
         "grader-failed": (
             "the grader itself raised an exception: a defect of this project",
-            "a grader judges every attempt; this is our defect, not yours",
+            "a grader judges every attempt; this is our bug, not yours",
             "at the project's issues: please report it there, with the code that was checked",
         ),
         "read-the-solution": (
@@ -196,7 +196,7 @@ class Verdict:
 
     @property
     def is_partial(self) -> bool:
-        """Whether everything typed so far is right, and some is left to type."""
+        """Whether everything typed so far is right, but something is left to type."""
         return self.status == "not_attempted" and bool(self.stages)
 
     @property
@@ -247,8 +247,8 @@ class Verdict:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        # Color and word both: nobody has to tell two hues apart. White text on these colors is
-        # readable in light and dark themes.
+        # The word repeats what the color says, for readers who can't see the difference. White
+        # text on these colors is readable in light and dark themes.
         color = {"passed": "#0072b2", "not_attempted": "#767676"}.get(self.status, "#b34700")
         color = "#0072b2" if self.is_partial else color
         pairs = [("so far", self.reached)] if self.reached else []
@@ -351,7 +351,9 @@ def failure_verdict(
         found = f"rank {report.rank}: {failure.kind}: {shortened(failure.message)}"
         finding = ENGINE_FINDINGS("crashed", found, f"at {failure.where}")
         if not failure.where:  # the check raised it, on what it was given
-            rule = "what your code returns and defines has the form that the brief describes"
+            rule = (
+                "what your code returns and defines must have the form that the brief describes"
+            )
             look = "at what your code returns or defines: no line of it is in the traceback"
             finding = finding._replace(rule=rule, look=look)
         return "crashed", [finding], failure.traceback

@@ -1,7 +1,7 @@
 """What the learner typed: the names of the notebook, and the cells that define them.
 
-Code is graded as it stands on the screen. A name that is only left over in the kernel, from a
-cell that has since been edited or has failed, is not graded.
+What's on the screen is what gets graded. A name that is only left over in the kernel, from a
+cell that has since been edited and run again or has failed, is not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rehearsal.session.executions import Execution, executions_of
 
 
 class Standing(NamedTuple):
-    """What stands in a notebook's cells for a drill."""
+    """What a notebook's cells now define for a drill."""
 
     cells: Sequence[int] = ()  # the numbers of the cells that define the needed names
     finding: Finding | None = None  # why they cannot be graded
@@ -73,18 +73,18 @@ def as_it_stands(drill: Drill, namespace: Mapping[str, object]) -> Standing:
             if not states or any(now is then and not now.error for then, now in states):
                 continue
             then, now = states[-1]
-            what = now.error or "no longer has the code"
+            why = f"your code uses {name}, which cell [{now.number}] no longer defines"
+            if now.error:
+                why = f"cell [{now.number}] {now.error}, and your code uses its {name}"
             return refused(
-                f"cell [{now.number}] {what}; {name}, which your code uses, is still the one "
-                f"that ran as [{then.number}]",
-                now,
+                f"{why}; the kernel still has the one that ran as [{then.number}]", now
             )
     return Standing(sorted(numbers))
 
 
 def refused(found: str, execution: Execution) -> Standing:
     """Nothing to grade, because of what became of one cell."""
-    look = f"at cell [{execution.number}]: what it defines now, and whether it ran to its end"
+    look = f"at cell [{execution.number}]: what it defines now, and whether it ran to the end"
     finding = ENGINE_FINDINGS("not-attempted", found, look)
     return Standing((), finding, execution.number)
 

@@ -65,8 +65,8 @@ def brief(drill: str) -> None:
     """Show the task without starting the clock.
 
     Raises:
-        UnknownDrill: if there is no such drill, with the nearest id; if it is the beginning of
-            several ids, with all of them. All functions here that take a drill do this.
+        UnknownDrill: if there is no such drill, naming the nearest id; if several ids begin
+            with it, naming all of them. All functions here that take a drill do this.
     """
     show_markdown(brief_of(drill_named(drill)))
 
@@ -95,11 +95,11 @@ def check(
     """Run what you typed on real ranks, show the verdict and return it.
 
     Args:
-        drill: its id, or the beginning of it.
+        drill: its id, or any prefix that only one drill has.
         namespace: your names; by default those of the notebook, or of the calling module.
-        seed: from which the scenarios draw their numbers. To repeat a check, take the one that
-            its verdict shows; by default, each check draws another.
-        prints: show all that your code prints; by default, lines beyond ten are folded.
+        seed: what the scenarios draw their numbers from. To repeat a check, pass the seed that
+            its verdict shows; by default, each check draws a new one.
+        prints: show everything your code prints; by default, lines beyond ten are folded.
     """
     the_drill = drill_named(drill)
     names = learners_namespace() if namespace is None else namespace
@@ -140,7 +140,7 @@ def check_text(
     """The same for the text of a file. Only the ranks execute it.
 
     Args:
-        prints: show all that it prints, also beyond ten lines.
+        prints: show everything it prints, even beyond ten lines.
         grade: what judges it, with the arguments of ``grade_source``, which is the default.
     """
     the_drill, printed = drill_named(drill), Prints()
@@ -201,7 +201,7 @@ def hint(drill: str) -> None:
 
 
 def solution(drill: str, *, give_up: bool = False) -> None:
-    """Show a correct solution: after a pass, or before it if you give up.
+    """Show a correct solution: after a pass, or before one if you give up.
 
     Args:
         give_up: show it without a pass. The drill is due again tomorrow.
@@ -309,7 +309,7 @@ def debrief(drill: str | None = None) -> None:
     """Show your time against the budget, and what went wrong.
 
     Args:
-        drill: all timed rounds of this one; by default the last timed run, over all drills.
+        drill: show all timed rounds of this one; by default, the last timed run of any drills.
     """
     the_drill = None if drill is None else drill_named(drill)
     if the_drill is None:

@@ -1,4 +1,4 @@
-"""A process that stays between commands, so that a second check does not load torch again.
+"""A process that keeps running between commands, so a second check needn't load torch again.
 
 Run by ``daemon_client.py`` as ``python -m rehearsal.session.daemon SOCKET DIGEST IDLE_S``. It
 owns the server that forks the ranks, judges one text at a time, and ends after IDLE_S seconds
@@ -120,7 +120,7 @@ def serve(listener: socket.socket, address: Path, digest: str, idle_s: float) ->
     listener.settimeout(LOOK_S)
     last = time.monotonic()
     while time.monotonic() - last < idle_s:
-        # A client may have replaced this process, or somebody has cleaned up.
+        # A client may have replaced this process, or someone may have cleaned up.
         if not address.exists() or address.stat().st_ino != own:
             return
         try:

@@ -1,6 +1,6 @@
-"""Checks at a terminal go to a process that stays between commands (``daemon.py``).
+"""Checks at a terminal go to a process that keeps running between commands (``daemon.py``).
 
-One per user and checkout. It is replaced when the project's code has changed.
+One per user, checkout and interpreter. It is replaced when the project's code has changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 IDLE_S = 600.0  # ten minutes without a check
 STOP_S = 30.0  # killing a fork bomb's processes takes ten seconds
 LONGEST = 100  # bytes of a socket's address: 104 on macOS, 108 on Linux
-ENDED = "The process that runs checks between commands has ended."
+ENDED = "The background process that keeps torch loaded has ended."
+WITHOUT = "This check runs without a background process."
 
 Echo = Callable[[str], None]
 
@@ -69,7 +70,7 @@ def is_wanted() -> bool:
 def grade_source(
     drill: str, source: str, *, file: str, echo: Echo, seed: int | None
 ) -> Verdict:
-    """The verdict of ``rehearsal.grade_source``, from the process that stays.
+    """The verdict of ``rehearsal.grade_source``, from the background process.
 
     Where there can be none, or it ends meanwhile, this process judges the text itself.
 
@@ -83,7 +84,7 @@ def grade_source(
         with contextlib.closing(connected(echo).connection) as connection:
             return _ask(Daemon(connection), drill, source, file, echo, seed)
     except (OSError, Unavailable) as error:
-        echo(f"{error} This check runs without it.")
+        echo(f"{error} {WITHOUT}")
         return check.grade_source(drill, source, file=file, echo=echo, seed=seed)
 
 
@@ -158,7 +159,7 @@ def _greeted(digest: str, echo: Echo | None) -> Daemon | None:
             greeting = daemon.receive(1.0)
         except TimeoutError:
             if echo:
-                echo("Another check is running, or starting; this one comes next.")
+                echo("Another check is running or starting; this one runs next.")
             greeting = daemon.receive()
         if greeting.get("digest") == digest:
             return daemon
@@ -245,7 +246,7 @@ def private_folder() -> Path:
     is_private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
     if not is_private or found.st_uid != os.getuid():
         raise Unavailable(
-            f"{folder} can be entered by others, who could then read and answer your checks."
+            f"Other users can enter {folder}, so they could read and answer your checks."
         )
     return folder
 

@@ -1,7 +1,7 @@
 """Which cells ran, in which order, and how each one ended: recorded from IPython's events.
 
 A name in the kernel does not say whether the cell that defined it is still on the screen. This
-record does: a cell that was edited and run again has the same id and another text.
+record does: a cell that was edited and run again has the same id but different text.
 """
 
 from __future__ import annotations

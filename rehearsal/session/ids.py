@@ -1,4 +1,4 @@
-"""A drill by its id, or by as much of the beginning as only one id has."""
+"""A drill by its id, or by any prefix that only one id has."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from rehearsal.grading.drill import Drill, UnknownDrill, drill_ids, load
 
 
 def drill_named(text: str) -> Drill:
-    """The drill with this id, former id, or beginning of an id.
+    """The drill with this id, former id, or prefix of an id.
 
     Raises:
-        UnknownDrill: if there is none, with the nearest; if several, with all of them.
+        UnknownDrill: if there is none, naming the nearest; if there are several, naming all.
     """
     try:
         return load(text)
@@ -19,7 +19,7 @@ def drill_named(text: str) -> Drill:
             raise
     if len(found) > 1:
         raise UnknownDrill(
-            f"{text!r} is the beginning of {len(found)} ids: {', '.join(found)}. Type as much "
-            "as only one of them has."
+            f"{len(found)} ids begin with {text!r}: {', '.join(found)}. Type more of the one "
+            "you mean."
         )
     return load(found[0])

@@ -1,4 +1,4 @@
-"""What to do after a verdict: fix it, look at a hint, compare, go on to the next drill."""
+"""What to do after a verdict: fix it, take a hint, compare, move on to the next drill."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from rehearsal.session.display import show, show_verdict
 if TYPE_CHECKING:
     from rehearsal.engine.rank import RankContext  # which imports torch
 
-WORLD_SIZE = 3  # of the check: whoever divides by two is found out
+WORLD_SIZE = 3  # of the check: it catches an answer that always divides by two
 DEADLINE_S = 5.0
 HOW = "rehearsal.session.primer:"
 TABLE = FindingTable(
@@ -39,8 +39,8 @@ TABLE = FindingTable(
 def call_and_stay(context: RankContext, function: Callable[[], Any]) -> None:
     """In a rank: call ``function()``, then stay until every rank has returned from it.
 
-    In a real job, a rank goes on to its next step. If it ended here instead, gloo would report
-    its closed connection, and the others wouldn't hang.
+    In a real job, a rank continues with its next step. If it ended here instead, gloo would
+    report its closed connection, and the others wouldn't hang.
     """
     context.init_group()
     try:
@@ -104,14 +104,14 @@ def what_it_did(report: RankReport, world_size: int, deadline_s: float, file: st
         found = re.search(rf'"{re.escape(file)}", (line .+)', report.stacks)
         place = f", at {found[1]}" if found else ""
         return f"{name} was still waiting after {deadline_s:g} s{place}"
-    return f"{name} ended with exit code {report.exitcode}, and returned nothing"
+    return f"{name} exited with code {report.exitcode} without returning"
 
 
 def check_mean(function: Callable[[float], Any], *, seed: int | None = None) -> Verdict:
     """Call ``function(value)`` on three ranks, each with its own value, and show the verdict.
 
     Args:
-        seed: from which the values are drawn; by default, each check draws another.
+        seed: what the values are drawn from; by default, each check draws a new one.
     """
     began = time.perf_counter()
     seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed

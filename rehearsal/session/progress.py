@@ -148,9 +148,9 @@ class Progress:
 
     def _continue_in_memory(self, error: Exception) -> None:
         self.say(
-            f"Your history in {self.path} cannot be written ({error}), so what you do now "
-            "stays in memory only. To keep the next session's history, set REHEARSAL_HOME to a "
-            "folder you can write to."
+            f"Your history in {self.path} cannot be written ({error}), so what you do now is "
+            "kept in memory only, and lost at the end of this session. To keep your history "
+            "next time, set REHEARSAL_HOME to a folder you can write to."
         )
         self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         # At least show whatever can still be read.
@@ -181,7 +181,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
         f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT"
     )
     path = connection.execute("PRAGMA database_list").fetchone()[2]
-    os.chmod(path, 0o600)  # what you typed is nobody else's business
+    os.chmod(path, 0o600)  # what you typed is private
 
 
 def home() -> Path:

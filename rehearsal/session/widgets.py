@@ -1,8 +1,8 @@
 """What ticks in a notebook: the clock, drawn by the page itself.
 
-A widget would be dead once the kernel has gone, or the notebook has been opened again. This
-is HTML with a script that knows when the clock started, so it ticks in both cases, and while a
-cell runs. A page that runs no scripts, such as an untrusted notebook, shows the start time.
+A widget would be dead once the kernel is gone or the notebook is reopened. This is HTML with a
+script that knows when the clock started, so it ticks in both cases, and while a cell runs. A
+page that runs no scripts, such as an untrusted notebook, shows the start time and the budget.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class TickingClock(Clock):
             "began": self.began,
             "budget": 60 * self.drill.minutes,
         }
-        face = self._face("<b></b>", f"started {self._started()}, {self._budget()} to go then")
+        face = self._face("<b></b>", f"started {self._started()}, budget {self._budget()}")
         home = f'<div data-rehearsal="{self.key}" style="min-height:1.6em">{face}</div>'
         return f"{home}<script>{TICK.strip()}({json.dumps(facts)})</script>"
 
@@ -118,7 +118,7 @@ class TickingClock(Clock):
         )
 
     def _plain(self) -> str:
-        return f"The clock is running: {self._budget()}, since {self._started()}."
+        return f"The clock is running: budget {self._budget()}, started {self._started()}."
 
     def _budget(self) -> str:
         return minutes_of(60 * self.drill.minutes)
