@@ -213,6 +213,37 @@ class TestFlags:
         assert summary["run_dir"] == str(tmp_path / "outer-2")
         assert list(run_dir.iterdir()) == []
 
+    @pytest.mark.parametrize(
+        ("error", "reason"),
+        [
+            (MemoryError(), "out of memory."),  # Python's own says nothing
+            (MemoryError("Unable to allocate 8 TiB\nfor x"), "Unable to allocate 8 TiB."),
+            (RuntimeError("can't allocate memory: you tried 8."), "you tried 8."),
+        ],
+    )
+    def test_what_does_not_fit_in_memory_is_explained_and_exits_at_once(
+        self,
+        launch: ModuleType,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        error: Exception,
+        reason: str,
+    ) -> None:
+        """A defect in the message leaves through a normal exit, which waits for the peers."""
+
+        def run(*_: object, **__: object) -> None:
+            raise error
+
+        def leave(code: int) -> None:
+            raise SystemExit(code)
+
+        monkeypatch.setattr("trainer_core.launch.run", run)
+        monkeypatch.setattr(os, "_exit", leave)
+        with pytest.raises(SystemExit, match="2"):
+            launch.main(["--run-dir", str(tmp_path / "run"), *FLAGS.split()])
+        assert f"{reason} A rank holds its data" in capsys.readouterr().err
+
     def test_a_batch_above_the_epoch_is_reported(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
