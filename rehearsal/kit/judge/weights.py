@@ -24,14 +24,19 @@ def numbers(text: str) -> list[float]:
 
 
 def largest_difference(ours: Weights, theirs: Weights) -> tuple[float, str]:
-    """The largest difference between two sets of weights, and the parameter that has it."""
+    """The largest difference between two sets of weights, and the parameter that has it.
+
+    NaN if one of the weights is NaN. Infinity if the parameters have different names.
+    """
     if ours.keys() != theirs.keys():
         return float("inf"), ", ".join(sorted(ours.keys() ^ theirs.keys()))
     worst = (0.0, "")
     for name in ours:
         for a, b in zip(numbers(ours[name]), numbers(theirs[name]), strict=True):
             difference = abs(a - b)
-            if not difference <= worst[0]:  # so that NaN counts
+            if math.isnan(difference):  # any comparison with it is False
+                return difference, name
+            if difference > worst[0]:
                 worst = (difference, name)
     return worst
 
