@@ -32,6 +32,7 @@ from rehearsal.grading.check import attempt_of_source, grade_attempt
 from rehearsal.grading.drill import Drill, load
 from rehearsal.grading.drills_page import digest_of
 from rehearsal.grading.harmless import harmless
+from rehearsal.grading.mutants import mutants
 from rehearsal.grading.mutation_record import (
     PASSED,
     SCORES,
@@ -45,7 +46,6 @@ from rehearsal.grading.mutation_record import (
     survivors_of,
     without_known_holes,
 )
-from rehearsal.grading.mutants import mutants
 from rehearsal.grading.selftest import outcome
 from rehearsal.grading.verdict import counted
 
