@@ -106,7 +106,8 @@ def build_parser() -> FlagParser:
 
 def say(text: str) -> None:
     """Print a line to stderr, if it can be written. The exit code says the rest."""
-    with contextlib.suppress(OSError):
+    # A RuntimeError is a signal's handler that interrupted this thread while it printed.
+    with contextlib.suppress(OSError, RuntimeError):
         print(f"launch.py: {text}", file=sys.stderr, flush=True)
 
 
