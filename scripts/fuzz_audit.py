@@ -2,7 +2,7 @@
 
     python scripts/fuzz_audit.py                       10,000 edited folders
     python scripts/fuzz_audit.py --edits 300 --seed 7  fewer, and others
-    python scripts/fuzz_audit.py --case resumed:12,907 one of them again, step by step
+    python scripts/fuzz_audit.py --case resumed:12,907 one of them again, with its edits
 
 Each folder is a copy of a real run's with one to three edits (rehearsal/faults/damage.py). The
 audit must exit with the verdict of tests/reference_audit.py: 0 proved, 1 refuted, 2 no
@@ -246,9 +246,17 @@ def main() -> int:
             root.mkdir(parents=True)
             runs = build_runs(root)
             programs.shut_down()
+        if not runs:
+            parser.error(
+                f"--runs {root}: this folder has no runs. Delete it to have them built."
+            )
         fuzzer = Fuzzer(runs, Path(temporary))
         if args.case:
             run, _, seeds = args.case.partition(":")
+            if run not in runs:
+                parser.error(
+                    f"--case {args.case}: no such run. The runs are {', '.join(runs)}."
+                )
             case = Case(run, tuple(map(int, filter(None, seeds.split(",")))))
             outcome = fuzzer.judge(case)
             print(describe(case, outcome))
