@@ -219,6 +219,11 @@ class TestWeights:
         assert list(ranks_differ([{"w": one}] * 3)) == []
         assert largest_difference({"w": one}, {"v": one}) == (math.inf, "v, w")
 
+    def test_weights_of_different_sizes_differ(self) -> None:
+        """It is the learner's model that is wrong, not the grader that fails."""
+        (finding,) = ranks_differ([{"w": "0000803f"}, {"w": "0000803f" * 2}])
+        assert finding.found.endswith(": w has different sizes")
+
 
 class TestRestarts:
     PLAN = RestartPlan(num_samples=4, epochs=1, steps_per_epoch=2)
