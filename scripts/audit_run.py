@@ -137,7 +137,6 @@ def audit(args: argparse.Namespace) -> tuple[int, str, list[str]]:
     return 2 if texts else EXIT_CODES[report.status], text, texts
 
 
-# %%
 def complain(text: str) -> None:
     """Print one line to stderr, if there is one that takes it."""
     with contextlib.suppress(OSError, ValueError):

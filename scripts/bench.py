@@ -185,8 +185,11 @@ def train_hardened(cfg: TrainConfig, wrap: Wrap) -> None:
     def wrapped_loader(*arguments: Any) -> Iterator[MicroBatch]:
         return wrap(iter(build_dataloader(*arguments)))
 
-    progress = (cfg.run_dir.parent / "progress.txt").open("w")
-    with patch.object(job, "build_dataloader", wrapped_loader), redirect_stdout(progress):
+    with (
+        (cfg.run_dir.parent / "progress.txt").open("w") as progress,
+        patch.object(job, "build_dataloader", wrapped_loader),
+        redirect_stdout(progress),
+    ):
         launch.run(cfg)
 
 
@@ -258,13 +261,15 @@ def step_rows(
 def train_live(cfg: live.TrainConfig, wrap: Wrap) -> None:
     """Run live.py on a wrapped sampler."""
     sampler = live.ResumeAwareDistributedSampler
-    progress = Path(cfg.run_dir).with_name("progress.txt").open("w")
 
     def wrapped_sampler(*arguments: Any) -> Iterator[Any]:
         return wrap(iter(sampler(*arguments)))
 
-    wrapping = patch.object(live, "ResumeAwareDistributedSampler", wrapped_sampler)
-    with wrapping, redirect_stdout(progress):
+    with (
+        Path(cfg.run_dir).with_name("progress.txt").open("w") as progress,
+        patch.object(live, "ResumeAwareDistributedSampler", wrapped_sampler),
+        redirect_stdout(progress),
+    ):
         live.run(cfg)
 
 

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from rehearsal.evidence.run_records import Steps, read_jsonl, read_ledger, read_logs
 from rehearsal.evidence.cadence import (
     Costs,
     best_interval,
@@ -35,6 +34,7 @@ from rehearsal.evidence.cadence import (
     young_interval,
 )
 from rehearsal.evidence.cadence_simulation import Stragglers, enough_failures, simulate_job
+from rehearsal.evidence.run_records import Steps, read_jsonl, read_ledger, read_logs
 
 
 def read_config(run_dir: Path) -> tuple[bool, int | None]:

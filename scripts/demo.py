@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rehearsal.evidence.audit import audit_run
-from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.evidence.pictures import loss_curves, sample_map
+from rehearsal.evidence.run_records import read_jsonl
 
 ROOT = Path(__file__).resolve().parents[1]
 KILL_AFTER_STEP = 150

@@ -250,9 +250,17 @@ def main() -> int:
             root.mkdir(parents=True)
             runs = build_runs(root)
             programs.shut_down()
+        if not runs:
+            parser.error(
+                f"--runs {root}: this folder has no runs. Delete it to have them built."
+            )
         fuzzer = Fuzzer(runs, Path(temporary))
         if args.case:
             run, _, seeds = args.case.partition(":")
+            if run not in runs:
+                parser.error(
+                    f"--case {args.case}: no such run. The runs are {', '.join(runs)}."
+                )
             case = Case(run, tuple(map(int, filter(None, seeds.split(",")))))
             outcome = fuzzer.judge(case)
             print(describe(case, outcome))

@@ -106,7 +106,8 @@ def build_parser() -> FlagParser:
 
 def say(text: str) -> None:
     """Print a line to stderr, unless that can't be written to. The exit code says the rest."""
-    with contextlib.suppress(OSError):
+    # A RuntimeError is a signal's handler that interrupted this thread while it printed.
+    with contextlib.suppress(OSError, RuntimeError):
         print(f"launch.py: {text}", file=sys.stderr, flush=True)
 
 
@@ -238,7 +239,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return (
         isinstance(error, MemoryError)
         or "allocate memory" in str(error)
-        or ("out of memory" in str(error))
+        or "out of memory" in str(error)
     )
 
 
@@ -266,8 +267,9 @@ def main(arguments: Sequence[str]) -> int:
             say(f"[rank {rank}] {error}. {remedy}")
         elif is_out_of_memory(error):
             code = 2
+            reason, *_ = (str(error) or "out of memory").splitlines()  # Python's own is empty
             say(
-                f"[rank {rank}] {str(error).splitlines()[0]:.120} A rank holds its data, the "
+                f"[rank {rank}] {reason[:120].rstrip(' .')}. A rank holds its data, the "
                 "model and a micro-batch in memory, and they don't fit. Lower "
                 "--micro-batch-size, --hidden-dim, --num-layers or --dataset-size. If the same "
                 "command has trained before, something else is using the memory: run it again "

@@ -77,7 +77,7 @@ def copy_notebooks(source: Path, work: Path) -> tuple[list[Path], list[Path]]:
     except OSError as error:
         raise WorkFolderError(
             f"The notebooks can't be copied to {work} ({error}). Your own files there are as "
-            f"they were. Fix that, or rename what is in the way, then run make lab again."
+            "they were. Fix that, or rename what is in the way, then run make lab again."
         ) from error
     return copied, newer
 
@@ -92,7 +92,8 @@ def main(argv: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
         print(f"work_folder: {error}", file=sys.stderr)
         return 2
     if copied:
-        print(f"Copied {len(copied)} notebooks to work/. Type there; git ignores that folder.")
+        count = f"{len(copied)} notebook{'' if len(copied) == 1 else 's'}"
+        print(f"Copied {count} to work/. Type there; git ignores that folder.")
     for path in newer:
         yours = path.with_name(path.name.partition(".newer-")[0] + ".ipynb")
         print(f"work/{yours} is yours and stays as it is. The newer version: work/{path}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from rehearsal import drills, grade_source
 from rehearsal.grading import selftest
 from rehearsal.grading.drill import Drill, load
+from rehearsal.grading.typed import names_bound
 from rehearsal.grading.verdict import ENGINE_FINDINGS, FORMER_CODES
-from rehearsal.session.cells import names_bound
 
 DRILLS = drills()
 each_drill = pytest.mark.parametrize("drill", DRILLS, ids=lambda drill: drill.id)
@@ -66,7 +67,7 @@ class TestForm:
     def test_the_needed_names_are_in_every_text(self, drill: Drill) -> None:
         """A blank without a needed name cannot be filled in."""
         for text in (drill.blank, *drill.solutions().values()):
-            assert set(drill.needs) <= names_bound(text)
+            assert set(drill.needs) <= names_bound(ast.parse(text))
 
     def test_a_narration_says_all_four(self, drill: Drill) -> None:
         """You rehearse what you say as well as what you type."""

@@ -564,6 +564,28 @@ class TestServer:
         assert children_of_the_server() == []
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
 
+    def test_an_interrupt_between_two_ranks_leaves_nothing_running(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first server's rank would run on, and its end would count in the next job."""
+        run_ranks(add_up, world_size=2)
+        second = servers()[1]
+        send = second.send
+
+        def interrupted(**request: object) -> None:
+            if "start" in request:
+                while not children_of_the_server():
+                    time.sleep(0.01)
+                raise KeyboardInterrupt
+            send(**request)
+
+        monkeypatch.setattr(second, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_ranks(hog, world_size=2, deadline_s=20)
+        assert children_of_the_server() == []
+        monkeypatch.undo()
+        assert [report.answer for report in run_ranks(add_up, world_size=2)] == [3.0, 3.0]
+
     def test_ranks_die_with_a_killed_caller(self, tmp_path: Path) -> None:
         """An endless loop must not keep both cores busy after everybody has gone."""
         script = tmp_path / "kernel.py"

@@ -212,8 +212,17 @@ class TestWeights:
         (finding,) = ranks_differ([{"w": one}, {"w": nan}])
         assert finding.code == "ranks-differ"
         assert finding.found.endswith("can't be compared: w has NaNs or infinities")
+        # Wherever it is, and whatever comes after it.
+        for theirs in ({"v": nan, "w": one}, {"v": one, "w": nan}):
+            assert math.isnan(largest_difference({"v": one, "w": one}, theirs)[0])
+        assert math.isnan(largest_difference({"w": one + one}, {"w": nan + one})[0])
         assert list(ranks_differ([{"w": one}] * 3)) == []
         assert largest_difference({"w": one}, {"v": one}) == (math.inf, "v, w")
+
+    def test_weights_of_different_sizes_differ(self) -> None:
+        """It is the learner's model that is wrong, not the grader that fails."""
+        (finding,) = ranks_differ([{"w": "0000803f"}, {"w": "0000803f" * 2}])
+        assert finding.found.endswith(": w has different sizes")
 
 
 class TestRestarts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import textwrap
 import sys
+import threading
 import time
 import weakref
 from functools import partial
@@ -213,6 +215,37 @@ class TestFlags:
         assert summary["run_dir"] == str(tmp_path / "outer-2")
         assert list(run_dir.iterdir()) == []
 
+    @pytest.mark.parametrize(
+        ("error", "reason"),
+        [
+            (MemoryError(), "out of memory."),  # Python's own says nothing
+            (MemoryError("Unable to allocate 8 TiB\nfor x"), "Unable to allocate 8 TiB."),
+            (RuntimeError("can't allocate memory: you tried 8."), "you tried 8."),
+        ],
+    )
+    def test_what_does_not_fit_in_memory_is_explained_and_exits_at_once(
+        self,
+        launch: ModuleType,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        error: Exception,
+        reason: str,
+    ) -> None:
+        """A defect in the message leaves through a normal exit, which waits for the peers."""
+
+        def run(*_: object, **__: object) -> None:
+            raise error
+
+        def leave(code: int) -> None:
+            raise SystemExit(code)
+
+        monkeypatch.setattr("trainer_core.launch.run", run)
+        monkeypatch.setattr(os, "_exit", leave)
+        with pytest.raises(SystemExit, match="2"):
+            launch.main(["--run-dir", str(tmp_path / "run"), *FLAGS.split()])
+        assert f"{reason} A rank holds its data" in capsys.readouterr().err
+
     def test_a_batch_above_the_epoch_is_reported(
         self, launch: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -396,6 +429,29 @@ class TestFlags:
 
 
 class TestHandlers:
+    def test_a_signal_while_it_prints_still_ends_it(
+        self, launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Python refuses to print in the middle of a print; the exit must not depend on it."""
+        codes: list[int] = []
+
+        class Interrupted(io.RawIOBase):
+            def writable(self) -> bool:
+                return True
+
+            def write(self, text: Any) -> int:
+                launch.not_training(signal.SIGTERM, None)
+                return len(text)
+
+        stderr = io.TextIOWrapper(io.BufferedWriter(Interrupted()), line_buffering=True)
+        monkeypatch.delenv("WORLD_SIZE", raising=False)
+        monkeypatch.setattr(sys, "stderr", stderr)
+        monkeypatch.setattr(launch, "first_exit", threading.Lock())
+        monkeypatch.setattr(signal, "getsignal", lambda _: launch.not_training)
+        monkeypatch.setattr(os, "_exit", codes.append)
+        print("a line", file=sys.stderr, flush=True)
+        assert codes == [0]
+
     @pytest.mark.parametrize("fails", [False, True])
     def test_a_run_gives_the_signal_handlers_back(self, tmp_path: Path, fails: bool) -> None:
         """In a notebook, Ctrl-C after a run would set an event that nobody reads."""

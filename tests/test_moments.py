@@ -9,6 +9,8 @@ import resource
 import shutil
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -182,6 +184,51 @@ class TestMoments:
         (report,) = run_ranks(compare, renames, world_size=1)
         assert not any("new bytes of a written" in where for where in report.answer["wheres"])
         assert any("new bytes of a.tmp written" in where for where in report.answer["wheres"])
+
+
+def ends_while_a_thread_saves(context: RankContext) -> list[str]:
+    folder, is_saving = start(context.folder / "watched"), threading.Event()
+    saver = threading.Thread(target=overwrites_in_place, args=[folder])
+
+    def note() -> None:
+        if threading.current_thread() is saver:
+            is_saving.set()
+            time.sleep(0.2)
+
+    with watch_moments(folder, note) as moments:
+        saver.start()
+        is_saving.wait()
+    ended = len(moments)
+    saver.join()
+    return [moment.part for moment in moments[:ended]] + ["after"] * (len(moments) - ended)
+
+
+def saves_without_proc(context: RankContext) -> list[str]:
+    def readlink(path: object, **_: object) -> str:
+        raise FileNotFoundError(2, "no such file", path)
+
+    os.readlink = readlink
+    folder = start(context.folder / "watched")
+    with watch_moments(folder) as moments:
+        renames(folder)
+        publishes_a_folder(folder)
+    return [moment.where for moment in moments]
+
+
+class TestWatching:
+    def test_a_thread_that_still_saves_adds_nothing_after_the_end(self) -> None:
+        """The caller restarts from each moment while the list grows, or from a torn one."""
+        (report,) = run_ranks(ends_while_a_thread_saves, world_size=1)
+        assert report.failure is None, report.failure
+        assert report.answer[0] == "before"
+        assert report.answer[-1] == "end"
+
+    def test_a_system_without_proc_has_fewer_moments_and_no_crash(self) -> None:
+        """On macOS, every checkpoint drill would refuse an answer that calls os.fsync."""
+        (report,) = run_ranks(saves_without_proc, world_size=1)
+        assert report.failure is None, report.failure
+        assert "before the rename of a.tmp" in report.answer
+        assert "before the rmdir of published" in report.answer
 
 
 class TestDraw:

@@ -442,6 +442,9 @@ class TestScore:
             (ENTRY.format("a", "hole", "x"), "A hole gets no entry"),
             (ENTRY.format("a", "outside", " "), "its reason in `because`"),
             (2 * ENTRY.format("a", "outside", "x"), "there twice"),
+            ('[survivor]\nmutant = "a"\n', r"Begin it with \[\[survivor\]\]"),
+            ("survivor = [1]\n", "1 is not an entry of texts"),
+            (ENTRY.format("a", "outside", "x") + "because_of = 1\n", "not an entry of texts"),
         ],
     )
     def test_a_mistake_in_survivors_toml_is_explained(
@@ -642,6 +645,13 @@ class TestCommandLine:
             main(["mutants", option, "0"])
         assert ended.value.code == 2
         assert "0 is not a number of at least 1" in capsys.readouterr().err
+
+    def test_a_text_that_no_id_has_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """A typo judged nothing, printed nothing and exited with 0."""
+        assert main(["mutants", "lift_to_distributed", "--only", "colective"]) == 2
+        message = capsys.readouterr().err
+        assert "No mutant or harmless change has 'colective' in its id" in message
+        assert "An id looks like this one: solution" in message
 
 
 class TestTheRecord:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -231,6 +232,40 @@ class TestClient:
         folder.symlink_to(tmp_path)
         with pytest.raises(daemon_client.Unavailable, match="Other users can enter"):
             daemon_client.private_folder()
+
+    def test_without_a_runtime_folder_of_its_own_it_uses_the_temporary_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """After su, XDG_RUNTIME_DIR may be gone: each check loaded torch, and said Errno 2."""
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        for value in (str(tmp_path / "gone"), ""):
+            monkeypatch.setenv("XDG_RUNTIME_DIR", value)
+            assert daemon_client.private_folder().parent == tmp_path
+
+    def test_an_error_of_the_operating_system_says_what_failed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """'[Errno 17] File exists: ...' alone doesn't say that the check is only slower."""
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+        monkeypatch.setattr(
+            check, "grade_source", lambda drill, *_, **__: Verdict(drill=drill, status="wrong")
+        )
+        (tmp_path / f"rehearsal-{os.getuid()}").touch()
+        verdict, (line,) = checked("x = 1\n")
+        assert verdict.status == "wrong"
+        assert line.startswith("The process between commands can't be used ([Errno ")
+        assert line.endswith("). This check runs without it.")
+
+    def test_warming_up_closes_the_connection_that_it_tries(
+        self, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An open one keeps the process, which serves one caller at a time, from the check."""
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_folder))
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            monkeypatch.setattr(daemon_client, "_connect", lambda: ours)
+            daemon_client.warm_up()
+            assert ours.fileno() == -1
 
     def test_an_address_that_is_too_long_is_not_used(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -160,11 +160,11 @@ def _run(
     tails = [Tail(job / f"output-{rank}", rank, echo) for rank in range(world_size)]
     exitcodes: dict[int, int] = {}
     threads_before = threads_of_the_machine()
-    connection.start(job, world_size, shift)
-    deadline = time.monotonic() + deadline_s + 0.2
     have_met = False
     pids: dict[int, int] = {}
     try:
+        connection.start(job, world_size, shift)
+        deadline = time.monotonic() + deadline_s + 0.2
         while len(exitcodes) < world_size:
             if not have_met and all((job / f"joined-{r}").exists() for r in range(world_size)):
                 have_met, deadline = True, time.monotonic() + deadline_s + 0.2
@@ -183,7 +183,8 @@ def _run(
             ):
                 break
     finally:
-        # Also after a KeyboardInterrupt: nothing is left running.
+        # Also after a KeyboardInterrupt, even between two servers: nothing is left running, and
+        # the next job doesn't get this one's messages.
         try:
             connection.sweep()
         except BaseException:  # interrupted again, or the server is dead

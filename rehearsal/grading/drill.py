@@ -238,7 +238,10 @@ def load(drill_id: str) -> Drill:
 
 
 def scenarios_of(grader: Any, seed: int) -> Sequence[Scenario]:
-    """What a grader runs for this seed; equal in the caller's process and in each rank."""
+    """What a grader runs for this seed; equal in the caller's process and in each rank.
+
+    A grader with SCENARIOS instead runs the same jobs for every seed.
+    """
     if not hasattr(grader, "scenarios"):
         fixed: Sequence[Scenario] = grader.SCENARIOS
         return fixed

@@ -14,7 +14,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
+from rehearsal.grading.edited_text import Function, Text
+
 # With one of these in an expression, when or where it is evaluated matters.
 BOUND_TO_ITS_PLACE = (
     ast.Yield,
@@ -83,9 +84,9 @@ def parameters(function: ast.AST) -> set[str]:
     return {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
 
 
-def taken(tree: ast.AST) -> set[str]:
-    """Every name that occurs in a text, in whatever role."""
-    found = names(tree) | parameters(tree) | set(dir(builtins))
+def declared(tree: ast.AST) -> set[str]:
+    """The names that a tree binds by other means than assigning to them."""
+    found = parameters(tree)
     for node in ast.walk(tree):
         if isinstance(node, Function | ast.ClassDef):
             found.add(node.name)
@@ -93,9 +94,16 @@ def taken(tree: ast.AST) -> set[str]:
             found |= set(node.names)
         elif isinstance(node, ast.alias):
             found.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
             found.add(node.name)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            found.add(node.rest)
     return found
+
+
+def taken(tree: ast.AST) -> set[str]:
+    """Every name that occurs in a text, in whatever role."""
+    return names(tree) | declared(tree) | set(dir(builtins))
 
 
 def fresh(wanted: str, used: set[str]) -> str:
@@ -111,22 +119,10 @@ def fresh(wanted: str, used: set[str]) -> str:
 
 def fixed_names(tree: ast.Module, function: Function) -> set[str]:
     """Names in a function that cannot be renamed as locals: somebody else knows them."""
-    found = parameters(function) | set(dir(builtins))
+    found = declared(function) | set(dir(builtins))
     for node in ast.walk(function):
-        if isinstance(node, ast.ClassDef | Function):
-            found.add(node.name)
-            if isinstance(node, ast.ClassDef):
-                found |= names(node, ast.Store)  # attributes
-        elif isinstance(node, ast.Global | ast.Nonlocal):
-            found |= set(node.names)
-        elif isinstance(node, ast.alias):
-            found.add((node.asname or node.name).partition(".")[0])
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            found.add(node.name)
-        elif isinstance(node, ast.MatchAs | ast.MatchStar | ast.MatchMapping):
-            found |= {
-                n for n in (getattr(node, "name", None), getattr(node, "rest", None)) if n
-            }
+        if isinstance(node, ast.ClassDef):
+            found |= names(node, ast.Store)  # attributes
     for statement in tree.body:
         found |= set() if isinstance(statement, Function) else names(statement, ast.Store)
     return found
@@ -480,20 +476,15 @@ def plain(tree: ast.Module) -> None:
 
 def parenthesized(source: str) -> str:
     """Parentheses around what is assigned and returned, and a comment above each statement."""
-    raw, tree = source.encode(), ast.parse(source)
-    lines = raw.splitlines(keepends=True)
-    starts = [sum(map(len, lines[:at])) for at in range(len(lines))]
+    text = Text(source)
     edits: list[tuple[int, bytes]] = []
-    for node in ast.walk(tree):
+    for node in ast.walk(text.tree):
         if isinstance(node, ast.Assign | ast.Return) and node.value is not None:
-            value = node.value
-            assert value.end_lineno is not None
-            assert value.end_col_offset is not None
-            edits.append((starts[value.lineno - 1] + value.col_offset, b"("))
-            edits.append((starts[value.end_lineno - 1] + value.end_col_offset, b")"))
-            if raw[starts[node.lineno - 1] :][: node.col_offset].strip() == b"":
-                indent = b" " * node.col_offset
-                edits.append((starts[node.lineno - 1], indent + b"# The next line.\n"))
+            edits += [(text.start(node.value), b"("), (text.end(node.value), b")")]
+            line = text.line_starts[node.lineno - 1]
+            if text.raw[line : text.start(node)].strip() == b"":
+                edits.append((line, b" " * node.col_offset + b"# The next line.\n"))
+    raw = text.raw
     for at, new in sorted(edits, reverse=True):
         raw = raw[:at] + new + raw[at:]
     return raw.decode()

@@ -46,17 +46,24 @@ def survivors_of(drill: Drill) -> dict[str, Survivor]:
     """The entries of a drill's ``survivors.toml``, by mutant.
 
     Raises:
-        BadSurvivors: if an entry is incomplete, unknown or there twice.
+        BadSurvivors: if it is not such a file, or an entry is incomplete or there twice.
     """
     path = drill.folder / "survivors.toml"
     if not path.exists():
         return {}
     try:
         entries = tomllib.loads(path.read_text("utf-8")).get("survivor", [])
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSurvivors(f"{path}: {error}. Fix the file and run this again.") from None
     found: dict[str, Survivor] = {}
+    if not isinstance(entries, list):
+        raise BadSurvivors(f"{path}: survivor is a single table. Begin it with [[survivor]].")
     for entry in entries:
+        if not isinstance(entry, dict) or not all(isinstance(v, str) for v in entry.values()):
+            raise BadSurvivors(
+                f"{path}: {entry!r} is not an entry of texts. Write one as `python -m "
+                "rehearsal mutants DRILL --show` prints it."
+            )
         about = f"{path}: the entry {entry.get('mutant', entry)!r}"
         if set(entry) != {"mutant", "is", "because"}:
             raise BadSurvivors(

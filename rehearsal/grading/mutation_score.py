@@ -32,6 +32,7 @@ from rehearsal.grading.check import attempt_of_source, grade_attempt
 from rehearsal.grading.drill import Drill, load
 from rehearsal.grading.drills_page import digest_of
 from rehearsal.grading.harmless import harmless
+from rehearsal.grading.mutants import mutants
 from rehearsal.grading.mutation_record import (
     PASSED,
     SCORES,
@@ -45,7 +46,6 @@ from rehearsal.grading.mutation_record import (
     survivors_of,
     without_known_holes,
 )
-from rehearsal.grading.mutants import mutants
 from rehearsal.grading.selftest import outcome
 from rehearsal.grading.verdict import counted
 
@@ -111,10 +111,11 @@ def judge(
 
 
 def judges_digest(drill: Drill) -> str:
-    """A digest of all that a verdict on a text depends on, except the text.
+    """A digest of what usually changes a verdict on a text, apart from the text.
 
     The grader and the modules beside it, what they and the answers use of the kit and of
-    trainer_core, and the needed names; not the brief, the near misses or the answers.
+    trainer_core, and the needed names; not the brief, the near misses or the answers. Nor the
+    engine and the rest of the grading: after changing those, judge with ``--again``.
     """
     found = hashlib.sha256(repr((drill.needs, drill.stages)).encode())
     waiting = sorted(drill.folder.glob("*.py"))
@@ -300,13 +301,19 @@ def run(
         path: of the record.
 
     Raises:
-        CannotScore: if a drill's correct text is refused.
+        CannotScore: if there is nothing to judge, or a drill's correct text is refused.
         BadSurvivors: if a drill's survivors.toml cannot be read.
     """
     for drill in drills:
         survivors_of(drill)  # a mistake in one is reported before an hour has passed
     is_partial = sample is not None or bool(only)
-    all_tasks = [t for drill in drills for t in tasks_of(drill, seeds) if only in t.id]
+    every = [task for drill in drills for task in tasks_of(drill, seeds)]
+    all_tasks = [task for task in every if only in task.id]
+    if not all_tasks:
+        raise CannotScore(
+            f"No mutant or harmless change has {only!r} in its id, so nothing was judged. An "
+            f"id looks like this one: {every[0].id if every else 'there are none'}"
+        )
     if sample is not None:
         # Always the same ones, so that a failure can be repeated.
         all_tasks = random.Random(sample).sample(all_tasks, min(sample, len(all_tasks)))

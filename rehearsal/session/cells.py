@@ -6,7 +6,6 @@ cell that has since been edited and run again or has failed, is not.
 
 from __future__ import annotations
 
-import ast
 import linecache
 import re
 import sys
@@ -138,11 +137,3 @@ def with_cell_numbers(text: str) -> str:
         return " ".join(found) if found else file[0]
 
     return re.sub(r'File "([^"]+)"', named, text)
-
-
-def names_bound(text: str) -> set[str]:
-    """The names that a text binds at its top level; none if it has a syntax error."""
-    try:
-        return typed.names_bound(ast.parse(text))
-    except SyntaxError:
-        return set()

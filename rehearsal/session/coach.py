@@ -207,10 +207,10 @@ def solution(drill: str, *, give_up: bool = False) -> None:
         give_up: show it without a pass. The drill is due again tomorrow.
     """
     the_drill = drill_named(drill)
-    if not (_has_passed(the_drill) or give_up):
+    has_passed = _has_passed(the_drill)
+    if not (has_passed or give_up):
         _show_locked(the_drill, "The solution")
         return
-    has_passed = _has_passed(the_drill)
     progress().add(the_drill.id, "solution", "earned" if has_passed else "gave_up")
     text = the_drill.solution
     show_markdown(f"```python\n{text.rstrip()}\n```", text=text, is_code=True)

@@ -84,7 +84,10 @@ def grade_source(
         with contextlib.closing(connected(echo).connection) as connection:
             return _ask(Daemon(connection), drill, source, file, echo, seed)
     except (OSError, Unavailable) as error:
-        echo(f"{error} {WITHOUT}")
+        # With a number, it is the operating system's message, which doesn't say what failed.
+        is_ours = getattr(error, "errno", None) is None
+        why = error if is_ours else f"The background process can't be used ({error})."
+        echo(f"{why} {WITHOUT}")
         return check.grade_source(drill, source, file=file, echo=echo, seed=seed)
 
 
@@ -125,7 +128,9 @@ def _ask(
 def warm_up() -> None:
     """Start the process, if there is none, without waiting for it."""
     with contextlib.suppress(OSError, Unavailable), _locked():
-        if _connect() is None:
+        if connection := _connect():
+            connection.close()
+        else:
             _start()
 
 
@@ -239,7 +244,10 @@ def private_folder() -> Path:
     Raises:
         Unavailable: if it belongs to somebody else, or others can enter it.
     """
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    # After su, it is another user's; once that login has ended, it is gone.
+    if not os.access(base, os.W_OK | os.X_OK):
+        base = tempfile.gettempdir()
     folder = Path(base) / f"rehearsal-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

@@ -13,9 +13,9 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from rehearsal.grading.drill import Drill
+from rehearsal.grading.verdict import SHOWN, counted
 from rehearsal.session.clock import pace
 from rehearsal.session.history import Round
-from rehearsal.grading.verdict import SHOWN, counted
 
 RUN_PAUSE_S = 3600.0  # after an idle hour, the next round belongs to another run
 MOST_ROWS = 12

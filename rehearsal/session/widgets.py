@@ -72,7 +72,7 @@ STOP = """
 
 
 class TickingClock(Clock):
-    """A clock that a notebook shows and updates each second, even while a cell runs."""
+    """A clock that the page keeps ticking; only its stop comes from this process."""
 
     def __init__(self, drill: Drill) -> None:
         super().__init__(drill)

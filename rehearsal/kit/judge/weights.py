@@ -24,14 +24,21 @@ def numbers(text: str) -> list[float]:
 
 
 def largest_difference(ours: Weights, theirs: Weights) -> tuple[float, str]:
-    """The largest difference between two sets of weights, and the parameter that has it."""
+    """The largest difference between two sets of weights, and the parameter that has it.
+
+    NaN if one of the weights is NaN. Infinity if parameters have different names or sizes.
+    """
     if ours.keys() != theirs.keys():
         return float("inf"), ", ".join(sorted(ours.keys() ^ theirs.keys()))
     worst = (0.0, "")
     for name in ours:
+        if len(ours[name]) != len(theirs[name]):
+            return float("inf"), name
         for a, b in zip(numbers(ours[name]), numbers(theirs[name]), strict=True):
             difference = abs(a - b)
-            if not difference <= worst[0]:  # so that NaN counts
+            if math.isnan(difference):  # any comparison with it is False
+                return difference, name
+            if difference > worst[0]:
                 worst = (difference, name)
     return worst
 
@@ -50,6 +57,8 @@ def weights_differ(
     found = f"{who} by up to {difference:.2g}, in {name}"
     if ours.keys() != theirs.keys():
         found = f"{who}: their parameters have different names ({name})"
+    elif len(ours[name]) != len(theirs[name]):
+        found = f"{who}: {name} has different sizes"
     elif not math.isfinite(difference):
         found = f"{who}, or can't be compared: {name} has NaNs or infinities"
     yield Finding(code, found, rule, look)

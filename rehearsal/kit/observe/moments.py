@@ -29,7 +29,7 @@ PARTS = {"none": 0.0, "half": 0.5, "nearly all": 1.0}  # of a file that a kill c
 class Moment(NamedTuple):
     """The files that a process killed at this moment would leave."""
 
-    where: str  # "before the rename of a.tmp", "with half of the bytes of a.tmp written"
+    where: str  # "before the rename of a.tmp", "with half of the 9 new bytes of a.tmp written"
     part: str  # "before" an operation, "end" after the last one, or a key of PARTS
     note: Any  # what the caller noted, such as the number of steps so far
     files: Files
@@ -99,9 +99,10 @@ def watch_moments(
 
     def see(name: str, path: object, to: object = None, *, truncates: bool = False) -> None:
         inside = below(folder, path)
-        if is_open and inside is not None:
+        if inside is not None:
             with lock:
-                take(Operation(name, inside, below(folder, to), truncates))
+                if is_open:
+                    take(Operation(name, inside, below(folder, to), truncates))
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES:
@@ -124,8 +125,7 @@ def watch_moments(
 
     @functools.wraps(sync)
     def watched_sync(fd: Any) -> None:
-        number = fd if isinstance(fd, int) else fd.fileno()
-        see("fsync", os.readlink(f"/proc/self/fd/{number}"))
+        see("fsync", path_of(fd if isinstance(fd, int) else fd.fileno()))
         sync(fd)
 
     torch.save, os.fsync = watched_save, watched_sync  # type: ignore[assignment]
@@ -133,16 +133,26 @@ def watch_moments(
     try:
         yield moments
     finally:
-        is_open = False
         torch.save, os.fsync = save, sync
-        take(None)
+        with lock:  # a thread of the learner's may be in the middle of a moment
+            is_open = False
+            take(None)
+
+
+def path_of(descriptor: int) -> str | None:
+    """The path of an open file or folder; None where there is no /proc to ask, as on macOS."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return None
 
 
 def in_folder(path: Any, descriptor: int) -> Any:
     """A path that may be relative to an open folder, as ``shutil.rmtree`` passes it."""
     if descriptor < 0 or os.path.isabs(path):
         return path
-    return os.path.join(os.readlink(f"/proc/self/fd/{descriptor}"), os.fsdecode(path))
+    opened = path_of(descriptor)
+    return None if opened is None else os.path.join(opened, os.fsdecode(path))
 
 
 def below(folder: Path, path: object) -> str | None:
