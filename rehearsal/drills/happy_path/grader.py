@@ -239,7 +239,7 @@ def the_run(earlier: Earlier, folder: str = "a") -> UninterruptedRun:
     return UninterruptedRun([steps_in(earlier[WHOLE][0], folder)], STEPS_PER_EPOCH)
 
 
-def judge_killed(
+def judge_fresh(
     plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The same config, in another process and folder, gives the same run."""
@@ -349,7 +349,7 @@ def scenarios(seed: int) -> list[Scenario]:
 
     return [
         job(WHOLE, whole_run, judge_whole_run),
-        job(KILLED, killed_run, judge_killed, fault=kill(plan.killed_in)),
+        job(KILLED, killed_run, judge_fresh, fault=kill(plan.killed_in)),
         job(
             AGAIN,
             killed_run,

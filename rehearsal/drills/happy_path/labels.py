@@ -1,4 +1,7 @@
-"""Is a dataset what it should be: pairs, and classes that depend on the inputs? In the ranks."""
+"""Is a dataset what it should be: pairs, with classes that depend on the inputs?
+
+Runs in the ranks.
+"""
 
 from __future__ import annotations
 

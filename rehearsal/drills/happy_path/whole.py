@@ -59,7 +59,7 @@ def logits(report: RankReport, passes: Sequence[Mapping[str, Any]]) -> Iterator[
         found += "have one number for each sample and class"
         yield Finding("not-logits", found, rule, look)
         return
-    if passes and all(0 <= each["low"] and each["high"] <= 1 for each in passes):
+    if passes and all(each["low"] >= 0 and each["high"] <= 1 for each in passes):
         found = f"in all {len(passes)} batches of the run, every output of the model lies "
         found += "between 0 and 1"
         rule += ", which cross-entropy turns into probabilities itself"
