@@ -10,6 +10,7 @@ from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
+from rehearsal.kit.judge.findings import nothing_to_judge
 
 CODES = {
     "not-a-plan": "plan does not return a list of entries with three names each",
@@ -26,6 +27,7 @@ SAME = (
     "a plan says the same to everybody who reads it",
     "at what the list is made from: is it kept between calls, and does it have an order?",
 )
+FIRST = "the plan in another process"
 FIELDS = ("component", "fails_without", "metric")
 LISTS = dict(zip(FIELDS, ("COMPONENTS", "FAILURES", "METRICS"), strict=True))
 # Component: the failure it prevents, the metric that shows it, and the failure in words.
@@ -137,9 +139,13 @@ def judge(
         yield Finding("not-a-plan", found, rule, "at what plan returns")
         return
     if again != plan:
-        yield Finding(
-            "another-plan", f"called again, plan() returned {changed(plan, again)}", *SAME
-        )
+        found = f"called again, plan() returned {changed(plan, again)}"
+        yield Finding("another-plan", found, *SAME)
+        return
+    other, _ = earlier[FIRST][0].answer
+    if other != plan:
+        found = f"in another Python process, plan() returned {changed(plan, other)}"
+        yield Finding("another-plan", found, *SAME)
         return
     order = [component for component, _, _ in plan]
     yield from names(plan)
@@ -178,16 +184,6 @@ def changed(plan: Sequence[Any], again: Any) -> str:
     return f"{new} as entry {number}; before, that was {old}"
 
 
-def judge_other(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterator[Finding]:
-    """Another Python process makes the same plan."""
-    plan, other = earlier["the plan"][0].answer[0], reports[0].answer[0]
-    if other != plan:
-        found = f"in another Python process, plan() returned {changed(plan, other)}"
-        yield Finding("another-plan", found, *SAME)
-
-
 def names(plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
     """Names that are not in the lists, are listed twice, or are distractors."""
     known = [ALL_COMPONENTS, ALL_FAILURES, ALL_METRICS]
@@ -219,7 +215,7 @@ def scenarios(seed: int) -> list[Scenario]:
 
     Nothing is drawn: the names are those of the blank.
     """
-    jobs = {"the plan": judge, "the plan in another process": judge_other}
+    jobs = {FIRST: nothing_to_judge, "the plan": judge}
     return [
         Scenario(name=name, body=body, judge=judge, world_size=1, deadline_s=4)
         for name, judge in jobs.items()
