@@ -18,12 +18,13 @@ from rehearsal.kit.judge.weights import ranks_differ, weights_differ
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 
 from .plan import LATE, Call, Delays, Plan, plan_of
-from .slow import SlowLoop, batch_size
+from .slow import BrokenShard, SlowLoop, batch_size
 
 CODES = {
     "wrong-steps": "the loop takes the wrong number of steps, or saves at the wrong ones",
     "ranks-differ": "the ranks end with different weights",
     "different-training": "the ranks agree, but not on the weights after train_blind",
+    "hides-an-error": "train returns although its batches raised an exception",
     "adds-collectives": "the instrumentation makes the ranks wait for each other",
     "no-lines": "a rank's file does not have one line per step",
     "lines-late": "lines are not in the file while the run is still training",
@@ -58,7 +59,19 @@ def body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
         summary = loop.run(learner.train, save_every=call.save_every, folder=folder)
         weights = {"weights": weights_of(loop.model), "expected": expected(plan, call)}
         calls.append({"summary": summary, **weights, **loop.facts()})
-    return calls, num_used_elements()
+    return calls, num_used_elements(), broken(plan, context, learner)
+
+
+def broken(plan: Plan, context: RankContext, learner: SimpleNamespace) -> dict[str, Any]:
+    """Whether a call raises what its batches raise, and how many lines there are then."""
+    folder = context.folder / "broken"
+    folder.mkdir(exist_ok=True)
+    loop = SlowLoop(context.rank, plan, plan.broken, folder / f"rank-{context.rank}.jsonl")
+    try:
+        loop.run(learner.train, save_every=plan.broken.save_every, folder=folder)
+    except BrokenShard:
+        return {"raised": True, "lines": len(loop.facts()["lines"])}
+    return {"raised": False, "lines": len(loop.facts()["lines"])}
 
 
 def num_used_elements() -> int:
@@ -107,6 +120,12 @@ def findings(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterator[F
             [call["weights"] for call in calls], "at the gradients before the step", rule=rule
         )
         yield from different_training(calls, planned)
+    for report in reports:
+        if not report.answer[2]["raised"]:
+            found = f"after {counted(plan.broken.num_steps, 'step')}, the batches raised an "
+            found += f"exception on rank {report.rank}, and train returned"
+            rule = "what stops train_blind stops train"
+            yield Finding("hides-an-error", found, rule, "at what you catch around the fetch")
     yield from collectives(plan, reports)
     for number, planned in enumerate(plan.calls):
         calls = [report.answer[0][number] for report in reports]
@@ -201,7 +220,8 @@ def collectives(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Finding]:
         issued = Counter(entry["name"] for entry in report.collectives)
         others = [name for name in issued if "reduce" not in name or "scatter" in name]
         elements = sum(entry["elements"] for entry in report.collectives)
-        wanted = sum(call.num_steps for call in plan.calls) * report.answer[1]
+        calls = (*plan.calls, plan.broken)
+        wanted = sum(call.num_steps for call in calls) * report.answer[1]
         if others:
             found = f"rank {report.rank} issued {counted(issued[others[0]], others[0])}; "
             found += "train_blind only has all-reduces"

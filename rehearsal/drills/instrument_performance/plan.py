@@ -15,6 +15,7 @@ class Call(NamedTuple):
     num_steps: int
     save_every: int
     delays: Delays
+    breaks: bool = False  # the batches end with an exception
 
     @property
     def saves(self) -> list[int]:
@@ -29,6 +30,7 @@ class Plan(NamedTuple):
     seed: int  # of the samples
     late_rank: int  # whose forward pass is slow now and then; the other one waits
     calls: list[Call]
+    broken: Call  # a call that has to raise
 
 
 def plan_of(seed: int) -> Plan:
@@ -68,4 +70,5 @@ def plan_of(seed: int) -> Plan:
         seed=draw.randrange(1000),
         late_rank=late,
         calls=[long, Call(num_steps, draw.randint(2, 4), every)],
+        broken=Call(draw.randint(2, 4), 5, {}, breaks=True),
     )

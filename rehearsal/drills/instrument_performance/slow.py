@@ -27,6 +27,10 @@ from .plan import Call, Plan
 ENCODING_S = 0.0004  # what a line of JSON takes, on top: time between two steps that shows
 
 
+class BrokenShard(Exception):
+    """What a data loader may raise."""
+
+
 class SlowLoop:
     """Model, batches and save of one call of ``train`` on one rank.
 
@@ -97,6 +101,8 @@ class SlowLoop:
             batch = inputs[:size], targets[:size]
             self.add("data_wait", begin)
             yield batch
+        if self.call.breaks:
+            raise BrokenShard("shard-00007 is damaged")
 
     def grad_is_there(self, _: Tensor) -> None:
         """A moment in the backward pass; a step keeps the last one."""
