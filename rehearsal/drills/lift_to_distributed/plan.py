@@ -23,7 +23,7 @@ class Plan(NamedTuple):
 
     @property
     def steps_per_epoch(self) -> int:
-        """The last one is smaller."""
+        """The last one may be smaller."""
         return -(-self.num_samples // self.global_batch_size)
 
     def step_of(self, sample: int) -> int:
@@ -39,13 +39,13 @@ def plan_of(seed: int, world_size: int) -> Plan:
     """The plan of a job. The same seed gives the same plan, in any process.
 
     The ranks divide no full step, and there are fewer samples in an epoch's last step than
-    ranks.
+    ranks. On one rank, the batch divides the samples: no step may come after the last.
     """
     draw = random.Random(f"{seed} {world_size}")
     # Rounding a share down leaves the last of several ranks with more than rounding up does.
     sizes = [size for size in range(5, 12) if (size + 1) % world_size == 0 or world_size == 1]
     global_batch_size = draw.choice(sizes)
-    rest = draw.randrange(1, max(world_size, 2))
+    rest = draw.randrange(1, world_size) if world_size > 1 else 0
     return Plan(
         world_size=world_size,
         num_samples=draw.randint(2, 4) * global_batch_size + rest,
