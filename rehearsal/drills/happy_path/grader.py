@@ -97,8 +97,10 @@ def run_once(
 
 def whole_run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     """Configs to refuse and to accept, the data, and three runs; what kills would leave."""
-    sizes = {"num_samples": plan.num_samples, "batch_size": plan.batch_size, "epochs": EPOCHS}
-    rest = {"lr": plan.lr, "seed": plan.seed, "folder": context.folder}
+    sizes: dict[str, Any] = {"num_samples": plan.num_samples, "batch_size": plan.batch_size}
+    sizes["epochs"] = EPOCHS
+    rest: dict[str, Any] = {"lr": plan.lr, "seed": plan.seed, "folder": context.folder}
+    ones: dict[str, Any] = dict.fromkeys(sizes, 1)
     refused = [
         [f"{name}={bad}", refusal(learner.TrainConfig, **sizes | {name: bad}, **rest)]
         for name in sizes
@@ -106,7 +108,7 @@ def whole_run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any
     ]
     answer: dict[str, Any] = {
         "refused": refused,
-        "of_ones": refusal(learner.TrainConfig, **dict.fromkeys(sizes, 1), **rest),
+        "of_ones": refusal(learner.TrainConfig, **ones, **rest),
     }
     if answer["of_ones"]:
         return answer
