@@ -1,33 +1,40 @@
-"""Each sample once per epoch, correct metrics, a repeatable run, resume after a kill."""
+"""Each sample once per epoch, correct metrics, a repeatable run, resume after any kill."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.grading.drill import Scenario
-from rehearsal.engine.reports import RankReport
-from rehearsal.kit.judge.coverage import miscounted
-from rehearsal.kit.judge.findings import nothing_to_judge, only_first, some
-from rehearsal.kit.judge.lineage import resume_findings
-from rehearsal.kit.judge.recorded_run import UninterruptedRun, start_in
-from rehearsal.kit.observe.restart import run_folder
-from .watch import watched_steps
 from rehearsal.engine.rank import RankContext
-from rehearsal.engine.reports import Fault
+from rehearsal.engine.reports import Fault, RankReport
+from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, counted
+from rehearsal.kit.judge.findings import only_first
+from rehearsal.kit.judge.lineage import resume_findings
+from rehearsal.kit.judge.recorded_run import Step, UninterruptedRun, start_in
+from rehearsal.kit.observe.moments import Moment, drawn_moments, watch_moments
+from rehearsal.kit.observe.refusal import refusal
+from rehearsal.kit.observe.restart import run_folder
+
+from .labels import beats_guessing, pairs_of, problem_of
+from .plan import ENOUGH, EPOCHS, SHORT, STEPS_PER_EPOCH, Plan, complete_before, plan_of
+from .watch import watched_steps
+from .whole import metric_findings, run_findings
 
 CODES = {
-    "accepts-nonsense": "the config accepts a size of zero",
+    "accepts-nonsense": "the config accepts a size below one, or raises no ValueError",
     "refuses-a-good-value": "the config refuses a size of one",
     "data-changes": "a second call of make_dataset returns different data, or the data's shape "
     "is wrong",
+    "nothing-to-learn": "the labels do not depend on the inputs",
+    "not-logits": "the model's output is not one logit per sample and class",
     "unknown-samples": "the model is given inputs that are not in the dataset",
     "wrong-steps": "an epoch does not have one optimizer step per batch",
+    "wrong-batches": "a batch does not have batch_size samples, and is not an epoch's last",
     "trained-twice": "a sample is trained more than once per epoch, with or without a kill",
     "never-trained": "a sample is left out of an epoch, with or without a kill",
     "same-order": "two epochs use the same order",
@@ -36,8 +43,9 @@ CODES = {
     "mean-of-means": "the epoch's loss is a mean of batch means: a small batch counts too much",
     "wrong-loss": "the epoch's loss is not the mean over its samples",
     "does-not-learn": "the loss does not fall",
-    "not-repeatable": "two runs of one config end with different weights",
+    "not-repeatable": "two runs of one config have different weights",
     "seed-ignored": "two seeds give the same run",
+    "lr-ignored": "two learning rates give the same run",
     "cannot-resume": "the run after a kill raises an exception",
     "started-over": "the run after a kill begins with the first epoch",
     "lost-work": "the run after a kill resumes before the last complete epoch",
@@ -48,291 +56,308 @@ CODES = {
     "different-noise": "the run after a kill draws different random numbers in the model",
     "different-update": "the run after a kill lacks the optimizer's state: updates differ",
     "stopped-short": "the run after a kill ends early",
+    "finished-returns": "a finished run, called again, does not return an empty list",
     "keeps-training": "a run trains more epochs than planned, or trains when it is finished",
 }
-# Batches of 8, 8 and 1 sample.
-NUM_SAMPLES, BATCH_SIZE, EPOCHS, STEPS_PER_EPOCH = 17, 8, 4, 3
+WHOLE, KILLED, AGAIN = "a whole run", "killed in an early epoch", "resumed, and killed again"
+MOST = 12  # moments of a run, after its first save, from which a check resumes
+Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def run_once(context: RankContext, learner: SimpleNamespace, folder: str, seed: int = 5) -> Any:
-    """One call of ``run``, starting from an arbitrary random state; returns its metrics."""
+def new_random_states(context: RankContext) -> None:
+    """Set the global random generators to states that no earlier call has seen."""
+    import numpy
     import torch
 
-    config = learner.TrainConfig(
-        num_samples=NUM_SAMPLES,
-        batch_size=BATCH_SIZE,
-        epochs=EPOCHS,
-        lr=0.05,
-        seed=seed,
-        folder=run_folder(context, folder),
-    )
-    torch.seed()
+    number = context.count("random_states")
+    context.record("random_states")
+    seed = random.Random(f"{context.seed} {context.folder} {number}").randrange(2**32)
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def run_once(
+    plan: Plan, context: RankContext, learner: SimpleNamespace, folder: str, **changes: Any
+) -> Any:
+    """One call of ``run``, starting from arbitrary random states; returns its metrics."""
+    settings = {
+        "num_samples": plan.num_samples,
+        "batch_size": plan.batch_size,
+        "epochs": EPOCHS,
+        "lr": plan.lr,
+        "seed": plan.seed,
+        "folder": run_folder(context, folder),
+    }
+    config = learner.TrainConfig(**settings | changes)
+    new_random_states(context)
     with watched_steps(context, folder, learner.make_dataset(config)):
         return learner.run(config)
 
 
-def whole_run(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Configs that must be refused, the data twice, and three runs."""
-    import random
-
-    import torch
-
-    sizes = {"num_samples": NUM_SAMPLES, "batch_size": BATCH_SIZE, "epochs": EPOCHS}
-    accepted, data = [], []
-    for name in sizes:
-        try:
-            learner.TrainConfig(**sizes | {name: 0}, lr=0.1, seed=1, folder=context.folder)
-            accepted.append(name)
-        except ValueError:
-            pass
-    refused = ""
-    try:
-        learner.TrainConfig(**dict.fromkeys(sizes, 1), lr=0.1, seed=1, folder=context.folder)
-    except ValueError as error:
-        refused = f"{type(error).__name__}: {error}"
-    config = learner.TrainConfig(**sizes, lr=0.1, seed=1, folder=context.folder)
+def whole_run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
+    """Configs to refuse and to accept, the data, and three runs; what kills would leave."""
+    sizes: dict[str, Any] = {"num_samples": plan.num_samples, "batch_size": plan.batch_size}
+    sizes["epochs"] = EPOCHS
+    rest: dict[str, Any] = {"lr": plan.lr, "seed": plan.seed, "folder": context.folder}
+    ones: dict[str, Any] = dict.fromkeys(sizes, 1)
+    refused = [
+        [f"{name}={bad}", refusal(learner.TrainConfig, **sizes | {name: bad}, **rest)]
+        for name in sizes
+        for bad in (0, plan.too_small)
+    ]
+    answer: dict[str, Any] = {
+        "refused": refused,
+        "of_ones": refusal(learner.TrainConfig, **ones, **rest),
+    }
+    if answer["of_ones"]:
+        return answer
+    config = learner.TrainConfig(**sizes, **rest)
+    data = []
     for _ in range(2):
-        torch.seed()
+        new_random_states(context)
         dataset = learner.make_dataset(config)
-        item = dataset[0]
-        try:
-            _, _ = item
-        except (TypeError, ValueError):
-            return {"accepted": accepted, "refused": refused, "item": repr(item)[:120]}
-        data.append(
-            [
-                (torch.as_tensor(x).tolist(), int(y))
-                for x, y in (dataset[i] for i in range(len(dataset)))
-            ]
-        )
-    metrics = run_once(context, learner, "a")
-    random.seed(1)
-    run_once(context, learner, "b")
-    run_once(context, learner, "c", seed=6)
-    return {"accepted": accepted, "refused": refused, "data": data, "metrics": metrics}
+        answer["problem"] = problem_of(dataset, plan.num_samples)
+        if answer["problem"]:
+            return answer
+        data.append(pairs_of(dataset))
+    answer["differ"] = sum(one != two for one, two in zip(*data, strict=True))
+    large = learner.make_dataset(learner.TrainConfig(**sizes | {"num_samples": ENOUGH}, **rest))
+    answer["problem"] = problem_of(large, ENOUGH)
+    answer["learnable"] = bool(answer["problem"]) or beats_guessing(large)
+    path = run_folder(context, "short")
+    with watch_moments(path, note=lambda: context.count("optimizer_step")) as moments:
+        run_once(plan, context, learner, "short", epochs=SHORT)
+    answer["moments"] = kept_moments(context, moments)
+    answer["metrics"] = run_once(plan, context, learner, "a")
+    run_once(plan, context, learner, "b", epochs=1, seed=plan.other_seed)
+    run_once(plan, context, learner, "c", epochs=1, lr=plan.other_lr)
+    return answer
 
 
-def killed_run(context: RankContext, learner: SimpleNamespace) -> Any:
-    """A run that is killed in its second epoch."""
-    return run_once(context, learner, "k")
+def kept_moments(context: RankContext, moments: Sequence[Moment]) -> list[list[Any]]:
+    """Write down some moments, each as the folder of a later run; folder, where, steps."""
+    draw = random.Random(context.seed)
+    first = [moment for moment in moments if moment.note <= STEPS_PER_EPOCH]
+    later = [moment for moment in moments if moment.note > STEPS_PER_EPOCH]
+    chosen = drawn_moments(first, 1, draw) + drawn_moments(later, MOST, draw)
+    kept = []
+    context.is_armed = False
+    for number, (_, moment) in enumerate(chosen):
+        moment.restore(context.folder / f"moment-{number}")
+        kept.append([f"moment-{number}", moment.where, moment.part, moment.note])
+    context.is_armed = True
+    return kept
 
 
-def next_run(context: RankContext, learner: SimpleNamespace) -> Any:
-    """The killed run, called again until it is done, and once more after that."""
-    return [run_once(context, learner, "k"), run_once(context, learner, "k")]
+def killed_run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
+    """A run, or the rest of it, that is killed."""
+    return run_once(plan, context, learner, "k")
+
+
+def next_runs(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
+    """The killed run until it is done, once more after that, and a run from each moment."""
+    finished = [run_once(plan, context, learner, "k") for _ in range(2)]
+    moments = sorted(path.name for path in context.folder.glob("moment-*"))
+    for name in moments:
+        run_once(plan, context, learner, name, epochs=SHORT)
+    return finished
 
 
 # ---------------------------------------------------------------- in the kernel
 
 
-Earlier = Mapping[str, Sequence[RankReport]]
-
-
-def judge_whole_runs(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def judge_whole_run(
+    plan: Plan, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """The config, the data, and three runs without a kill."""
-    answer = reports[0].answer
-    runs = [start_in(reports[0], folder) for folder in "abc"]
-    first, again, other = [run.steps if run else [] for run in runs]
-    if answer["accepted"]:
-        found = f"TrainConfig accepts {answer['accepted'][0]}=0 and should raise ValueError"
-        rule = "a run with nothing to train would end at once and report success"
-        yield Finding("accepts-nonsense", found, rule, "at the constructor's checks")
-    if answer["refused"]:
-        found = "TrainConfig with num_samples, batch_size and epochs of 1 raised "
-        rule = "TrainConfig raises if one of them is below 1"
-        found += answer["refused"][:160]
-        yield Finding("refuses-a-good-value", found, rule, "at the constructor's checks")
-    if "item" in answer:
-        found = f"make_dataset(config)[0] is {answer['item']}"
-        rule = "a sample is a pair of a float tensor and a class"
-        yield Finding("data-changes", found, rule, "at what an index returns")
-        return
-    one, two = answer["data"]
-    if one != two or len(one) != NUM_SAMPLES:
-        found = f"two calls of make_dataset with num_samples={NUM_SAMPLES} return {len(one)} "
-        found += f"and {len(two)} samples"
-        if one != two and len(one) == len(two) == NUM_SAMPLES:
-            differ = sum(a != b for a, b in zip(one, two, strict=True))
-            found = "two calls of make_dataset with the same config return different data: "
-            found += f"{differ} of {NUM_SAMPLES} samples differ"
-        rule = "make_dataset returns num_samples pairs, and they depend on the config only"
-        look = "at how many there are, and at which random generator the data uses"
-        yield Finding("data-changes", found, rule, look)
-        return
-    yield from cover(first, len(reports[0].of("forward")))
-    orders = [[step.samples for step in epoch] for epoch in epochs_of(first)]
-    if len(orders) > 1 and orders[0] == orders[1]:
-        found = "epochs 0 and 1 have the same batches; both begin with samples "
-        found += some(orders[0][0])
-        rule = "each epoch shuffles the samples into a different order"
-        yield Finding("same-order", found, rule, "at what an epoch's order is made from")
-    for number, event in enumerate(reports[0].of("forward"), 1):
-        if not all(map(math.isfinite, event["losses"])):
-            found = f"in batch {number} of the run, the loss of a sample is NaN or infinite"
-            rule = "the labels can be learned from the inputs, and training lowers the loss"
-            look = "at what the model does with its inputs, and at the optimizer"
-            yield Finding("does-not-learn", found, rule, look)
-            return
-    events = reports[0].of("before_step")[: len(first)]
-    stale = [n for n, event in enumerate(events, 1) if not event["cosine"] > 0.999]
-    if stale:
-        cosine = events[stale[0] - 1]["cosine"]
-        found = f"in step {stale[0]}, the cosine between the optimizer's gradient and the "
-        found += f"cross-entropy gradient of the step's own samples is {cosine:.2f}, not 1"
-        rule = "a step follows the gradient of its own batch and of nothing before it"
-        yield Finding("stale-gradient", found, rule, "at the lines around the backward pass")
-    yield from honest(reports[0], answer["metrics"])
-    if [step.after for step in first] != [step.after for step in again]:
-        found = "two runs of the same config, in two folders, "
-        look = "at everything that draws random numbers"
-        if len(first) == len(again):
-            pairs = enumerate(zip(first, again, strict=True), 1)
-            differ = next(n for n, (a, b) in pairs if a.after != b.after)
-            found += f"have different weights after step {differ}"
-        else:
-            found += f"took {len(first)} and {len(again)} optimizer steps"
+    report, answer = reports[0], reports[0].answer
+    yield from config_findings(answer)
+    yield from data_findings(plan, answer)
+    steps, other, faster = (steps_in(report, folder) for folder in "abc")
+    yield from run_findings(plan, report, steps)
+    yield from metric_findings(answer["metrics"], report)
+    for code, name, values, run in (
+        ("seed-ignored", "seed", (plan.seed, plan.other_seed), other),
+        ("lr-ignored", "lr", (plan.lr, plan.other_lr), faster),
+    ):
+        if len(run) != STEPS_PER_EPOCH:
+            found = f"in an empty folder, a run with epochs=1 and another {name} took "
+            found += f"{counted(len(run), 'optimizer step')}, not {STEPS_PER_EPOCH}"
+            rule = "a run is a function of its config, and of what is in config.folder"
             look = "at everything that a run reads, besides its config and its own folder"
-        rule = "a run is a function of its config"
-        yield Finding("not-repeatable", found, rule, look)
-    if [step.after for step in first] == [step.after for step in other]:
-        found = "seed=5 and seed=6 give exactly the same run"
-        rule = "a different seed gives a different run"
-        yield Finding("seed-ignored", found, rule, "at where the seed is used")
+            yield Finding("not-repeatable", found, rule, look)
+        elif [step.after for step in run] == [step.after for step in steps[: len(run)]]:
+            found = f"{name}={values[0]} and {name}={values[1]} give exactly the same first "
+            found += "epoch"
+            rule = f"a different {name} gives a different run"
+            yield Finding(code, found, rule, f"at where config.{name} is used")
 
 
-def epochs_of(steps: Sequence[Any]) -> list[Sequence[Any]]:
-    """The steps of each epoch."""
-    return [steps[i : i + STEPS_PER_EPOCH] for i in range(0, len(steps), STEPS_PER_EPOCH)]
+def steps_in(report: RankReport, folder: str) -> list[Step]:
+    """The steps of the last start in a folder."""
+    start = start_in(report, folder)
+    return start.steps if start else []
 
 
-def cover(steps: Sequence[Any], passes: int) -> Iterator[Finding]:
-    """Each sample once per epoch; ``passes`` counts the batches that were backpropagated."""
-    rule, look = (
-        "an epoch trains each sample exactly once",
-        "at how an epoch is split into batches",
-    )
-    total = Counter(sample for step in steps for sample in step.samples)
-    twice, never = miscounted(total.elements(), NUM_SAMPLES, EPOCHS)
-    if not steps:
-        found = f"the run took no optimizer step, but has {EPOCHS} epochs of {STEPS_PER_EPOCH} "
-        found += "batches"
-        rule = "each batch gets one optimizer step"
-        look = "at where the optimizer steps" if passes else "at the bounds of the loops"
-        yield Finding("wrong-steps", found, rule, look)
-    elif -1 in total or not total:
-        found = f"{total[-1]} of the model's inputs are not in make_dataset(config)"
-        found = found if total else "no optimizer step of the run trained on any input"
-        rule = "the model is given the dataset's own inputs, as a batch"
-        look = "at what happens to a batch between the dataset and the optimizer's step"
-        yield Finding("unknown-samples", found, rule, look)
-    elif twice or never:
-        found = f"in {EPOCHS} epochs of {NUM_SAMPLES} samples, these samples were trained "
-        found += f"{'more' if twice else 'fewer'} than {EPOCHS} times: {some(twice or never)}"
-        epochs, rest = divmod(len(steps), STEPS_PER_EPOCH)
-        if epochs != EPOCHS and not rest:
-            found += f". The run took {len(steps)} optimizer steps, enough for "
-            found += counted(epochs, "epoch")
-            look = "at where the loop over the epochs begins and ends"
-        yield Finding("trained-twice" if twice else "never-trained", found, rule, look)
-    elif len(steps) != EPOCHS * STEPS_PER_EPOCH:
-        found = f"the run took {counted(len(steps), 'optimizer step')}, but has {EPOCHS} "
-        found += f"epochs of {STEPS_PER_EPOCH} batches"
-        rule = "each batch gets one optimizer step"
-        yield Finding("wrong-steps", found, rule, "at where the optimizer steps")
-    else:
-        for number, epoch in enumerate(epochs_of(steps)):
-            counts = Counter(sample for step in epoch for sample in step.samples)
-            if len(counts) != NUM_SAMPLES:
-                (sample, times), *_ = counts.most_common(1)
-                found = f"epoch {number} trains {len(counts)} of {NUM_SAMPLES} samples; sample "
-                found += f"{sample} is trained {counted(times, 'time')}"
-                yield Finding("trained-twice", found, rule, look)
-                return
+def config_findings(answer: Mapping[str, Any]) -> Iterator[Finding]:
+    """What TrainConfig refuses."""
+    look = "at the constructor's checks"
+    for value, how in answer["refused"]:
+        if how is None or not how[1]:
+            found = f"TrainConfig with {value} "
+            found += f"raised {how[0]}, not ValueError" if how else "raised no ValueError"
+            rule = "a run with nothing to train would end at once and report success"
+            yield Finding("accepts-nonsense", found, rule, look)
+    if answer["of_ones"]:
+        kind, _, message = answer["of_ones"]
+        found = "TrainConfig with num_samples, batch_size and epochs of 1 raised "
+        found += f"{kind}: {message[:160]}"
+        rule = "TrainConfig raises if one of them is below 1"
+        yield Finding("refuses-a-good-value", found, rule, look)
 
 
-def honest(report: RankReport, metrics: Any) -> Iterator[Finding]:
-    """The reported losses, against those of the samples when they were trained."""
-    losses, batches = list[float](), list[list[float]]()
-    for event in report.events:
-        if event["kind"] == "end":
-            break
-        batches += [event["losses"]] if event["kind"] == "forward" else []
-    try:
-        reported = [(int(entry["epoch"]), float(entry["loss"])) for entry in metrics]
-    except (TypeError, KeyError, ValueError):
-        reported = []
-    if [epoch for epoch, _ in reported] != list(range(EPOCHS)):
-        found = f"run returned {str(metrics)[:120]}"
-        rule = f"{EPOCHS} epochs return {EPOCHS} dicts, each with epoch (from 0) and loss"
-        yield Finding("no-metrics", found, rule, "at what run returns")
-        return
-    look = "at what you add up over the batches, and at what you divide it by"
-    for number, epoch in enumerate(epochs_of(batches)):
-        flat = [loss for batch in epoch for loss in batch]
-        losses.append(sum(flat) / len(flat))
-        means = sum(sum(batch) / len(batch) for batch in epoch) / len(epoch)
-        if abs(reported[number][1] - losses[-1]) < 1e-4 * max(1, losses[-1]):
-            continue
-        is_mean = abs(reported[number][1] - means) < 1e-4 * max(1, means)
-        found = f"run reported a loss of {reported[number][1]:.4f} for epoch {number}; the "
-        found += f"mean over its samples is {losses[-1]:.4f}"
-        found += ", and the mean of its batch means is what was reported" if is_mean else ""
-        rule = "an epoch's loss is the mean over its samples, each taken when it was trained"
-        yield Finding("mean-of-means" if is_mean else "wrong-loss", found, rule, look)
-        return
-    if not losses[-1] < losses[0]:
-        found = f"the loss goes from {losses[0]:.3f} to {losses[-1]:.3f} in {EPOCHS} epochs"
-        rule = "the labels can be learned from the inputs, and training lowers the loss"
-        yield Finding("does-not-learn", found, rule, "at the labels, and at the optimizer")
+def data_findings(plan: Plan, answer: Mapping[str, Any]) -> Iterator[Finding]:
+    """What make_dataset returns."""
+    if answer["problem"]:
+        found = f"make_dataset(config) {answer['problem']}"
+        rule = "a dataset has num_samples pairs of a float tensor and a class"
+        look = "at how many there are, and at what an index returns"
+        yield Finding("data-changes", found, rule, look)
+    elif answer["differ"]:
+        found = "two calls of make_dataset with the same config return different data: "
+        found += f"{answer['differ']} of {plan.num_samples} samples differ"
+        rule = "the data depends on the config only"
+        yield Finding("data-changes", found, rule, "at which random generator the data uses")
+    elif not answer["learnable"]:
+        found = f"of {ENOUGH} samples, neither a sample's nearest neighbors nor a linear model "
+        found += "of the others predict its class better than a guess does"
+        rule = "the labels can be learned from the inputs"
+        yield Finding("nothing-to-learn", found, rule, "at what a label is made from")
 
 
-def judge_next(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
-    """It resumes from the last complete epoch, ends like an uninterrupted run, and stops."""
-    starts = [start_in(report, "a") for report in earlier["a whole run"]]
-    run = UninterruptedRun([start.steps for start in starts if start], STEPS_PER_EPOCH)
-    done = len(earlier["killed in its second epoch"][0].of("optimizer_step"))
-    kill = f"the run was killed in epoch 1, after step {done}"
-    ended = [i for i, event in enumerate(reports[0].events) if event["kind"] == "end"]
-    report, rest = reports[0], list[Mapping[str, Any]]()
-    if ended:
-        rest = [e for e in report.events[ended[0] :] if e["kind"] == "optimizer_step"]
-        report = replace(report, events=report.events[: ended[0] + 1])
-    if ended and not report.of("optimizer_step"):
-        found = f"{kill}; the next call took no step, and the plan has {run.total} steps"
+def the_run(earlier: Earlier, folder: str = "a") -> UninterruptedRun:
+    """A run without a kill."""
+    return UninterruptedRun([steps_in(earlier[WHOLE][0], folder)], STEPS_PER_EPOCH)
+
+
+def judge_fresh(
+    plan: Plan, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The same config, in another process and folder, gives the same run."""
+    steps, again = steps_in(earlier[WHOLE][0], "a"), steps_in(reports[0], "k")
+    for number, (one, two) in enumerate(zip(steps, again, strict=False), 1):
+        if two.after and one.after != two.after:
+            found = "two runs of the same config, in two folders, have different weights after "
+            found += f"step {number}"
+            rule = "a run is a function of its config"
+            look = "at everything that draws random numbers, and at what depends on Python's "
+            look += "hash"
+            yield Finding("not-repeatable", found, rule, look)
+            return
+
+
+def judge_resumed(
+    plan: Plan, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """It resumes from the last complete epoch."""
+    done = len(earlier[KILLED][0].of("optimizer_step"))
+    kill = f"the run was killed in epoch {done // STEPS_PER_EPOCH}, after step {done}"
+    saved = done // STEPS_PER_EPOCH * STEPS_PER_EPOCH
+    yield from ends_early(kill, reports[0], "k")
+    yield from resume_findings(the_run(earlier), reports, "k", kill, saved, done)
+
+
+def ends_early(kill: str, report: RankReport, folder: str) -> Iterator[Finding]:
+    """A finding if a start that should have resumed took no step at all."""
+    start = start_in(report, folder)
+    if start and start.end and not start.steps:
+        found = f"{kill}; the next call took no step, and the plan has "
+        found += f"{STEPS_PER_EPOCH * EPOCHS} steps"
         rule = "all starts of a run together take the planned steps"
         yield Finding("stopped-short", found, rule, "at what a run does when it finds a save")
-    yield from resume_findings(run, [report], "k", kill, STEPS_PER_EPOCH, done)
-    if rest or (report.has_answer and report.answer[1]):
-        found = f"called again after all {EPOCHS} epochs, run took "
-        found += counted(len(rest), "step")
-        if report.has_answer:
-            found += f" and returned {str(report.answer[1])[:120]}"
-        rule = "a finished run has nothing left to train and returns []"
+
+
+def judge_next(
+    plan: Plan, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """It ends like an uninterrupted run, and stops; so does a run from each moment."""
+    run, whole = the_run(earlier), earlier[WHOLE][0]
+    done = run.reached(earlier[AGAIN], "k").by_any
+    kill = f"the run was killed again, in epoch {done // STEPS_PER_EPOCH}, after step {done}"
+    saved = done // STEPS_PER_EPOCH * STEPS_PER_EPOCH
+    report = reports[0]
+    first, rest = split(report, "k")
+    yield from ends_early(kill, first, "k")
+    yield from resume_findings(run, [first], "k", kill, saved, done)
+    took = len(rest.of("optimizer_step"))
+    if took:
+        found = f"called again after all {EPOCHS} epochs, run took {counted(took, 'step')}"
+        rule = "a finished run has nothing left to train"
         yield Finding("keeps-training", found, rule, "at what the last save says")
+    if report.has_answer:
+        finished = report.answer
+        begin = run.total - len(first.of("optimizer_step"))
+        call = "the call after a kill"
+        yield from metric_findings(finished[0], whole, begin=begin, call=call)
+        if finished[1] != []:
+            found = f"called again after all {EPOCHS} epochs, run returned "
+            found += str(finished[1])[:160]
+            rule = "a finished run has nothing left to train and returns []"
+            yield Finding("finished-returns", found, rule, "at what run returns")
+    run = the_run(earlier, "short")
+    for folder, where, part, steps in whole.answer["moments"]:
+        kill = f"a run with epochs={SHORT} was killed {where}, with step {steps} done"
+        saved = run.total if part == "end" else complete_before(steps)
+        start = start_in(report, folder)
+        if start and start.end and not start.steps and steps == run.total:
+            continue  # the last save was complete
+        yield from ends_early(kill, report, folder)
+        yield from resume_findings(run, reports, folder, kill, saved, steps)
 
 
-SCENARIOS = [
-    Scenario(
-        name="a whole run",
-        body=whole_run,
-        judge=only_first(judge_whole_runs),
-        world_size=1,
-        deadline_s=6,
-    ),
-    Scenario(
-        name="killed in its second epoch",
-        body=killed_run,
-        judge=nothing_to_judge,
-        world_size=1,
-        deadline_s=6,
-        fault=Fault(rank=0, at="optimizer_step", count=STEPS_PER_EPOCH + 2),
-    ),
-    Scenario(
-        name="the next run",
-        body=next_run,
-        judge=only_first(judge_next),
-        world_size=1,
-        deadline_s=6,
-        judges_failures=True,
-    ),
-]
+def split(report: RankReport, folder: str) -> tuple[RankReport, RankReport]:
+    """What a report says of the first start in a folder, and of the second."""
+    starts = [
+        number
+        for number, event in enumerate(report.events)
+        if event["kind"] == "start" and event["folder"] == folder
+    ]
+    if len(starts) < 2:
+        return report, replace(report, events=[])
+    later = [n for n, e in enumerate(report.events) if e["kind"] == "start" and n > starts[1]]
+    end = later[0] if later else None
+    return (
+        replace(report, events=report.events[: starts[1]]),
+        replace(report, events=report.events[starts[1] : end]),
+    )
+
+
+def scenarios(seed: int) -> list[Scenario]:
+    """A whole run, two real kills, and restarts from moments of the whole run."""
+    plan = plan_of(seed)
+
+    def job(name: str, body: Any, judge: Any, **rest: Any) -> Scenario:
+        return Scenario(
+            name=name,
+            body=partial(body, plan),
+            judge=only_first(partial(judge, plan)),
+            world_size=1,
+            **{"deadline_s": 6, **rest},
+        )
+
+    def kill(count: int) -> Fault:
+        return Fault(rank=0, at="optimizer_step", count=count)
+
+    return [
+        job(WHOLE, whole_run, judge_whole_run),
+        job(KILLED, killed_run, judge_fresh, fault=kill(plan.killed_in)),
+        job(
+            AGAIN,
+            killed_run,
+            judge_resumed,
+            fault=kill(plan.killed_again_in),
+            judges_failures=True,
+        ),
+        job("the next runs", next_runs, judge_next, judges_failures=True),
+    ]

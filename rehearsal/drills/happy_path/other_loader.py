@@ -73,5 +73,6 @@ def run(config):
         history.append({"epoch": epoch, "loss": total / seen, "samples": seen})
         epoch += 1
         state = (epoch, model.state_dict(), optimizer.state_dict(), torch.get_rng_state())
-        torch.save(state, config.folder / f"epoch-{epoch:06d}.pt")
+        torch.save(state, config.folder / "unfinished")
+        (config.folder / "unfinished").rename(config.folder / f"epoch-{epoch:06d}.pt")
     return history

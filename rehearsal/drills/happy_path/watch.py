@@ -23,7 +23,8 @@ def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[N
     """Record each step of whatever classifier is trained: samples, losses and weights.
 
     A sample is recognized by its row in ``dataset``; -1 is none of them. ``cosine`` compares a
-    step's gradient with that of its samples' cross-entropy, whatever the scale.
+    step's gradient with that of its samples' cross-entropy, whatever the scale. A model whose
+    output isn't one number per class is recorded as "no_logits", and no further.
     """
     rows = [torch.as_tensor(dataset[i][0]).float().flatten() for i in range(len(dataset))]
     ids = {row.numpy().tobytes(): i for i, row in enumerate(rows)}
@@ -35,8 +36,8 @@ def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[N
         return [p for group in optimizer.param_groups for p in group["params"]]
 
     def weights(optimizer: torch.optim.Optimizer) -> dict[str, bytes]:
-        heads = [p.detach().flatten()[:200].float().numpy() for p in parameters(optimizer)]
-        return {f"parameter {n}": head.tobytes() for n, head in enumerate(heads)}
+        values = [p.detach().float().numpy() for p in parameters(optimizer)]
+        return {f"parameter {n}": value.tobytes() for n, value in enumerate(values)}
 
     def enter(module: torch.nn.Module, _: Any) -> None:
         nonlocal noise
@@ -52,9 +53,13 @@ def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[N
             return
         flat = inputs[0].detach().float().flatten(1)
         samples = [ids.get(row.numpy().tobytes(), -1) for row in flat]
+        if output.dim() != 2 or output.size(1) <= int(classes.max()):
+            context.record("no_logits", shape=list(output.shape))
+            return
         losses = cross_entropy(output.float(), classes[samples], reduction="none")
         grads = torch.autograd.grad(losses.sum(), own, retain_graph=True, allow_unused=True)
         facts = {"samples": samples, "losses": losses.detach(), "rng": drew}
+        facts |= {"low": float(output.detach().min()), "high": float(output.detach().max())}
 
         def used(_: torch.Tensor) -> None:
             # Only now is it a training pass: something backpropagates through it.
@@ -76,7 +81,7 @@ def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[N
             )
             for side in zip(*pairs, strict=True)
         )
-        cosine = float(torch.nn.functional.cosine_similarity(found, right, dim=0))
+        cosine = float(torch.cosine_similarity(found.double(), right.double(), dim=0))
         lr = float(optimizer.param_groups[0]["lr"])
         context.record("before_step", lr=lr, weights=weights(optimizer), cosine=cosine)
         wanted.clear()

@@ -5,11 +5,12 @@ Runs in the ranks. Processes of one machine share a clock: perf_counter counts f
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +20,32 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from rehearsal.kit.observe.samples import OddNet, marked_samples
+from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
+
+from .plan import Call, Plan
+
+ENCODING_S = 0.0004  # what a line of JSON takes, on top: time between two steps that shows
 
 
-LR = 0.01
+class BrokenShard(Exception):
+    """What a data loader may raise."""
 
 
 class SlowLoop:
     """Model, batches and save of one call of ``train`` on one rank.
 
     Args:
-        delays: seconds, by (phase, rank, step); steps count from 1.
         log: the file the learner should write to.
     """
 
-    def __init__(
-        self, rank: int, num_steps: int, delays: Mapping[tuple[str, int, int], float], log: Path
-    ) -> None:
-        self.rank, self.num_steps, self.delays, self.log = rank, num_steps, delays, log
+    def __init__(self, rank: int, plan: Plan, call: Call, log: Path) -> None:
+        self.rank, self.plan, self.call, self.log = rank, plan, call, log
         self.model = SlowNet(self)
         self.steps: list[dict[str, float]] = []  # seconds by phase, and moments
         self.saves: list[int] = []
-        self.taken, self.seen_lines, self.run_s = 0, 0, 0.0
+        self.saved: list[dict[str, str]] = []  # the weights at each save
+        self.late_lines: list[tuple[int, int]] = []  # steps done, and lines there were by then
+        self.taken, self.run_s = 0, 0.0
 
     def run(self, train: Callable[..., Any], **settings: Any) -> Any:
         """Call ``train`` with the parts and return what it returns."""
@@ -63,7 +68,10 @@ class SlowLoop:
             parameter.register_post_accumulate_grad_hook(self.grad_is_there)
         start = time.perf_counter()
         try:
-            return train(self.model, self.batches(), lr=LR, save=self.save, **settings)
+            with slow_json():
+                return train(
+                    self.model, self.batches(), lr=self.plan.lr, save=self.save, **settings
+                )
         finally:
             self.run_s = time.perf_counter() - start
             for hook in hooks:
@@ -71,7 +79,7 @@ class SlowLoop:
 
     def delay(self, phase: str) -> None:
         """Sleep if a delay is planned for this phase, rank and step."""
-        time.sleep(self.delays.get((phase, self.rank, len(self.steps)), 0.0))
+        time.sleep(self.call.delays.get((phase, self.rank, len(self.steps)), 0.0))
 
     def add(self, phase: str, begin: float) -> None:
         """Add the time since ``begin`` to this step."""
@@ -81,18 +89,20 @@ class SlowLoop:
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches of uneven size, one by one."""
-        inputs, targets = marked_samples(12, seed=3 + self.rank)
-        for step in range(1, self.num_steps + 1):
+        inputs, targets = marked_samples(12, seed=self.plan.seed + self.rank)
+        for step in range(1, self.call.num_steps + 1):
             begin = time.perf_counter()
-            self.steps.append({})
-            if step == self.num_steps:
-                with suppress(FileNotFoundError):
-                    self.seen_lines = self.log.read_bytes().count(b"\n")
+            self.steps.append({"begin": begin})
+            lines = self.log.read_bytes().count(b"\n") if self.log.exists() else 0
+            if lines < step - 1:
+                self.late_lines.append((step - 1, lines))
             self.delay("data_wait")
             size = batch_size(self.rank, step)
             batch = inputs[:size], targets[:size]
             self.add("data_wait", begin)
             yield batch
+        if self.call.breaks:
+            raise BrokenShard("shard-00007 is damaged")
 
     def grad_is_there(self, _: Tensor) -> None:
         """A moment in the backward pass; a step keeps the last one."""
@@ -102,6 +112,7 @@ class SlowLoop:
         """A stand-in for a checkpoint."""
         begin = time.perf_counter()
         self.saves.append(step)
+        self.saved.append(weights_of(self.model))
         self.delay("checkpoint")
         self.add("checkpoint", begin)
 
@@ -113,11 +124,13 @@ class SlowLoop:
                 with suppress(ValueError):
                     lines.append(json.loads(line))
         return {
-            "steps": self.steps if self.taken == len(self.steps) else [{}] * self.taken,
+            # None taken: the updates are written out, and the weights show what they did.
+            "steps": self.steps if self.taken in (0, len(self.steps)) else [{}] * self.taken,
             "saves": self.saves,
+            "saved": self.saved,
             "run_s": self.run_s,
             "lines": lines,
-            "seen_lines": self.seen_lines,
+            "late_lines": self.late_lines[-1:],
         }
 
 
@@ -147,3 +160,28 @@ class SlowNet(OddNet):
         begin, loop = time.perf_counter(), self.loop[0]
         loop.delay("backward")
         loop.add("backward", begin)
+
+
+@contextmanager
+def slow_json() -> Iterator[None]:
+    """Make every encoding of JSON take a while longer."""
+    encode, iterencode = json.JSONEncoder.encode, json.JSONEncoder.iterencode
+
+    @functools.wraps(encode)
+    def slow_encode(self: json.JSONEncoder, o: Any) -> str:
+        time.sleep(ENCODING_S)
+        return encode(self, o)
+
+    @functools.wraps(iterencode)
+    def slow_iterencode(self: json.JSONEncoder, o: Any, _one_shot: bool = False) -> Any:
+        if not _one_shot:  # which encode has slowed down
+            time.sleep(ENCODING_S)
+        return iterencode(self, o, _one_shot)
+
+    json.JSONEncoder.encode = slow_encode  # type: ignore[method-assign]
+    json.JSONEncoder.iterencode = slow_iterencode  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        json.JSONEncoder.encode = encode  # type: ignore[method-assign]
+        json.JSONEncoder.iterencode = iterencode  # type: ignore[method-assign]

@@ -10,9 +10,11 @@ from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
+from rehearsal.kit.judge.findings import nothing_to_judge
 
 CODES = {
     "not-a-plan": "plan does not return a list of entries with three names each",
+    "another-plan": "a second call of plan returns another plan",
     "unknown-name": "an entry uses a name that is not in the lists",
     "listed-twice": "a component is listed twice",
     "missing-component": "a failure is not covered by any component",
@@ -21,6 +23,11 @@ CODES = {
     "wrong-failure": "the component does not prevent the failure it is listed for",
     "wrong-metric": "the metric does not react when the component is missing",
 }
+SAME = (
+    "a plan says the same to everybody who reads it",
+    "at what the list is made from: is it kept between calls, and does it have an order?",
+)
+FIRST = "the plan in another process"
 FIELDS = ("component", "fails_without", "metric")
 LISTS = dict(zip(FIELDS, ("COMPONENTS", "FAILURES", "METRICS"), strict=True))
 # Component: the failure it prevents, the metric that shows it, and the failure in words.
@@ -84,10 +91,16 @@ NEEDS = [
 ]
 
 
-def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """The plan, each entry as its three names; None for an entry without three."""
-    plan = learner.plan()
-    return [names_of(entry) for entry in plan] if isinstance(plan, Iterable) else repr(plan)
+def body(context: RankContext, learner: SimpleNamespace) -> list[Any]:
+    """Two plans, each entry as its three names; None for an entry without three."""
+    return [entries_of(learner.plan()) for _ in range(2)]
+
+
+def entries_of(plan: Any) -> Any:
+    """What the judge reads of a plan; its text if it's no list of entries."""
+    if isinstance(plan, str | Mapping) or not isinstance(plan, Iterable):
+        return repr(plan)
+    return [names_of(entry) for entry in plan]
 
 
 def names_of(entry: Any) -> list[str] | None:
@@ -111,7 +124,7 @@ def judge(
     reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """The checklist: everything that is open, in the order in which to fix it."""
-    plan = reports[0].answer
+    plan, again = reports[0].answer
     if isinstance(plan, str):
         rule = "plan() returns a list with one entry per component"
         yield Finding(
@@ -124,6 +137,15 @@ def judge(
         found = f"entry {bad[0]} of {len(plan)} doesn't have three names" if bad else found
         rule = f"each entry names its {', '.join(FIELDS)}"
         yield Finding("not-a-plan", found, rule, "at what plan returns")
+        return
+    if again != plan:
+        found = f"called again, plan() returned {changed(plan, again)}"
+        yield Finding("another-plan", found, *SAME)
+        return
+    other, _ = earlier[FIRST][0].answer
+    if other != plan:
+        found = f"in another Python process, plan() returned {changed(plan, other)}"
+        yield Finding("another-plan", found, *SAME)
         return
     order = [component for component, _, _ in plan]
     yield from names(plan)
@@ -149,6 +171,17 @@ def judge(
             rule = "the metric is the first number to move when the component is missing"
             look = f"at what you would measure on a day without {component}"
             yield Finding("wrong-metric", found, rule, look)
+
+
+def changed(plan: Sequence[Any], again: Any) -> str:
+    """How a second plan differs from the first, as the end of a sentence."""
+    if isinstance(again, str):
+        return again[:120]
+    if len(again) != len(plan):
+        return f"a list of length {len(again)}; before, its length was {len(plan)}"
+    pairs = enumerate(zip(plan, again, strict=True), 1)
+    number, old, new = next((number, *pair) for number, pair in pairs if pair[0] != pair[1])
+    return f"{new} as entry {number}; before, that was {old}"
 
 
 def names(plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
@@ -177,4 +210,13 @@ def names(plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
             yield Finding("not-part-of-the-lift", found, rule, look)
 
 
-SCENARIOS = [Scenario(name="the plan", body=body, judge=judge, world_size=1, deadline_s=4)]
+def scenarios(seed: int) -> list[Scenario]:
+    """The plan, in two processes with different hash seeds.
+
+    Nothing is drawn: the names are those of the blank.
+    """
+    jobs = {FIRST: nothing_to_judge, "the plan": judge}
+    return [
+        Scenario(name=name, body=body, judge=judge, world_size=1, deadline_s=4)
+        for name, judge in jobs.items()
+    ]
