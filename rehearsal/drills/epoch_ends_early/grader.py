@@ -131,7 +131,14 @@ def judge_moments(
     run: Run, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The restarts from what a kill in a save would leave."""
-    yield from moment_findings(run.steps, earlier["uninterrupted"], reports, LOOK)
+    whole = earlier["uninterrupted"]
+
+    def judge_start(
+        starts: Sequence[RankReport], allowed: Sequence[int], kill: str
+    ) -> Iterator[Finding]:
+        return restart_findings(run.steps, whole, starts, allowed, kill, LOOK)
+
+    yield from moment_findings(run.steps, whole, reports, judge_start)
 
 
 def scenarios(seed: int) -> list[Scenario]:

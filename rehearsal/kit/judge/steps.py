@@ -6,7 +6,7 @@ Read from what ``observe.steps`` records: samples and weights of every step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
@@ -151,7 +151,7 @@ def order_findings(
         if one == other:
             yield Finding(
                 code,
-                f"{where}epochs {number} and {number + 1} trained the same samples, step by step",
+                f"{where}epochs {number} and {number + 1} trained the samples in one order",
                 "each epoch has its own order",
                 "at the seed of the order, and at what changes it",
             )
@@ -233,6 +233,18 @@ def factor_of(updates: Sequence[tuple[float, float]]) -> str:
 # ---------------------------------------------------------------- restarts
 
 
+def states_of(whole: Sequence[RankReport]) -> list[Weights]:
+    """The weights before each step of an uninterrupted run, and those at its end."""
+    return [*weights_by_step(whole[0]), whole[0].answer["weights"]]
+
+
+def start_of(whole: Sequence[RankReport], reports: Sequence[RankReport]) -> int | None:
+    """The step of the uninterrupted run after which a start resumed; None if it's none."""
+    begun = [own[0] for report in reports if (own := weights_by_step(report))]
+    states = states_of(whole)
+    return states.index(begun[0]) if begun and begun[0] in states else None
+
+
 def restart_findings(
     plan: Steps,
     whole: Sequence[RankReport],
@@ -249,7 +261,7 @@ def restart_findings(
         kill: how the previous start ended, as in "the run was killed after step 3".
         look: where to look if samples are repeated or skipped.
     """
-    states = [*weights_by_step(whole[0]), whole[0].answer["weights"]]
+    states = states_of(whole)
     begun = [own[0] for report in reports if (own := weights_by_step(report))]
     ends = [report.answer["weights"] for report in reports if report.answer]
     first = begun or ends  # a run that was finished takes no step
@@ -358,9 +370,17 @@ def same_steps(
 
 
 def moment_findings(
-    plan: Steps, whole: Sequence[RankReport], reports: Sequence[RankReport], look: str
+    plan: Steps,
+    whole: Sequence[RankReport],
+    reports: Sequence[RankReport],
+    judge_start: Callable[[Sequence[RankReport], Sequence[int], str], Iterable[Finding]],
 ) -> Iterator[Finding]:
-    """What is wrong with the starts of ``observe.steps.from_moments``: the first that is."""
+    """What is wrong with the starts of ``observe.steps.from_moments``: the first that is.
+
+    Args:
+        judge_start: given a start's reports, the steps whose checkpoint may be the newest, and
+            how the run was killed.
+    """
     by_rank = [starts_of(report) for report in reports]
     for folder, where, done in whole[0].answer["moments"]:
         kill = f"all ranks were killed {where}, in a save after {counted(done, 'step')}"
@@ -369,7 +389,7 @@ def moment_findings(
             yield from failed_restart(reports, kill)
             return
         allowed = sorted({plan.newest(done), max(0, plan.newest(done) - plan.every)})[::-1]
-        findings = list(restart_findings(plan, whole, starts, allowed, kill, look))
+        findings = list(judge_start(starts, allowed, kill))
         yield from findings
         if findings:
             return
