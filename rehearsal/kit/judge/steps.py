@@ -172,7 +172,7 @@ def start_findings(reports: Sequence[RankReport], where: str) -> Iterator[Findin
             f"{where}the weights before step 1 and those that rank 0 was given differ",
             begun[0][0],
             given,
-            0.0,
+            1e-6,
             "training starts from rank 0's weights, on every rank",
             look,
         )
