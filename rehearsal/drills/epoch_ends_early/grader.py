@@ -46,7 +46,7 @@ CODES = {
     "same-order": "two epochs train the samples in the same order",
 }
 LOOK = "at what the saved position counts, when it advances, and who reads it"
-WORKERS, MOMENTS = 2, 7  # of the uninterrupted run
+WORKERS, MOMENTS = 2, 8  # of the uninterrupted run
 Earlier = Mapping[str, Sequence[RankReport]]
 
 

@@ -38,7 +38,7 @@ POSITION = "at the steps after which a rank saves, at which position it saves, a
 POSITION += "which one a restart begins"
 LOOK = "at what sets each rank's random state, at a start and at a restart, and at every draw "
 LOOK += "from it before the first step"
-MOMENTS = 7
+MOMENTS = 8
 Earlier = Mapping[str, Sequence[RankReport]]
 
 

@@ -90,12 +90,14 @@ def keeping_moments(train: Body, run: str, *, at_most: int, seed: int) -> Body:
             watch = watch_moments(folder, lambda: context.count("forward"))
         with watch as moments:
             answer = train(context, learner)
-        # Nothing is written after the end, and the first save has nothing to fall back on.
         cut = [moment for moment in moments if moment.part != "end"]
+        # The first save has nothing to fall back on; later ones have something to lose.
+        first = [moment for moment in cut if moment.note == cut[0].note]
         later = [moment for moment in cut if moment.note > cut[0].note]
         draw = random.Random(f"{seed} moments of {run}")
-        kept, first = [], drawn_moments(cut, 1, draw) if at_most > 1 else []
-        drawn = first + drawn_moments(later, at_most - len(first), draw)
+        kept = []
+        drawn = drawn_moments(first, at_most // 3, draw)
+        drawn += drawn_moments(later, at_most - len(drawn), draw)
         for number, (_, moment) in enumerate(drawn):
             name = f"{run}-killed-{number}"
             kept.append((name, moment.where, moment.note))
