@@ -3,116 +3,187 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
-import torch
-from torch import Tensor
-from torch.utils.data import Dataset
-
-from rehearsal.grading.drill import Scenario
-from rehearsal.engine.reports import RankReport
-from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import RestartPlan, judge_killed, judge_restart, judge_whole
-from rehearsal.kit.observe.restart import Body, trains
-from rehearsal.kit.observe.samples import marked_samples
 from rehearsal.engine.rank import RankContext
-from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding
+from rehearsal.engine.reports import Fault, RankReport
+from rehearsal.grading.drill import Body, Scenario
+from rehearsal.grading.verdict import Finding, FindingTable
+from rehearsal.kit.judge.findings import first_of
+from rehearsal.kit.judge.gradients import gradient_of
+from rehearsal.kit.judge.restart import judge_killed
+from rehearsal.kit.judge.steps import CODES as STEP_CODES
+from rehearsal.kit.judge.steps import (
+    moment_findings,
+    order_findings,
+    restart_findings,
+    whole_findings,
+)
+from rehearsal.kit.observe.steps import from_moments, keeping_moments, trains_in_steps
 
-CODES = RESTART_CODES | {
-    "loads-in-the-trainer": "the trainer's own process loads samples that are the workers' job"
+from .loading import Samples
+from .plan import Run, drawn, drawn_uneven
+
+FINDINGS = FindingTable(
+    {
+        "loads-in-the-trainer": (
+            "the trainer's own process loads samples that are the workers' job",
+            "num_workers processes load samples while the trainer's process trains",
+            "at how the loader is built",
+        ),
+        "wrong-number-of-workers": (
+            "the loader has more or fewer workers than num_workers",
+            "num_workers processes load samples while the trainer's process trains",
+            "at how the loader is built",
+        ),
+    }
+)
+CODES = {
+    **STEP_CODES,
+    **FINDINGS.codes,
+    "same-order": "two epochs train the samples in the same order",
 }
-# 13 samples for each of two ranks, in batches of 3: the last batch of an epoch has one.
-NUM_SAMPLES, BATCH_SIZE, EPOCHS, EVERY = 26, 3, 2, 2
-PLAN = RestartPlan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=5)
-PLAN_OF_THREE = RestartPlan(num_samples=NUM_SAMPLES, epochs=EPOCHS, steps_per_epoch=3)
 LOOK = "at what the saved position counts, when it advances, and who reads it"
+WORKERS, MOMENTS = 2, 8  # of the uninterrupted run
+Earlier = Mapping[str, Sequence[RankReport]]
 
 
-class Samples(Dataset[tuple[Tensor, Tensor]]):
-    """Records what the trainer's own process loads; a worker's records never arrive."""
+def train_in(folder: str, run: Run, num_workers: int) -> Body:
+    """A body that trains in ``folder``, or resumes there."""
 
-    def __init__(self, context: RankContext, num_samples: int) -> None:
-        self.inputs, self.targets = marked_samples(num_samples)
-        self.context = context
+    def body(context: RankContext, learner: SimpleNamespace) -> Any:
+        made: list[Samples] = []
 
-    def __len__(self) -> int:
-        return len(self.inputs)
+        def data(context: RankContext, num_samples: int) -> list[Samples]:
+            made.append(Samples(context, num_samples))
+            return made
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        self.context.record("fetched")
-        return self.inputs[index], self.targets[index]
+        answer = trains_in_steps(
+            folder,
+            run.steps.num_samples,
+            data=data,
+            before=different_seeds,
+            epochs=run.steps.epochs,
+            batch_size=run.batch_size,
+            checkpoint_every=run.steps.every,
+            num_workers=num_workers,
+            lr=run.lr,
+        )(context, learner)
+        return {**answer, "loaded": made[0].loaded()}
 
-
-def job(run: str, num_workers: int) -> Body:
-    """A body that trains in the folder of ``run``, or resumes there."""
-    return trains(
-        run,
-        NUM_SAMPLES,
-        data=lambda context, num_samples: [Samples(context, num_samples)],
-        before=seed,
-        epochs=EPOCHS,
-        batch_size=BATCH_SIZE,
-        checkpoint_every=EVERY,
-        num_workers=num_workers,
-        lr=0.02,
-    )
+    return body
 
 
-def seed(context: RankContext) -> None:
+def different_seeds(context: RankContext) -> None:
     """A different random state on each rank."""
+    import torch
+
     torch.manual_seed(context.rank)
 
 
+def judge_whole(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """The steps of an uninterrupted run."""
+    gradient = gradient_of(reports, run.steps.num_samples)
+    yield from first_of(
+        whole_findings(run.steps, reports, gradient, run.lr),
+        order_findings(run.steps, reports, "same-order"),
+    )
+
+
 def judge_loading(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
-    """An uninterrupted run, and which process loaded its samples."""
-    yield from judge_whole(PLAN)(reports, earlier)
+    """An uninterrupted run, and which processes loaded its samples."""
     for report in reports:
-        fetched = len(report.of("fetched"))
-        if fetched >= NUM_SAMPLES // 2:
-            yield Finding(
-                "loads-in-the-trainer",
-                f"num_workers=1, but rank {report.rank}'s own process loaded {fetched} samples",
-                "num_workers processes load samples while the trainer's process trains",
-                "at how the loader is built",
-            )
+        loaded = report.answer["loaded"]
+        # A look at one sample is fine.
+        if loaded.get("own", 0) > 1:
+            found = f"num_workers={WORKERS}, but rank {report.rank}'s own process loaded "
+            found += f"{loaded['own']} samples"
+            yield FINDINGS("loads-in-the-trainer", found)
             return
+        for kind in loaded.keys() - {"own", "other", str(WORKERS)}:
+            found = f"num_workers={WORKERS}, but rank {report.rank}'s loader has {kind}"
+            yield FINDINGS("wrong-number-of-workers", found)
+            return
+    yield from judge_whole(run, reports, earlier)
 
 
-def kill(step: int) -> Fault:
-    """End every rank after its ``step``-th optimizer step.
+def judge_resumed(
+    run: Run, number: int, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """A restart after kill ``number``, counted from 0; it may be killed in its turn."""
+    start = run.starts[number]
+    kill = f"all ranks were killed after step {start + 1}"
+    whole = earlier["uninterrupted"]
+    yield from restart_findings(run.steps, whole, reports, [start], kill, LOOK)
 
-    Not one rank: its loader workers would hold its sockets open, and the others would wait for
-    it until the workers' own watchdogs wake up, after five seconds.
-    """
-    return Fault.after_step(step, rank=None)
+
+def judge_again(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """The first restart, up to its own kill."""
+    findings = list(judge_resumed(run, 0, reports, earlier))
+    yield from findings or judge_killed(reports, earlier)
 
 
-SCENARIOS = [
-    Scenario(name="whole", body=job("whole", 1), judge=judge_loading, deadline_s=6),
-    Scenario(name="killed", body=job("a", 1), judge=judge_killed, fault=kill(3), deadline_s=6),
-    # Near the end of an epoch, the loader has less to prefetch.
-    Scenario(name="again", body=job("a", 1), judge=judge_killed, fault=kill(3), deadline_s=6),
-    Scenario(
-        name="resumed",
-        body=job("a", 0),
-        deadline_s=6,
-        judge=judge_restart(PLAN, "whole", LOOK, {"killed": 2, "again": 2}),
-    ),
-    Scenario(
-        name="three",
-        body=job("b", 0),
-        judge=judge_killed,
-        world_size=3,
-        fault=kill(5),
-        deadline_s=6,
-    ),
-    Scenario(
-        name="three resumed",
-        body=job("b", 0),
-        world_size=3,
-        deadline_s=6,
-        judge=judge_restart(PLAN_OF_THREE, "", LOOK, {"three": 4}),
-    ),
-]
+def judge_moments(
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The restarts from what a kill in a save would leave."""
+    whole = earlier["uninterrupted"]
+
+    def judge_start(
+        starts: Sequence[RankReport], allowed: Sequence[int], kill: str
+    ) -> Iterator[Finding]:
+        return restart_findings(run.steps, whole, starts, allowed, kill, LOOK)
+
+    yield from moment_findings(run.steps, whole, reports, judge_start)
+
+
+def scenarios(seed: int) -> list[Scenario]:
+    """An uninterrupted run, one that is killed twice, and kills in the middle of a save."""
+    run, uneven = drawn(seed), drawn_uneven(seed)
+    first, second = run.killed_after
+
+    def job(name: str, body: Body, judge: Any, **rest: Any) -> Scenario:
+        return Scenario(
+            name=name, body=body, judge=judge, world_size=run.world_size, deadline_s=6, **rest
+        )
+
+    # Kills end every rank: a rank's loader workers would hold its sockets open, and its peers
+    # would wait for it until the workers' own watchdogs wake up, after five seconds.
+    whole = train_in("whole", run, WORKERS)
+    return [
+        job(
+            "uninterrupted",
+            keeping_moments(whole, "whole", at_most=MOMENTS, seed=seed),
+            partial(judge_loading, run),
+        ),
+        job(
+            "killed",
+            train_in("killed", run, run.workers[0]),
+            judge_killed,
+            fault=Fault.after_step(first, rank=None),
+        ),
+        job(
+            "resumed, and killed again",
+            train_in("killed", run, run.workers[1]),
+            partial(judge_again, run),
+            fault=Fault.after_step(second, rank=None),
+        ),
+        job("resumed", train_in("killed", run, 0), partial(judge_resumed, run, 1)),
+        job(
+            "killed in a save",
+            from_moments(lambda folder: train_in(folder, run, 0), "whole"),
+            partial(judge_moments, run),
+            judges_failures=True,
+        ),
+        Scenario(
+            name="last batches of different sizes",
+            body=train_in("uneven", uneven, 0),
+            judge=partial(judge_whole, uneven),
+            world_size=uneven.world_size,
+            deadline_s=6,
+        ),
+    ]

@@ -1,151 +1,125 @@
-"""The writer dies in the middle of a write and between two file operations; the job lives."""
+"""The writer dies at any moment of a save, and between two saves; the job lives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from rehearsal.grading.drill import Scenario
-from rehearsal.engine.reports import RankReport, killed
-from rehearsal.kit.judge.coverage import most_steps
-from rehearsal.kit.judge.findings import nothing_to_judge
-from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import RestartPlan, judge_restart, judge_whole
-from rehearsal.kit.observe.restart import Body, trains
-from .strike import WRITES, strike
-from rehearsal.engine.rank import RankContext
-from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, Judge, counted, shortened
+from rehearsal.engine.reports import Fault, RankReport
+from rehearsal.grading.drill import Body, Scenario
+from rehearsal.grading.verdict import Finding, FindingTable
+from rehearsal.kit.judge.findings import first_of
+from rehearsal.kit.judge.gradients import gradient_of
+from rehearsal.kit.judge.restart import judge_killed
+from rehearsal.kit.judge.steps import CODES as STEP_CODES
+from rehearsal.kit.judge.steps import (
+    moment_findings,
+    order_findings,
+    restart_findings,
+    whole_findings,
+)
+from rehearsal.kit.observe.steps import from_moments, keeping_moments, trains_in_steps
 
-CODES = {
-    **RESTART_CODES,
-    "crash-loop": "a restart fails on the files that a killed run left",
-    "no-checkpoint": "rank 0 writes fewer files than checkpoints are due",
-}
-PLAN = RestartPlan(num_samples=23, epochs=2, steps_per_epoch=5)
-GLOBAL_BATCH_SIZE, EVERY = 5, 2
-POSITION = "at which checkpoint is loaded, which step it holds, and where the loop continues"
-LOOK = "at which files are in the folder, under which names, at each moment of a save, and at "
-LOOK += "what a start reads"
+from .plan import Run, drawn
 
-
-def train_in(run: str, count: int = 0, data: bytes | None = None) -> Body:
-    """A body that trains in the folder of ``run``, or resumes there; rank 0 may be struck."""
-
-    def prepare(context: RankContext) -> None:
-        if count and context.rank == 0:
-            strike(context, count, data)
-
-    return trains(
-        run,
-        PLAN.num_samples,
-        before=prepare,
-        epochs=PLAN.epochs,
-        global_batch_size=GLOBAL_BATCH_SIZE,
-        checkpoint_every=EVERY,
-        lr=0.02,
-    )
-
-
-def judge_saves(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterator[Finding]:
-    """An uninterrupted run, and how many files it wrote."""
-    findings = list(judge_whole(PLAN)(reports, earlier))
-    yield from findings
-    if findings:
-        return
-    files = reports[0].of("file")
-    writes = [event for event in files if event["op"] in WRITES and event["path"]]
-    if len(writes) < PLAN.steps // EVERY:
-        yield Finding(
-            "no-checkpoint",
-            f"rank 0 wrote {counted(len(writes), 'file')} in {PLAN.steps} steps; with "
-            f"checkpoint_every={EVERY}, {PLAN.steps // EVERY} checkpoints are due",
+FINDINGS = FindingTable(
+    {
+        "no-checkpoint": (
+            "rank 0 writes no checkpoint",
             "rank 0 saves: what is not on disk is lost when the process dies",
             "at what the loop does every few steps, and on which rank",
         )
+    }
+)
+CODES = {
+    **{code: text for code, text in STEP_CODES.items() if code != "cannot-resume"},
+    **FINDINGS.codes,
+    "crash-loop": "a restart fails on the files that a killed run left",
+    "same-order": "two epochs train the samples in the same order",
+}
+LOOK = "at which checkpoint is loaded, which step it holds, and where the loop continues"
+MOMENTS = 12
+Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def restarted(name: str) -> Judge:
-    """The judge of a restart after the scenario ``name``."""
+def train_in(folder: str, run: Run) -> Body:
+    """A body that trains in ``folder``, or resumes there."""
+    return trains_in_steps(
+        folder,
+        run.steps.num_samples,
+        epochs=run.steps.epochs,
+        global_batch_size=run.global_batch_size,
+        checkpoint_every=run.steps.every,
+        lr=run.lr,
+    )
 
-    def judge(
-        reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+
+def judge_whole(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """The steps of an uninterrupted run, and whether rank 0 saved anything."""
+    gradient = gradient_of(reports, run.steps.num_samples)
+    yield from first_of(
+        whole_findings(run.steps, reports, gradient, run.lr),
+        order_findings(run.steps, reports, "same-order"),
+    )
+    if not reports[0].answer["moments"]:
+        found = f"rank 0 changed no file in {run.steps.total} steps; with "
+        found += f"checkpoint_every={run.steps.every}, "
+        found += f"{run.steps.total // run.steps.every} checkpoints are due"
+        yield FINDINGS("no-checkpoint", found)
+
+
+def judge_moments(
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The restarts from what a kill in a save would leave."""
+    whole = earlier["uninterrupted"]
+
+    def judge_start(
+        starts: Sequence[RankReport], allowed: Sequence[int], kill: str
     ) -> Iterator[Finding]:
-        writer = earlier[name][0]
-        if not killed(writer):
-            return  # this design has no such moment to be killed in
-        in_step = len(writer.of("optimizer_step"))
-        failures = [report.failure for report in reports if report.failure]
-        if failures and failures[0]:
-            last = writer.of("file")[-1]
-            yield Finding(
-                "crash-loop",
-                f"rank 0 was killed {'in' if last['op'] in WRITES else 'right before'} "
-                f"{last['op']} of {name_of(last)}, after {counted(in_step, 'step')}; then the "
-                f"restart failed with {failures[0].kind}: "
-                f"{shortened(failures[0].message.split('. ')[0], 120)}",
-                "a kill costs at most the steps since the last checkpoint; each restart finds "
-                "an intact checkpoint, or none",
-                f"at {failures[0].where}, and {LOOK}" if failures[0].where else LOOK,
-            )
-        elif all(report.has_answer for report in reports):
-            # The interrupted save may count, if it was as good as complete. So may one that was
-            # not due.
-            start = PLAN.steps - most_steps(reports)
-            due = max(0, in_step - 1) // EVERY * EVERY
-            start = start if start >= due and start in saved_steps(writer) else due
-            whole = "whole" if len(reports) == 2 else ""
-            judge_it = judge_restart(PLAN, whole, LOOK, {name: start})
-            for finding in judge_it(reports, earlier):
-                is_count = finding.code in ("never-trained", "trained-twice")
-                yield finding._replace(look=POSITION) if is_count else finding
+        return restart_findings(run.steps, whole, starts, allowed, kill, LOOK)
 
-    return judge
+    for finding in moment_findings(run.steps, whole, reports, judge_start):
+        is_crash = finding.code == "cannot-resume"
+        yield finding._replace(code="crash-loop") if is_crash else finding
 
 
-def saved_steps(report: RankReport) -> set[int]:
-    """After how many optimizer steps a rank wrote files."""
-    steps, kinds = set[int](), [event["kind"] for event in report.events]
-    for at, event in enumerate(report.events):
-        if event["kind"] == "file" and event["op"] in WRITES and event["path"]:
-            steps.add(kinds[:at].count("optimizer_step"))
-    return steps
+def judge_resumed(
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The restart after a kill between two saves."""
+    kill = f"rank {run.killed_rank} was killed after step {run.start + 1}"
+    whole = earlier["uninterrupted"]
+    yield from restart_findings(run.steps, whole, reports, [run.start], kill, LOOK)
 
 
-def name_of(file: Mapping[str, str]) -> str:
-    """A file's path within the folder that ``train`` was given."""
-    return file["path"].partition("/")[2]
+def scenarios(seed: int) -> list[Scenario]:
+    """An uninterrupted run, a kill between two saves, and kills at the moments of a save."""
+    run = drawn(seed)
 
+    def job(name: str, body: Body, judge: Any, **rest: Any) -> Scenario:
+        return Scenario(
+            name=name, body=body, judge=judge, world_size=run.world_size, deadline_s=6, **rest
+        )
 
-def pair(run: str, count: int, data: bytes | None, world_size: int = 2) -> list[Scenario]:
-    """A run that is struck, and its restart."""
-    # Rank 0 ends itself; the fault, which never comes, tells the engine to expect it.
-    fault = Fault(rank=0, at="struck", count=1)
     return [
-        Scenario(
-            name=run,
-            body=train_in(run, count, data),
-            judge=nothing_to_judge,
-            fault=fault,
-            world_size=world_size,
-            deadline_s=6,
+        job(
+            "uninterrupted",
+            keeping_moments(train_in("whole", run), "whole", at_most=MOMENTS, seed=seed),
+            partial(judge_whole, run),
         ),
-        Scenario(
-            name=f"{run}, restarted",
-            body=train_in(run),
-            judge=restarted(run),
+        job(
+            "killed between two saves",
+            train_in("killed", run),
+            judge_killed,
+            fault=Fault.after_step(run.start + 1, rank=run.killed_rank),
+        ),
+        job("resumed", train_in("killed", run), partial(judge_resumed, run)),
+        job(
+            "killed in a save",
+            from_moments(lambda folder: train_in(folder, run), "whole"),
+            partial(judge_moments, run),
             judges_failures=True,
-            world_size=world_size,
-            deadline_s=6,
         ),
     ]
-
-
-SCENARIOS = [
-    Scenario(name="whole", body=train_in("whole"), judge=judge_saves, deadline_s=6),
-    *pair("second write", 2, b"PK\3\4" + bytes(500)),
-    *pair("first write", 1, b""),
-    *pair("third write", 3, b"PK\3\4", world_size=3),
-    *pair("third change", 3, None),
-]

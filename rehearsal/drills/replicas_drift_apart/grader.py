@@ -2,73 +2,97 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
-from rehearsal.grading.drill import Scenario
-from rehearsal.engine.reports import RankReport
-from rehearsal.engine.reports import Fault
-from rehearsal.kit.judge.coverage import most_steps
-from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import RestartPlan, judge_killed, judge_restart, judge_whole
-from rehearsal.kit.judge.weights import largest_difference
-from rehearsal.kit.observe.restart import Body, trains
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding, Judge
+from rehearsal.engine.reports import Fault, RankReport
+from rehearsal.grading.drill import Body, Scenario
+from rehearsal.grading.verdict import Finding
+from rehearsal.kit.judge.findings import first_of
+from rehearsal.kit.judge.gradients import gradient_of
+from rehearsal.kit.judge.restart import judge_killed
+from rehearsal.kit.judge.steps import CODES as STEP_CODES
+from rehearsal.kit.judge.steps import (
+    order_findings,
+    restart_findings,
+    starts_of,
+    whole_findings,
+)
+from rehearsal.kit.judge.weights import largest_difference
+from rehearsal.kit.observe.restart import odd_net
+from rehearsal.kit.observe.steps import trains_in_steps
+
+from .disks import Snapshots, watch_disks
+from .plan import Run, drawn
 
 CODES = {
-    **RESTART_CODES,
+    **{code: text for code, text in STEP_CODES.items() if code != "cannot-resume"},
     "ranks-resume-apart": "after a restart, the ranks begin with different weights",
     "reads-another-nodes-disk": "a rank opens a file on another node's disk",
+    "same-order": "two epochs train the samples in the same order",
 }
-PLAN = RestartPlan(num_samples=23, epochs=2, steps_per_epoch=5)
-GLOBAL_BATCH_SIZE, EVERY = 5, 2
 LOOK = "at who decides which step the job resumes from, and how the others learn of it"
 POSITION = (
     "at the steps after which a rank saves, which step a checkpoint holds, and where the "
+    "loop continues"
 )
-POSITION += "loop continues"
-WHOLE = judge_whole(PLAN)
+Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def train_in(run: str, lost: Sequence[int] = ()) -> Body:
-    """A body that trains with a disk per rank; the ranks in ``lost`` have a new, empty one."""
-
-    def prepare(context: RankContext) -> None:
-        disks = context.folder / run
-        if context.rank in lost:
-            for path in (disks / f"node-{context.rank}").iterdir():
-                path.unlink()
-        record_foreign_files(context, disks)
-
-    return trains(
-        f"{run}/node-{{rank}}",
-        PLAN.num_samples,
-        before=prepare,
-        epochs=PLAN.epochs,
-        global_batch_size=GLOBAL_BATCH_SIZE,
-        checkpoint_every=EVERY,
-        lr=0.02,
+def train_in(folder: str, run: Run, model: Any = odd_net) -> Body:
+    """A body that trains with a disk per rank."""
+    return trains_in_steps(
+        f"{folder}/node-{{rank}}",
+        run.steps.num_samples,
+        model=model,
+        before=watch_disks,
+        epochs=run.steps.epochs,
+        global_batch_size=run.global_batch_size,
+        checkpoint_every=run.steps.every,
+        lr=run.lr,
     )
 
 
-def record_foreign_files(context: RankContext, disks: Path) -> None:
-    """Record as "foreign" what is opened below ``disks``, but not on this rank's own."""
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(arguments[0], str | os.PathLike):
-            path = os.path.abspath(arguments[0])
-            if path.startswith(f"{disks}/") and f"/node-{context.rank}/" not in path:
-                context.record("foreign", path=path.removeprefix(f"{disks}/"))
-
-    sys.addaudithook(watch)
+def run_whole(run: Run, context: RankContext, learner: SimpleNamespace) -> Any:
+    """The uninterrupted run, and what nodes that stopped at different steps would have."""
+    snapshots = Snapshots(context, f"whole/node-{context.rank}")
+    answer = train_in("whole", run, snapshots.net)(context, learner)
+    snapshots.keep(run)
+    return answer
 
 
-def apart(reports: Sequence[RankReport]) -> Iterable[Finding]:
-    """Findings about how the ranks of a restart begin; the job may have failed."""
+def run_replaced(run: Run, context: RankContext, learner: SimpleNamespace) -> Any:
+    """The restart of the killed job; some nodes have a new, empty disk."""
+    if context.rank in run.lost:
+        for path in (context.folder / "killed" / f"node-{context.rank}").iterdir():
+            path.unlink()
+    return train_in("killed", run)(context, learner)
+
+
+def run_on_disks(run: Run, context: RankContext, learner: SimpleNamespace) -> None:
+    """A restart for each of the run's ``disks``, in one job."""
+    for number in range(len(run.disks)):
+        folder = f"disks-{number}"
+        context.record("restarted", folder=folder)
+        answer = train_in(folder, run)(context, learner)
+        context.record("ended", folder=folder, weights=answer["weights"])
+
+
+def judge_whole(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """The steps of an uninterrupted run."""
+    gradient = gradient_of(reports, run.steps.num_samples)
+    yield from first_of(
+        foreign(reports),
+        whole_findings(run.steps, reports, gradient, run.lr),
+        order_findings(run.steps, reports, "same-order"),
+    )
+
+
+def foreign(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """A finding if a rank opened another one's file."""
     for report in reports:
         if paths := [event["path"] for event in report.of("foreign")]:
             yield Finding(
@@ -78,6 +102,10 @@ def apart(reports: Sequence[RankReport]) -> Iterable[Finding]:
                 "at where a rank looks for checkpoints",
             )
             return
+
+
+def apart(reports: Sequence[RankReport], disks: str) -> Iterator[Finding]:
+    """A finding if the ranks of a restart begin with different weights; it may have failed."""
     began = [report.of("first_forward") for report in reports]
     for rank, events in enumerate(began[1:], 1):
         if not began[0] or not events:
@@ -85,11 +113,14 @@ def apart(reports: Sequence[RankReport]) -> Iterable[Finding]:
         difference, name = largest_difference(began[0][0]["weights"], events[0]["weights"])
         if difference != 0:
             *some, last = (str(len(report.of("optimizer_step"))) for report in reports)
+            found = f"{disks}; after the restart, ranks 0 and {rank} of {len(reports)} began "
+            found += (
+                f"with weights that differ by up to {difference:.2g}, in {name}; the ranks "
+            )
+            found += f"then took {', '.join(some)} and {last} steps"
             yield Finding(
                 "ranks-resume-apart",
-                f"after the restart, ranks 0 and {rank} of {len(reports)} began with weights "
-                f"that differ by up to {difference:.2g}, in {name}; the ranks then took "
-                f"{', '.join(some)} and {last} steps",
+                found,
                 "ranks that average their gradients have the same weights and are at the same "
                 "step",
                 LOOK,
@@ -97,70 +128,65 @@ def apart(reports: Sequence[RankReport]) -> Iterable[Finding]:
             return
 
 
-def restarted(*starts: int, killed: str, whole: str = "") -> Judge:
-    """The judge of a restart that may resume from any of the steps in ``starts``."""
+def start_findings(
+    run: Run, whole: Sequence[RankReport], starts: Sequence[RankReport], newest: int, disks: str
+) -> Iterator[Finding]:
+    """What is wrong with a restart that should resume after step ``newest``."""
+    findings = list(first_of(foreign(starts), apart(starts, disks)))
+    yield from findings
+    if findings or not all(start.answer for start in starts):
+        return
+    for finding in restart_findings(run.steps, whole, starts, [newest], disks, LOOK):
+        is_count = finding.code in ("never-trained", "trained-twice")
+        yield finding._replace(look=POSITION) if is_count else finding
 
-    def judge(
-        reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-    ) -> Iterable[Finding]:
-        findings = list(apart(reports))
-        yield from findings
-        if findings or any(report.failure or not report.has_answer for report in reports):
+
+def judge_replaced(
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The restart of the killed job."""
+    lost = " and ".join(f"rank {rank}'s" for rank in run.lost)
+    disks = f"the run was killed after step {run.start + 1}, and {lost} new disk is empty"
+    yield from start_findings(run, earlier["uninterrupted"], reports, run.start, disks)
+
+
+def judge_disks(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """The restarts on other disks."""
+    by_rank = [starts_of(report) for report in reports]
+    for number, steps in enumerate(run.disks):
+        starts = [own[f"disks-{number}"] for own in by_rank if f"disks-{number}" in own]
+        newest = [0 if step is None else step for step in steps]
+        has = [
+            f"rank {rank}'s disk {f'has step {step}' if step else 'is empty'}"
+            for rank, step in enumerate(newest)
+        ]
+        if len(starts) < len(reports):
             return
-        start = PLAN.steps - most_steps(reports)
-        start = start if start in starts else starts[0]
-        for finding in judge_restart(PLAN, whole, LOOK, {killed: start})(reports, earlier):
-            is_count = finding.code in ("never-trained", "trained-twice")
-            yield finding._replace(look=POSITION) if is_count else finding
-
-    return judge
+        whole, disks = earlier["uninterrupted"], ", ".join(has)
+        findings = list(start_findings(run, whole, starts, max(newest), disks))
+        yield from findings
+        if findings or not all(start.answer for start in starts):
+            return  # the engine reports a start that failed
 
 
-SCENARIOS = [
-    Scenario(name="whole", body=train_in("whole"), judge=WHOLE, deadline_s=6),
-    Scenario(
-        name="killed",
-        body=train_in("a"),
-        judge=judge_killed,
-        fault=Fault.after_step(5, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(
-        name="node 1 replaced",
-        body=train_in("a", [1]),
-        judges_failures=True,
-        deadline_s=6,
-        judge=restarted(4, killed="killed", whole="whole"),
-    ),
-    # Rank 1 dies before it saves step 4; rank 0 may have saved it.
-    Scenario(
-        name="early",
-        body=train_in("b"),
-        judge=judge_killed,
-        fault=Fault.after_step(4, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(
-        name="one is ahead",
-        body=train_in("b"),
-        judges_failures=True,
-        deadline_s=6,
-        judge=restarted(4, 2, killed="early", whole="whole"),
-    ),
-    Scenario(
-        name="three",
-        body=train_in("c"),
-        judge=judge_killed,
-        world_size=3,
-        fault=Fault.after_step(5, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(
-        name="nodes 0 and 1 replaced",
-        body=train_in("c", [0, 1]),
-        judges_failures=True,
-        world_size=3,
-        deadline_s=6,
-        judge=restarted(4, killed="three"),
-    ),
-]
+def scenarios(seed: int) -> list[Scenario]:
+    """A run, one that is killed and loses disks, and restarts on disks that differ."""
+    run = drawn(seed)
+
+    def job(name: str, body: Body, judge: Any, **rest: Any) -> Scenario:
+        return Scenario(
+            name=name, body=body, judge=judge, world_size=run.world_size, deadline_s=6, **rest
+        )
+
+    replaced, differ = partial(run_replaced, run), partial(run_on_disks, run)
+    return [
+        job("uninterrupted", partial(run_whole, run), partial(judge_whole, run)),
+        job(
+            "killed",
+            train_in("killed", run),
+            judge_killed,
+            fault=Fault.after_step(run.start + 1, rank=run.killed_rank),
+        ),
+        job("nodes replaced", replaced, partial(judge_replaced, run), judges_failures=True),
+        job("disks differ", differ, partial(judge_disks, run), judges_failures=True),
+    ]

@@ -2,111 +2,173 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-import torch
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault, RankReport
+from rehearsal.grading.drill import Body, Scenario
+from rehearsal.grading.verdict import Finding
+from rehearsal.kit.judge.findings import first_of
+from rehearsal.kit.judge.gradients import gradient_of
+from rehearsal.kit.judge.restart import judge_killed
+from rehearsal.kit.judge.steps import CODES as STEP_CODES
+from rehearsal.kit.judge.steps import (
+    moment_findings,
+    order_findings,
+    restart_findings,
+    start_of,
+    whole_findings,
+)
+from rehearsal.kit.observe.steps import from_moments, keeping_moments, trains_in_steps
 
-from rehearsal.grading.drill import Scenario
-from rehearsal.engine.reports import RankReport
-from rehearsal.engine.reports import Fault
-from rehearsal.kit.judge.findings import first_of, only_first
-from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import RestartPlan, judge_killed, judge_restart, judge_whole
-from rehearsal.kit.observe.restart import Body, trains
-from rehearsal.grading.verdict import Finding, Judge
-from .noise import NoisyNet
+from .noise import SCALE, NoisyNet
 from .noise_findings import CODES as NOISE_CODES
-from .noise_findings import other_noise, same_noise
+from .noise_findings import noise_of, other_noise, same_noise, seedless
+from .plan import Run, drawn, drawn_uneven
 
-CODES = {**RESTART_CODES, **NOISE_CODES}
-# 13 samples for each of two ranks, in batches of 3: the last batch of an epoch has one.
-PLAN = RestartPlan(num_samples=26, epochs=2, steps_per_epoch=5)
+CODES = {
+    **STEP_CODES,
+    **NOISE_CODES,
+    "same-order": "two epochs train the samples in the same order",
+}
 POSITION = "at the steps after which a rank saves, at which position it saves, and at "
 POSITION += "which one a restart begins"
 LOOK = "at what sets each rank's random state, at a start and at a restart, and at every draw "
 LOOK += "from it before the first step"
+MOMENTS = 8
+Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def train_in(run: str, every: int = 2) -> Body:
-    """A body that trains in the folder of ``run``, or resumes there."""
-    return trains(
-        run,
-        PLAN.num_samples,
+def train_in(folder: str, run: Run, job: str = "") -> Body:
+    """A body that trains in ``folder``, or resumes there."""
+
+    def arbitrary_state(context: RankContext) -> None:
+        import torch
+
+        draw = random.Random(f"{run.check} {folder} {job} {context.rank}")
+        torch.manual_seed(draw.getrandbits(60))
+
+    return trains_in_steps(
+        folder,
+        run.steps.num_samples,
         model=NoisyNet,
-        before=lambda _: forget_the_seed(),
-        epochs=PLAN.epochs,
-        batch_size=3,
-        checkpoint_every=every,
-        seed=7,
-        lr=0.02,
+        before=arbitrary_state,
+        epochs=run.steps.epochs,
+        batch_size=run.batch_size,
+        checkpoint_every=run.steps.every,
+        seed=run.seed,
+        lr=run.lr,
     )
 
 
-def forget_the_seed() -> None:
-    """The random state before the call of train differs from process to process."""
-    torch.seed()
-
-
-def judge_noise(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterator[Finding]:
+def judge_whole(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
     """An uninterrupted run, in which no noise may repeat."""
-    yield from judge_whole(PLAN)(reports, earlier)
-    yield from same_noise(reports)
+
+    def offset(report: RankReport, step: int) -> list[float]:
+        return [SCALE * value for value in noise_of(report)[step]]
+
+    gradient = gradient_of(reports, run.steps.num_samples, offset)
+    others = [reports for name, reports in earlier.items() if name == "uninterrupted"]
+    yield from first_of(
+        whole_findings(run.steps, reports, gradient, run.lr),
+        order_findings(run.steps, reports, "same-order"),
+        same_noise(reports),
+        *(seedless(reports, own, (run.seed, drawn(run.check).seed)) for own in others),
+    )
 
 
-def restarted(killed: str, start: int) -> Judge:
-    """The judge of a restart with a checkpoint of step ``start``."""
-
-    def judge(
-        reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-    ) -> Iterator[Finding]:
-        findings = list(
-            judge_restart(PLAN, "whole", POSITION, {killed: start})(reports, earlier)
+def start_findings(
+    run: Run,
+    whole: Sequence[RankReport],
+    reports: Sequence[RankReport],
+    allowed: Sequence[int],
+    kill: str,
+) -> Iterator[Finding]:
+    """What is wrong with a start after a kill. Its noise says more than its weights do."""
+    findings = list(restart_findings(run.steps, whole, reports, allowed, kill, POSITION))
+    start = start_of(whole, reports)
+    if start in allowed and (not findings or findings[0].code == "not-the-same-run"):
+        where = f"{kill}; restarted from step {start}'s checkpoint, "
+        yield from first_of(
+            same_noise(reports, where),
+            other_noise(reports, whole, start, where, LOOK),
+            findings,
         )
-        if not findings or findings[0].code == "not-the-same-run":
-            # The noise says more than the weights that follow from it.
-            where = f"restarted after the save due at step {start}, "
-            noise = (
-                same_noise(reports, where),
-                other_noise(reports, earlier["whole"], start, LOOK),
-            )
-            yield from first_of(*noise, findings)
-        else:
-            yield from findings
-
-    return only_first(judge)
+    else:
+        yield from findings
 
 
-SCENARIOS = [
-    Scenario(name="whole", body=train_in("whole"), judge=judge_noise, deadline_s=6),
-    Scenario(
-        name="killed",
-        body=train_in("a"),
-        judge=judge_killed,
-        fault=Fault.after_step(3, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(name="resumed", body=train_in("a"), judge=restarted("killed", 2), deadline_s=6),
-    # Now with the last checkpoint at the end of an epoch.
-    Scenario(
-        name="end",
-        body=train_in("b", 5),
-        judge=judge_killed,
-        fault=Fault.after_step(6, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(
-        name="from the end", body=train_in("b", 5), judge=restarted("end", 5), deadline_s=6
-    ),
-    Scenario(
-        name="late",
-        body=train_in("c", 4),
-        judge=judge_killed,
-        fault=Fault.after_step(9, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(
-        name="resumed late", body=train_in("c", 4), judge=restarted("late", 8), deadline_s=6
-    ),
-]
+def judge_first(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """Up to its kill, a run takes the same steps as any other with the same seed."""
+    whole = earlier["uninterrupted"]
+    yield from first_of(
+        judge_killed(reports, earlier),
+        other_noise(reports, whole, 0, "in a second run with the same seed, ", LOOK),
+    )
+
+
+def judge_resumed(
+    run: Run, number: int, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """A restart after kill ``number``, counted from 0; it may be killed in its turn."""
+    start, rank = run.starts[number], run.killed_ranks[number]
+    kill = f"rank {rank} was killed after step {start + 1}"
+    yield from start_findings(run, earlier["uninterrupted"], reports, [start], kill)
+
+
+def judge_again(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """The first restart, up to its own kill."""
+    findings = list(judge_resumed(run, 0, reports, earlier))
+    yield from findings or judge_killed(reports, earlier)
+
+
+def judge_moments(
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The restarts from what a kill in a save would leave."""
+    whole = earlier["uninterrupted"]
+    yield from moment_findings(run.steps, whole, reports, partial(start_findings, run, whole))
+
+
+def scenarios(seed: int) -> list[Scenario]:
+    """An uninterrupted run, one that is killed twice, and kills in the middle of a save."""
+    run, uneven = drawn(seed), drawn_uneven(seed)
+    kills = [
+        Fault.after_step(count, rank=rank)
+        for count, rank in zip(run.killed_after, run.killed_ranks, strict=True)
+    ]
+
+    def job(name: str, body: Body, judge: Any, of: Run = run, **rest: Any) -> Scenario:
+        judge = partial(judge, of)
+        return Scenario(
+            name=name, body=body, judge=judge, world_size=of.world_size, deadline_s=6, **rest
+        )
+
+    def resumed(number: int) -> Any:
+        return lambda run, reports, earlier: judge_resumed(run, number, reports, earlier)
+
+    return [
+        job(
+            "uninterrupted",
+            keeping_moments(train_in("whole", run), "whole", at_most=MOMENTS, seed=seed),
+            judge_whole,
+        ),
+        job("killed", train_in("killed", run), judge_first, fault=kills[0]),
+        job(
+            "resumed, and killed again",
+            train_in("killed", run, "again"),
+            judge_again,
+            fault=kills[1],
+        ),
+        job("resumed", train_in("killed", run, "at last"), resumed(1)),
+        job(
+            "killed in a save",
+            from_moments(lambda folder: train_in(folder, run), "whole"),
+            judge_moments,
+            judges_failures=True,
+        ),
+        job("another seed", train_in("uneven", uneven), judge_whole, uneven),
+    ]

@@ -8,6 +8,8 @@ from torch import Tensor
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.samples import OddNet
 
+SCALE = 0.3  # of the noise in the outputs
+
 
 class NoisyNet(OddNet):
     """Adds noise from torch's random state, as dropout does, and records it."""
@@ -19,4 +21,4 @@ class NoisyNet(OddNet):
     def forward(self, inputs: Tensor) -> Tensor:
         noise = torch.randn(2)
         self.context.record("noise", values=noise.tolist())
-        return super().forward(inputs) + 0.3 * noise  # (B, 2)
+        return super().forward(inputs) + SCALE * noise  # (B, 2)

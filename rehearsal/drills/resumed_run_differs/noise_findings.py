@@ -11,7 +11,8 @@ CODES = {
     "same-noise-on-two-ranks": "two ranks draw the same noise",
     "same-noise-in-two-steps": "two steps draw the same noise",
     "noise-repeats": "after a restart, the noise of the first steps repeats",
-    "noise-differs": "after a restart, a step draws different noise than without one",
+    "noise-differs": "a restart, or a run with the same seed, draws different noise in a step",
+    "seed-has-no-effect": "runs with different seeds draw the same noise",
 }
 
 
@@ -48,9 +49,18 @@ def same_noise(reports: Sequence[RankReport], where: str = "") -> Iterator[Findi
 
 
 def other_noise(
-    reports: Sequence[RankReport], whole: Sequence[RankReport], start: int, look: str
+    reports: Sequence[RankReport],
+    whole: Sequence[RankReport],
+    start: int,
+    where: str,
+    look: str,
 ) -> Iterator[Finding]:
-    """A finding at the first step that drew different noise than the uninterrupted run."""
+    """A finding at the first step that drew different noise than the uninterrupted run.
+
+    Args:
+        start: the steps that were done before.
+        where: the beginning of the sentence, as "restarted ..., ".
+    """
     for report in reports:
         theirs = noise_of(whole[report.rank])
         ours = noise_of(report)
@@ -61,10 +71,27 @@ def other_noise(
             known = f", the noise of step {theirs.index(values) + 1}" if again else ""
             yield Finding(
                 "noise-repeats" if again else "noise-differs",
-                f"restarted after the save due at step {start}, rank {report.rank} drew "
-                f"{values[0]:.4f} in step {step + 1}{known}; in the uninterrupted run it drew "
-                f"{theirs[step][0]:.4f}",
-                "a restarted run draws in each step what the uninterrupted run draws",
+                f"{where}rank {report.rank} drew {values[0]:.4f} in step {step + 1}{known}; in "
+                f"the uninterrupted run it drew {theirs[step][0]:.4f}",
+                "with the same seed, a run draws the same noise in each step, killed or not",
                 look,
             )
             return
+
+
+def seedless(
+    reports: Sequence[RankReport], others: Sequence[RankReport], seeds: tuple[int, int]
+) -> Iterator[Finding]:
+    """A finding if a rank drew the same noise in the same step of two runs with two seeds."""
+    for ours, theirs in zip(reports, others, strict=False):
+        pairs = zip(noise_of(ours), noise_of(theirs), strict=False)
+        for step, (one, other) in enumerate(pairs, 1):
+            if one == other:
+                yield Finding(
+                    "seed-has-no-effect",
+                    f"rank {ours.rank} drew the same noise in step {step} with seed={seeds[0]} "
+                    f"and with seed={seeds[1]}",
+                    "the noise depends on the seed that train is given",
+                    "at what determines a rank's random state in each step",
+                )
+                return

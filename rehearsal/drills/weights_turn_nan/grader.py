@@ -1,26 +1,25 @@
-"""Two poisoned samples per epoch, one in the loss and one only in the gradient; and a kill."""
+"""Poisoned samples, in the loss, in the gradient or in both; and a kill."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from torch import Tensor
-
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Body, Scenario
-from rehearsal.engine.reports import RankReport
-from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.grading.verdict import Finding, counted
+from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import largest_difference, numbers, ranks_differ
 from rehearsal.kit.judge.weights import weights_of_ranks
-from rehearsal.kit.observe.restart import trains
-from rehearsal.kit.observe.samples import before_forward, ids_of, weights_of
+from rehearsal.kit.observe.steps import trains_in_steps
+
+from .plan import EPOCHS, Run, drawn
 from .poison import NormNet, expected, not_finite_files, poisoned_samples
-from rehearsal.engine.rank import RankContext
-from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, Judge, counted
 
 CODES = {
     "weights-not-finite": "weights end as NaN or infinity",
@@ -30,162 +29,235 @@ CODES = {
     "moved-without-a-gradient": "in a skipped step, momentum still moves the weights",
     "wrong-number-of-passes": "a step does not run exactly one forward pass",
     "partial-step": "a step that had to be skipped trains part of its samples or gradient",
+    "wrong-samples": "a step does not take the next samples in index order",
+    "wrong-start": "training doesn't start from rank 0's weights",
     "not-the-same-run": "a good step or a restart leads to different weights than it should",
     "repeats-saved-steps": "a restart trains steps that should be in a checkpoint",
 }
-# Five steps an epoch. Sample 8 ruins the loss of steps 2 and 7, sample 16 the gradient of
-# steps 4 and 9: on rank 1 of two, on ranks 0 and 1 of three.
-NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, EVERY, LR = 23, 5, 2, 2, 0.01
-SKIPPED = [2, 4, 7, 9]
 RULE = "if the loss or gradient is NaN or infinite on any rank, every rank skips the step"
+TOLERANCE = 1e-5
 
 
-def net_of(context: RankContext) -> NormNet:
-    """A rank's model, which records the weights with which its second step begins."""
-    net, first = NormNet(seed=context.rank), list[list[int]]()
-
-    def seen(batch: Tensor) -> None:
-        samples = ids_of(batch)
-        first.append(samples)
-        if samples != first[0]:
-            context.record("second_step", weights=weights_of(net))
-            handle.remove()
-
-    handle = before_forward(net, seen)
-    return net
-
-
-def train_in(run: str) -> Body:
-    """A body that trains in the folder of ``run``, or resumes there."""
-    train = trains(
-        run,
-        NUM_SAMPLES,
-        model=net_of,
-        data=lambda _, num_samples: poisoned_samples(num_samples),
+def train_in(folder: str, run: Run) -> Body:
+    """A body that trains in ``folder``, or resumes there."""
+    train = trains_in_steps(
+        folder,
+        run.num_samples,
+        model=lambda context: NormNet(seed=context.rank),
+        data=lambda _, __: poisoned_samples(run),
         epochs=EPOCHS,
-        global_batch_size=GLOBAL_BATCH_SIZE,
-        checkpoint_every=EVERY,
-        lr=LR,
+        global_batch_size=run.global_batch_size,
+        checkpoint_every=run.every,
+        lr=run.lr,
     )
 
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
-        found = not_finite_files(context.folder / run)
+        found = not_finite_files(context.folder / folder)
         answer = train(context, learner)
-        run_of = (NUM_SAMPLES, GLOBAL_BATCH_SIZE, EPOCHS, LR)
-        references = {"": expected(*run_of), "coasting": expected(*run_of, coasts=True)}
-        references["step 1"] = expected(*run_of, steps=1)
+        if context.rank == 0:
+            found += not_finite_files(context.folder / folder)
+        references = {"": expected(run), "coasting": expected(run, coasts=True)}
         return {**answer, "references": references, "not_finite_files": found}
 
     return body
 
 
-def judge(reports: Sequence[RankReport], start: int = 0) -> Iterator[Finding]:
-    """The findings of a job that began after step ``start``; the first one counts."""
+def judge(
+    run: Run, start: int, reports: Sequence[RankReport], earlier: object
+) -> Iterator[Finding]:
+    """The findings of a job that began after step ``start``; the first part that has any."""
     where = f"on {counted(len(reports), 'rank')}"
     where += f", restarted after the save due at step {start}" * bool(start)
+    look = "at each bad step: what is not finite, and which ranks know about it?"
+    yield from first_of(
+        finite_findings(reports, where, look),
+        pass_findings(run, start, reports, where),
+        sample_findings(run, start, reports, where),
+        weight_findings(run, start, reports, where),
+        skip_findings(run, start, reports, where),
+        ranks_differ(weights_of_ranks(reports), look, most=0.0, where=f"{where}, "),
+    )
+
+
+def finite_findings(reports: Sequence[RankReport], where: str, look: str) -> Iterator[Finding]:
+    """A finding if a checkpoint or a model has NaN or infinity."""
     for report in reports:
-        weights, rank = report.answer["weights"], report.rank
         if names := report.answer["not_finite_files"]:
             found = f"{where}, the checkpoint {names[0]} contains NaN or infinity"
             rule = "a checkpoint is something that a run can resume from"
-            look = "at what happens between the optimizer's step and the save"
-            yield Finding("saved-not-finite", found, rule, look)
-        for name, text in weights.items():
-            if not all(map(math.isfinite, numbers(text))):
-                found = f"{where}, rank {rank} ended with NaN or infinity in {name}"
-                look = "at each bad step: what is not finite, and which ranks know about it?"
-                yield Finding("weights-not-finite", found, RULE, look)
-    left, wanted = EPOCHS * 5 - start, [step for step in SKIPPED if step > start]
+            where_to_look = "at what happens between the optimizer's step and the save"
+            weights = report.answer["weights"].values()
+            if all(math.isfinite(value) for text in weights for value in numbers(text)):
+                yield Finding("saved-not-finite", found, rule, where_to_look)
+                return
     for report in reports:
-        passes, returned = len(report.of("forward")), report.answer["returned"]
-        if passes != left:
-            found = f"{where}, rank {report.rank} ran {passes} forward "
-            found += f"pass{'es' * (passes != 1)}; "
-            found += f"{left} steps were left" if start else f"the run has {left} steps"
-            code = "wrong-number-of-passes"
-            rule = "each step, skipped or not, runs one forward pass"
-            look = "at how often the loop runs, and at each call of the model in it"
-            if start:
-                code = "repeats-saved-steps" if passes > left else code
-                rule = "a skipped step still counts, and a checkpoint due at it is saved"
-                look = "at the steps after which a checkpoint is saved, and at where a restart "
-                look += "begins"
-            yield Finding(code, found, rule, look)
+        for name, text in report.answer["weights"].items():
+            if not all(map(math.isfinite, numbers(text))):
+                found = f"{where}, rank {report.rank} ended with NaN or infinity in {name}"
+                yield Finding("weights-not-finite", found, RULE, look)
+                return
+
+
+def pass_findings(
+    run: Run, start: int, reports: Sequence[RankReport], where: str
+) -> Iterator[Finding]:
+    """A finding if a rank ran more or fewer forward passes than there were steps."""
+    left = run.steps - start
+    for report in reports:
+        passes = [event["samples"] for event in report.of("forward")]
+        shares = [
+            run.samples(step)[report.rank :: len(reports)]
+            for step in range(start + 1, run.steps + 1)
+        ]
+        # A rank without samples in a step needs no pass.
+        if len(passes) == left or (
+            len(passes) < left
+            and len(list(filter(None, passes))) == len(list(filter(None, shares)))
+        ):
+            continue
+        found = f"{where}, rank {report.rank} ran {len(passes)} forward "
+        found += f"pass{'es' * (len(passes) != 1)}; "
+        found += f"{left} steps were left" if start else f"the run has {left} steps"
+        code = "wrong-number-of-passes"
+        rule = "each step, skipped or not, runs one forward pass"
+        look = "at how often the loop runs, and at each call of the model in it"
+        if start:
+            code = "repeats-saved-steps" if len(passes) > left else code
+            rule = "a skipped step still counts, and a checkpoint due at it is saved"
+            look = (
+                "at the steps after which a checkpoint is saved, and at where a restart begins"
+            )
+        yield Finding(code, found, rule, look)
+        return
+
+
+def sample_findings(
+    run: Run, start: int, reports: Sequence[RankReport], where: str
+) -> Iterator[Finding]:
+    """A finding at the first step that trained other samples than the next in index order."""
+    passes = [report.of("forward") for report in reports]
+    for number, events in enumerate(zip(*passes, strict=False), start + 1):
+        ids = sorted(sample for event in events for sample in event["samples"])
+        if ids != run.samples(number) and all(len(own) == len(passes[0]) for own in passes):
+            found = f"{where}, step {number} trained "
+            found += f"samples {some(ids)}" if ids else "no samples"
+            found += f"; in index order, it has samples {some(run.samples(number))}"
+            yield Finding(
+                "wrong-samples",
+                found,
+                "each step takes the next samples in index order, across the ranks",
+                "at which samples a step takes, and which of them each rank takes",
+            )
+            return
+
+
+def skip_findings(
+    run: Run, start: int, reports: Sequence[RankReport], where: str
+) -> Iterator[Finding]:
+    """A finding if a rank didn't return the bad steps."""
+    wanted = [step for step in run.skipped if step > start]
+    for report in reports:
+        returned = report.answer["returned"]
         if returned != wanted:
-            found = f"{where}, rank {report.rank} returned {returned}; steps {wanted}, counted "
-            found += "from 1, have a loss or a gradient that is not finite"
+            found = (
+                f"{where}, rank {report.rank} returned {str(returned)[:200]}; steps {wanted},"
+            )
+            found += " counted from 1, have a loss or a gradient that is not finite"
             look = "at which ranks add to the list, when, and what"
             if isinstance(returned, list) and set(map(str, wanted)) < set(map(str, returned)):
                 look = "at what a bad step leaves behind for the next one, and at when a rank "
                 look += "adds to the list"
             rule = "on every rank, train returns the steps that must be skipped, and no others"
-            if moved := first_moved(reports, start, left):
-                found = f"{where}, {moved}; rank {report.rank} returned {returned}"
-                rule = "each step takes the next samples in index order, across the ranks"
-                look = "at which samples a step takes, and which of them each rank takes"
             yield Finding("wrong-steps-skipped", found, rule, look)
-    yield from weight_findings(reports, where)
+            return
 
 
-def first_moved(reports: Sequence[RankReport], start: int, left: int) -> str:
-    """The first step that trained other samples than those in index order; "" if none did."""
-    passes = [report.of("forward") for report in reports]
-    if any(len(own) != left for own in passes):
-        return ""
-    for number in range(left):
-        ids = sorted(sample for own in passes for sample in own[number]["samples"])
-        first = (start + number) % 5 * GLOBAL_BATCH_SIZE
-        wanted = list(range(first, min(first + GLOBAL_BATCH_SIZE, NUM_SAMPLES)))
-        if ids != wanted:
-            text = f"step {start + number + 1} trained "
-            text += f"samples {some(ids)}" if ids else "no samples"
-            return f"{text}; in index order, it has samples {some(wanted)}"
-    return ""
+def weight_findings(
+    run: Run, start: int, reports: Sequence[RankReport], where: str
+) -> Iterator[Finding]:
+    """A finding at the first step after which the weights aren't the expected ones."""
+    references = reports[0].answer["references"]
+    begun = [[event["weights"] for event in report.of("step_begins")] for report in reports]
+    if any(len(own) != run.steps - start for own in begun):
+        begun = [[] for _ in reports]  # a rank left out a pass that had no samples
+    if all(begun):
+        rule = "all ranks begin with the same weights"
+        firsts = [own[0] for own in begun]
+        look = "at the weights with which each rank begins"
+        begin = f"{where}, before the first step, "
+        differ = list(ranks_differ(firsts, look, most=0.0, where=begin, rule=rule))
+        yield from differ
+        if differ:
+            return
+    for rank, own in enumerate(begun):
+        own = [*own, reports[rank].answer["weights"]]
+        first = run.steps + 1 - len(own)
+        for step, (ours, theirs) in enumerate(
+            zip(own, references[""][first:], strict=True), first
+        ):
+            difference, name = largest_difference(ours, theirs)
+            if difference <= TOLERANCE:
+                continue
+            found = f"{where}, rank {rank}'s weights "
+            found += f"after step {step}" if step else "before step 1"
+            found += f" differ by up to {difference:.2g}, in {name}, from those of one process "
+            found += "that starts with rank 0's weights and skips the bad steps"
+            code, rule = (
+                "not-the-same-run",
+                "a good step is an SGD step with a momentum of 0.9 ",
+            )
+            rule += "on the mean over its global batch"
+            look = "at the gradient, at what it is divided by, and at the optimizer"
+            if step == start == 0:
+                code = "wrong-start"
+                rule = "training starts from rank 0's weights, on every rank"
+                look = "at the weights with which each rank begins"
+            elif step == start:
+                rule = "a restart restores all that later steps depend on"
+                look = "at everything that is saved, and at which ranks restore it"
+            elif step in run.skipped and step not in (reports[rank].answer["returned"] or ()):
+                yield from skip_findings(run, start, reports, where)
+                return
+            elif step in run.skipped:
+                code, rule = (
+                    "partial-step",
+                    RULE + ": neither weights nor optimizer state change",
+                )
+                look = "at what a skipped step still changes"
+                if largest_difference(ours, references["coasting"][step])[0] <= TOLERANCE:
+                    code = "moved-without-a-gradient"
+            elif step == start + 1 and start:
+                rule = "a restart restores all that later steps depend on"
+                look = "at everything that is saved, and at which ranks restore it"
+            yield Finding(code, found, rule, look)
+            return
 
 
-def weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Finding]:
-    """The findings about weights that are finite."""
-    first, references = reports[0].answer["weights"], reports[0].answer["references"]
-    look = "at the weights with which each rank begins, and at what it does in a bad step"
-    yield from ranks_differ(weights_of_ranks(reports), look, most=0.0, where=f"{where}, ")
-    began = [event["weights"] for event in reports[0].of("second_step")]
-    if began and "restarted" not in where:
-        difference, name = largest_difference(began[0], references["step 1"])
-        if not difference <= 1e-5:
-            found = f"{where}, the weights after step 1, which is not a bad one, differ by up "
-            found += f"to {difference:.2g}, in {name}, from those of one process that starts "
-            found += "with rank 0's weights"
-            rule = "a good step follows the mean over its global batch, from rank 0's weights"
-            look = "at the weights with which training begins, at the gradient, and at the rate"
-            yield Finding("not-the-same-run", found, rule, look)
-    difference, name = largest_difference(first, references[""])
-    if not difference <= 1e-5:
-        code, rule = "partial-step", RULE + ": neither weights nor optimizer state change"
-        look = "at what a skipped step still changes, and at how a good step updates"
-        if largest_difference(first, references["coasting"])[0] <= 1e-5:
-            code = "moved-without-a-gradient"
-        elif "restarted" in where:
-            code, rule = "not-the-same-run", "a restart restores all that later steps depend on"
-            look = "at everything that is saved, and at which ranks restore it"
-        found = f"{where}, the weights differ by up to {difference:.2g}, in {name}, from those "
-        found += "of an uninterrupted run that skips the bad steps"
-        yield Finding(code, found, rule, look)
-
-
-def from_step(start: int) -> Judge:
-    """The judge of a job that began after step ``start``."""
-    return only_first(lambda reports, _: judge(reports, start))
-
-
-SCENARIOS = [
-    Scenario(name="two", body=train_in("a"), judge=from_step(0), deadline_s=6),
-    Scenario(
-        name="killed",
-        body=train_in("b"),
-        judge=judge_killed,
-        deadline_s=6,
-        fault=Fault(rank=1, at="forward", count=6),
-    ),
-    Scenario(name="resumed", body=train_in("b"), judge=from_step(4), deadline_s=6),
-    Scenario(name="three", body=train_in("c"), judge=from_step(0), world_size=3, deadline_s=6),
-]
+def scenarios(seed: int) -> list[Scenario]:
+    """A run on two ranks, the same run killed and resumed, and one on three ranks."""
+    two, three = drawn(seed, 2), drawn(seed, 3)
+    return [
+        Scenario(
+            name="two", body=train_in("a", two), judge=partial(judge, two, 0), deadline_s=6
+        ),
+        Scenario(
+            name="killed",
+            body=train_in("b", two),
+            judge=judge_killed,
+            deadline_s=6,
+            fault=Fault(rank=two.killed_rank, at="forward", count=two.start + 2),
+        ),
+        Scenario(
+            name="resumed",
+            body=train_in("b", two),
+            judge=partial(judge, two, two.start),
+            deadline_s=6,
+        ),
+        Scenario(
+            name="three",
+            body=train_in("c", three),
+            judge=partial(judge, three, 0),
+            world_size=3,
+            deadline_s=6,
+        ),
+    ]

@@ -32,7 +32,9 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoi
         loss = (ddp(inputs[mine]) - targets[mine]).pow(2).sum() * world_size / len(samples)
         loss.backward()
         optimizer.step()
-        if not all(parameter.isfinite().all() for parameter in model.parameters()):
+        total = loss.detach()
+        dist.all_reduce(total)
+        if not all(value.isfinite().all() for value in (total, *model.parameters())):
             model.load_state_dict(before[0])
             optimizer.load_state_dict(before[1])
             skipped.append(step)

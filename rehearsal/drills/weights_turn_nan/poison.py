@@ -13,6 +13,8 @@ from torch import Tensor
 
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 
+from .plan import INFINITE, NAN, NO_GRADIENT, OVERFLOW, Run
+
 
 class NormNet(OddNet):
     """Contains a norm, whose gradient at 0 is NaN."""
@@ -22,42 +24,41 @@ class NormNet(OddNet):
         return super().forward(inputs) + norm  # (B, 2)
 
 
-def poisoned_samples(count: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets; sample 8 ruins the loss, sample 16 only the gradient."""
-    inputs, targets = marked_samples(count)
-    targets[8, 1], inputs[16, 1] = math.nan, 0.0
+def poisoned_samples(run: Run) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, with the run's bad samples."""
+    inputs, targets = marked_samples(run.num_samples)
+    for sample, kind in run.poison.items():
+        if kind == NO_GRADIENT:
+            inputs[sample, 1] = 0.0
+        else:
+            # The square of 1e25 is more than float32 holds; twice 1e25, the gradient, isn't.
+            value = {NAN: math.nan, INFINITE: math.inf, OVERFLOW: 1e25}[kind]
+            targets[sample, sample % 2] = value
     return inputs, targets
 
 
-def expected(
-    num_samples: int,
-    global_batch_size: int,
-    epochs: int,
-    lr: float,
-    *,
-    coasts: bool = False,
-    steps: int | None = None,
-) -> dict[str, str]:
-    """One process, SGD with momentum written out, without the poisoned steps.
+def expected(run: Run, *, coasts: bool = False) -> list[dict[str, str]]:
+    """The weights before each step, and at the end: one process, SGD with momentum written out.
 
     Args:
-        coasts: the momentum moves the weights even in them.
-        steps: stops after so many.
+        coasts: the momentum moves the weights even in the bad steps.
     """
-    model, (inputs, targets) = NormNet(seed=0), poisoned_samples(num_samples)
+    model, (inputs, targets) = NormNet(seed=0), poisoned_samples(run)
     used = [p for name, p in model.named_parameters() if name != "unused"]
     speeds = [torch.zeros_like(parameter) for parameter in used]
-    firsts = [*range(0, num_samples, global_batch_size)] * epochs
-    for first in firsts[:steps]:
-        step = slice(first, first + global_batch_size)
-        errors = (model(inputs[step]) - targets[step]).pow(2).sum(1).mean()
+    states = [weights_of(model)]
+    for number in range(1, run.steps + 1):
+        samples, is_bad = run.samples(number), number in run.skipped
+        errors = (model(inputs[samples]) - targets[samples]).pow(2).sum(1).mean()
         grads = torch.autograd.grad(errors, used)
-        is_finite = all(bool(grad.isfinite().all()) for grad in grads)
+        finite = [bool(value.isfinite().all()) for value in (errors, *grads)]
+        assert all(finite) != is_bad
         for parameter, speed, grad in zip(used, speeds, grads, strict=True):
-            if is_finite or coasts:
-                speed.mul_(0.9).add_(grad if is_finite else torch.zeros_like(grad))
-                parameter.data.sub_(lr * speed)
-    return weights_of(model)
+            if coasts or not is_bad:
+                speed.mul_(0.9).add_(torch.zeros_like(grad) if is_bad else grad)
+                parameter.data.sub_(run.lr * speed)
+        states.append(weights_of(model))
+    return states
 
 
 def not_finite_files(folder: Path) -> list[str]:

@@ -49,11 +49,13 @@ def train(model, inputs, targets, *, folder, epochs, global_batch_size, checkpoi
         loss = (model(inputs[mine]) - targets[mine]).pow(2).sum() / (last - first)
         loss.backward()
         grads = [p.grad for p in model.parameters() if p.grad is not None]
-        for grad in grads:
-            dist.all_reduce(grad)
+        # A loss can overflow although its gradient is finite, and the other way round.
+        sums = [loss.detach(), *grads]
+        for tensor in sums:
+            dist.all_reduce(tensor)
         # After the all-reduce, every rank sees the same sums, with any rank's NaN in them. So
-        # all ranks make the same decision without another collective.
-        if all(torch.isfinite(grad).all() for grad in grads):
+        # all ranks make the same decision.
+        if all(torch.isfinite(tensor).all() for tensor in sums):
             optimizer.step()
         else:
             skipped.append(step)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 
 from rehearsal.engine.rank import RankContext
@@ -51,7 +52,8 @@ def trains(
     """
 
     def body(context: RankContext, learner: SimpleNamespace) -> dict[str, Any]:
-        context.init_group()
+        if not dist.is_initialized():  # a body may train several times
+            context.init_group()
         net, arguments = model(context), data(context, num_samples)
         watch_samples(context, net)
 

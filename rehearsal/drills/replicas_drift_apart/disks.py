@@ -1,0 +1,54 @@
+"""Each rank's disk: who opens its files, and what was on it after each step. In the ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+from torch import nn
+
+from rehearsal.engine.rank import RankContext
+from rehearsal.kit.observe.moments import Files, Moment, files_in
+from rehearsal.kit.observe.samples import OddNet, before_forward
+
+from .plan import Run
+
+
+def watch_disks(context: RankContext) -> None:
+    """Record as "foreign" what this rank opens on another one's disk."""
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | os.PathLike):
+            path = os.path.abspath(arguments[0])
+            node = re.search(r"/node-(\d+)/", path)
+            if node and path.startswith(f"{context.folder}/") and int(node[1]) != context.rank:
+                context.record("foreign", path=path.removeprefix(f"{context.folder}/"))
+
+    sys.addaudithook(watch)
+
+
+class Snapshots:
+    """What was on this rank's disk before each of its steps."""
+
+    def __init__(self, context: RankContext, folder: str) -> None:
+        self.context, self.folder = context, context.folder / folder
+        self.before: list[Files] = []
+
+    def net(self, context: RankContext) -> nn.Module:
+        """A rank's model, whose forward passes take the snapshots."""
+        net = OddNet(seed=context.rank)
+        before_forward(net, lambda _: self.before.append(files_in(self.folder)))
+        return net
+
+    def keep(self, run: Run) -> None:
+        """Write this rank's disk of each of the run's ``disks``."""
+        self.context.is_armed = False
+        for number, steps in enumerate(run.disks):
+            done = steps[self.context.rank]
+            # As the disk was a step later, so that a writer in the background has finished.
+            files = {} if done is None else self.before[min(done + 1, len(self.before) - 1)]
+            target = self.context.folder / f"disks-{number}" / f"node-{self.context.rank}"
+            Moment("", "", None, files).restore(target)
+        self.context.is_armed = True

@@ -1,0 +1,83 @@
+"""What the jobs train and after which steps they are killed, drawn from the check's seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from rehearsal.kit.judge.steps import Steps
+
+# Steps per epoch, epochs, steps between two checkpoints; and the step of a checkpoint at the
+# end of an epoch, with two digits.
+CADENCES = ((3, 5, 2, 12), (4, 4, 3, 12), (5, 3, 2, 10), (6, 3, 4, 12))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run: killed twice, then resumed."""
+
+    check: int  # the check's seed
+    seed: int  # of the noise: an argument of train
+    world_size: int
+    batch_size: int  # per rank
+    steps: Steps
+    lr: float
+    starts: tuple[int, int]  # the steps of the checkpoints from which it resumes
+    killed_ranks: tuple[int, int]
+
+    @property
+    def killed_after(self) -> tuple[int, int]:
+        """Of each killed job, the number of its optimizer steps: one more than it saved."""
+        first, second = self.starts
+        return first + 1, second + 1 - first
+
+
+def drawn(check: int) -> Run:
+    """A run that resumes in the middle of an epoch, and at the end of one."""
+    generator = random.Random(check)
+    world_size, batch_size = generator.choice([2, 3]), generator.choice([3, 4])
+    steps_per_epoch, epochs, every, second = generator.choice(CADENCES)
+    due = range(every, 2 * steps_per_epoch, every)
+    share = (steps_per_epoch - 1) * batch_size + generator.randint(1, batch_size - 1)
+    return Run(
+        check=check,
+        seed=generator.randint(5, 2000),
+        world_size=world_size,
+        batch_size=batch_size,
+        steps=Steps(
+            num_samples=world_size * share,
+            epochs=epochs,
+            steps_per_epoch=steps_per_epoch,
+            every=every,
+        ),
+        lr=generator.uniform(0.01, 0.02),
+        starts=(generator.choice([step for step in due if step > steps_per_epoch]), second),
+        killed_ranks=(generator.randrange(world_size), generator.randrange(world_size)),
+    )
+
+
+def drawn_uneven(check: int) -> Run:
+    """An epoch in which the ranks have as many batches, but last ones of different sizes.
+
+    It has another seed.
+    """
+    generator = random.Random(f"{check} uneven")
+    world_size, batch_size = generator.choice([2, 3]), generator.choice([3, 4])
+    steps_per_epoch = generator.randint(2, 3)
+    last = generator.randint(2, batch_size)
+    num_samples = world_size * ((steps_per_epoch - 1) * batch_size + last)
+    return Run(
+        check=check,
+        seed=drawn(check).seed + generator.randint(7, 50),
+        world_size=world_size,
+        batch_size=batch_size,
+        steps=Steps(
+            num_samples=num_samples - generator.randint(1, world_size - 1),
+            epochs=1,
+            steps_per_epoch=steps_per_epoch,
+            every=steps_per_epoch + 1,
+        ),
+        lr=generator.uniform(0.01, 0.02),
+        starts=(0, 0),
+        killed_ranks=(0, 0),
+    )
