@@ -1,168 +1,156 @@
-"""Killed right after an epoch's end and in the middle of one; started again when finished."""
+"""Killed at every kind of moment, and started again when finished: is it still one run?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
+from typing import Any
 
+from rehearsal.engine.reports import Fault, RankReport, killed
 from rehearsal.grading.drill import Scenario
-from rehearsal.engine.reports import RankReport
-from rehearsal.engine.reports import Fault
-from rehearsal.kit.judge.coverage import miscounted, most_steps
-from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import RestartPlan, judge_killed, judge_restart, judge_whole
-from rehearsal.kit.judge.restart import surviving_steps
-from rehearsal.kit.judge.weights import largest_difference
-from rehearsal.kit.observe.restart import Body, trains
-from rehearsal.grading.verdict import Finding, Judge
+from rehearsal.grading.verdict import Finding, counted
+from rehearsal.kit.judge.coverage import how_often, miscounted
+from rehearsal.kit.judge.findings import first_of
+from rehearsal.kit.judge.starts import RunStart, start_of
+from rehearsal.kit.judge.weights import ranks_differ
 
-CODES = {
-    **RESTART_CODES,
-    "epoch-skipped": "a restart skips an epoch: every sample is trained too few times",
-    "epoch-trained-again": "a restart repeats an epoch: every sample is trained too often",
-    "no-save-at-epoch-end": "no checkpoint is saved at an epoch's end",
-    "no-save-when-due": "no checkpoint is saved after checkpoint_every steps",
-    "finished-run-trains": "a finished run trains, or loses its weights, when started again",
-}
-# Five steps an epoch, the last of 3 samples; checkpoints after steps 4, 5, 8, 10, 12 and 15.
-PLAN = RestartPlan(num_samples=23, epochs=3, steps_per_epoch=5)
-GLOBAL_BATCH_SIZE, EVERY = 5, 4
-LOOK = "at which position the newest checkpoint gives, when it is written, and who reads it"
-WHOLE = judge_whole(PLAN)
-OF_ALL_SAMPLES = {"never-trained": "epoch-skipped", "trained-twice": "epoch-trained-again"}
+from . import runs
+from .findings import EPOCHS, FINDINGS
+from .plan import CADENCES, TOGETHER, Run, drawn
+from .restarts import judge_again
+
+CODES = {**FINDINGS.codes, "ranks-differ": "the ranks end with different weights"}
+Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def train_in(run: str, every: int = EVERY) -> Body:
-    """A body that trains in the folder of ``run``, or resumes there."""
-    return trains(
-        run,
-        PLAN.num_samples,
-        epochs=PLAN.epochs,
-        global_batch_size=GLOBAL_BATCH_SIZE,
-        checkpoint_every=every,
-        lr=0.02,
+def judge_whole(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """The findings of the uninterrupted run."""
+    start = start_of(reports, run.name)
+    where = f"on {counted(run.world_size, 'rank')}, without a restart, "
+    yield from first_of(
+        began_findings(start, where),
+        ranks_differ(
+            [rank.end for rank in start.ranks],
+            "at the weights with which each rank begins, and at what its updates use",
+            most=0.0,
+            where=where,
+        ),
+        step_findings(run, start, where),
+        epoch_findings(run, start, where),
+        size_findings(run, start, where),
+        order_findings(run, start, where),
     )
 
 
-def has_saved(reports: Sequence[RankReport], step: int) -> bool:
-    """Whether a rank touched a file between this step and the next."""
-    for report in reports:
-        steps = 0
-        for event in report.events:
-            steps += event["kind"] == "optimizer_step"
-            if event["kind"] == "file" and event["path"] and steps == step:
-                return True
-    return False
+def began_findings(start: RunStart, where: str) -> Iterator[Finding]:
+    """Findings if the ranks did not begin with rank 0's weights."""
+    look = "at the weights with which each rank begins"
+    yield from ranks_differ([r.first for r in start.ranks], look, most=0.0, where=where)
+    if start.ranks[0].first != start.ranks[0].given:
+        found = f"{where}the ranks began with the same weights, but not with rank 0's"
+        yield FINDINGS("wrong-start", found)
 
 
-def judge_epochs(whole: str, killed: str, due: int) -> Judge:
-    """The judge of a restart, with codes of its own where every sample is affected.
-
-    Args:
-        killed: the scenario before, whose save after step ``due`` survives.
-    """
-
-    def judge(
-        reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-    ) -> Iterator[Finding]:
-        attempts, resumed = {killed: due}, PLAN.steps - most_steps(reports)
-        later = surviving_steps({killed: resumed}, reports, earlier)
-        is_right = not any(miscounted(chain(*later), PLAN.num_samples, PLAN.epochs))
-        if resumed > due and is_right and has_saved(earlier[killed], resumed):
-            if not has_saved(earlier[killed], due):
-                yield Finding(
-                    "no-save-when-due",
-                    f"a save is due after step {due}, and no rank wrote a file then; the "
-                    f"restart resumed after step {resumed}",
-                    "checkpoints are due every checkpoint_every steps and at each epoch's end",
-                    "at when the loop saves, and at what it counts",
-                )
-                return
-            attempts = {killed: resumed}  # a save that wasn't due counts as well
-        steps = surviving_steps(attempts, reports, earlier)
-        extra, missing = miscounted(chain(*steps), PLAN.num_samples, PLAN.epochs)
-        affected = {"never-trained": missing, "trained-twice": extra}
-        for finding in judge_restart(PLAN, whole, LOOK, attempts)(reports, earlier):
-            is_all = len(affected.get(finding.code, ())) == PLAN.num_samples
-            yield finding._replace(code=OF_ALL_SAMPLES[finding.code]) if is_all else finding
-
-    return judge
+def step_findings(run: Run, start: RunStart, where: str) -> Iterator[Finding]:
+    """A finding if there are not as many steps as planned."""
+    planned = f"{run.epochs} epochs of {run.steps_per_epoch} steps are {run.steps}"
+    rule, look = "each batch gets one optimizer step, which changes the weights", EPOCHS
+    rank = max(start.ranks, key=lambda rank: rank.num_passes)
+    if rank.num_updates not in (0, run.steps):
+        found = f"{where}the run took {counted(rank.num_updates, 'optimizer step')}; {planned}"
+        if rank.num_passes == run.steps:
+            found += f". There were {counted(rank.num_passes, 'forward pass')}es"
+            look = "at where the optimizer steps"
+        yield FINDINGS("not-all-steps", found)._replace(look=look)
+    elif len(start.steps) != run.steps:
+        found = f"{where}the weights changed before {len(start.steps) - 1} of "
+        found += f"{rank.num_passes} forward passes; {planned}"
+        if rank.num_passes >= run.steps:
+            look = "at how a gradient gets from the loss to the optimizer, and what clears it"
+        yield FINDINGS("not-all-steps", found)._replace(rule=rule, look=look)
 
 
-def judge_after_epoch(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterator[Finding]:
-    """Killed after step 6: the checkpoint of step 5, the epoch's last, is the newest."""
-    from_4 = chain(*surviving_steps({"killed": 4}, reports, earlier))
-    taken = most_steps(reports)
-    again = not any(miscounted(from_4, PLAN.num_samples, PLAN.epochs))
-    if taken == PLAN.steps - 4 and again and not has_saved(earlier["killed"], 5):
-        yield Finding(
-            "no-save-at-epoch-end",
-            f"killed after step 6, the run trained step 5, the last of epoch 0, again: the "
-            f"restart took {taken} steps instead of {PLAN.steps - 5}",
-            "a checkpoint is saved at each epoch's end",
-            "at what is saved after the last batch of an epoch",
+def size_findings(run: Run, start: RunStart, where: str) -> Iterator[Finding]:
+    """A finding if a step doesn't have as many samples as planned."""
+    for number, step in enumerate(start.steps):
+        if len(step.samples) != run.size_of(number):
+            found = f"{where}step {number + 1} trained {counted(len(step.samples), 'sample')}; "
+            found += f"{run.size_of(number)} were its share of {run.num_samples} with "
+            found += f"global_batch_size={run.global_batch_size}"
+            yield FINDINGS("not-all-steps", found)
+            return
+
+
+def epoch_findings(run: Run, start: RunStart, where: str) -> Iterator[Finding]:
+    """A finding if an epoch did not train each sample once."""
+    for epoch in range(run.epochs):
+        first = epoch * run.steps_per_epoch
+        steps = start.steps[first : first + run.steps_per_epoch]
+        extra, missing = miscounted(chain(*(step.samples for step in steps)), run.num_samples)
+        if extra or missing:
+            found = f"{where}in epoch {epoch}, "
+            found += how_often([] if missing else extra, missing, run.num_samples, 1)
+            code = "never-trained" if missing else "trained-twice"
+            yield FINDINGS(code, found)._replace(look=EPOCHS)
+            return
+
+
+def order_findings(run: Run, start: RunStart, where: str) -> Iterator[Finding]:
+    """A finding if an epoch is in index order, or in that of an earlier epoch."""
+    batch = run.global_batch_size
+    seen = [
+        [
+            list(range(n, min(n + batch, run.num_samples)))
+            for n in range(0, run.num_samples, batch)
+        ]
+    ]
+    for epoch in range(run.epochs):
+        first = epoch * run.steps_per_epoch
+        own = [step.samples for step in start.steps[first : first + run.steps_per_epoch]]
+        if own in seen:
+            same = seen.index(own)
+            found = f"{where}epoch {epoch} trained the batches of "
+            found += f"epoch {same - 1}, in its order" if same else "the order of the indices"
+            yield FINDINGS("same-order", found)
+            return
+        seen.append(own)
+
+
+def judge_kill(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """A finding if the kill never came, or the two runs are not the same."""
+    whole = start_of(earlier[f"{run.name}, uninterrupted"], run.name)
+    start = start_of(reports, f"{run.name}-killed")
+    if not any(map(killed, reports)):
+        found = f"the run ended after {counted(len(start.steps), 'step')}, before step "
+        found += f"{run.killed_in}, in which it was going to be killed"
+        yield FINDINGS("not-all-steps", found)
+    elif start.weights != whole.weights[: len(start.weights)]:
+        found = "two fresh starts with the same arguments have different weights"
+        rule, look = "the same arguments give the same run", "at what nothing seeds"
+        yield FINDINGS("not-the-same-run", found)._replace(rule=rule, look=look)
+
+
+def scenarios(seed: int) -> list[Scenario]:
+    """A run on one rank, restarted from all of its saves, and one on several."""
+    alone = drawn(seed, "alone", (1,), CADENCES)
+    together = drawn(seed, "together", (2, 3), TOGETHER)
+
+    def job(name: str, run: Run, body: Callable[..., Any], judge: Any, **rest: Any) -> Scenario:
+        return Scenario(
+            name=f"{run.name}, {name}",
+            body=partial(body, run),
+            judge=partial(judge, run),
+            world_size=run.world_size,
+            deadline_s=6,
+            **rest,
         )
-        return
-    yield from judge_epochs("whole", "killed", 5)(reports, earlier)
 
-
-def judge_done(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterator[Finding]:
-    """A finished run, started again."""
-    taken = most_steps(reports)
-    weights = earlier["whole"][0].answer["weights"]
-    difference, _ = largest_difference(weights, reports[-1].answer["weights"])
-    if taken or difference != 0:
-        yield Finding(
-            "finished-run-trains",
-            f"started again, a finished run of {PLAN.steps} steps took {taken} more; its "
-            f"weights then differed by up to {difference:.2g} from those it had ended with",
-            "starting a finished run again takes no step and leaves the final weights in place",
-            LOOK,
-        )
-
-
-SCENARIOS = [
-    Scenario(name="whole", body=train_in("whole"), judge=WHOLE, deadline_s=6),
-    Scenario(
-        name="killed",
-        body=train_in("a"),
-        judge=judge_killed,
-        fault=Fault.after_step(6, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(name="after the epoch", body=train_in("a"), judge=judge_after_epoch, deadline_s=6),
-    Scenario(name="done", body=train_in("a"), judge=judge_done, deadline_s=6),
-    Scenario(
-        name="three",
-        body=train_in("b"),
-        judge=judge_killed,
-        world_size=3,
-        fault=Fault.after_step(9, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(
-        name="in the middle",
-        body=train_in("b"),
-        world_size=3,
-        deadline_s=6,
-        judge=judge_epochs("", "three", 8),
-    ),
-    # Here every checkpoint is due for both reasons at once.
-    Scenario(
-        name="both",
-        body=train_in("c", 5),
-        judge=judge_killed,
-        fault=Fault.after_step(11, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(
-        name="after both",
-        body=train_in("c", 5),
-        deadline_s=6,
-        judge=judge_epochs("whole", "both", 10),
-    ),
-]
+    fault = Fault(rank=together.killed_rank, at="in_step", count=together.killed_in)
+    return [
+        job("uninterrupted", alone, runs.whole, judge_whole),
+        job("restarted", alone, runs.again, judge_again, judges_failures=True),
+        job("uninterrupted", together, runs.whole, judge_whole),
+        job("killed", together, runs.killed, judge_kill, fault=fault),
+        job("restarted", together, runs.again, judge_again, judges_failures=True),
+    ]
