@@ -4,153 +4,171 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import islice
 from typing import Any
 
-from rehearsal.engine.reports import Fault, RankReport, killed
+from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Scenario
-from rehearsal.grading.verdict import Finding, counted
-from rehearsal.kit.judge.coverage import how_often, miscounted
+from rehearsal.grading.verdict import Finding, FindingTable, counted
+from rehearsal.kit.judge.coverage import miscounted
+from rehearsal.kit.judge.epoch_run import CODES as RESTART_CODES
+from rehearsal.kit.judge.epoch_run import POSITION, EpochRun, reference_findings, whole_findings
 from rehearsal.kit.judge.findings import first_of
+from rehearsal.kit.judge.restarted import (
+    kill_findings,
+    kills_of,
+    missing_saves,
+    restart_findings,
+)
 from rehearsal.kit.judge.starts import RunStart, start_of
-from rehearsal.kit.judge.weights import ranks_differ
+from rehearsal.kit.judge.weights import largest_difference
 
 from . import runs
-from .findings import EPOCHS, FINDINGS
-from .plan import CADENCES, TOGETHER, Run, drawn
-from .restarts import judge_again
+from .plan import CADENCES, TOGETHER, drawn, killed
 
-CODES = {**FINDINGS.codes, "ranks-differ": "the ranks end with different weights"}
+SAVES = "at what is saved after a step and after an epoch's last one, and at what it counts"
+FINDINGS = FindingTable(
+    {
+        "epoch-skipped": (
+            "a restart skips an epoch: every sample is trained too few times",
+            "each epoch trains each sample exactly once, across all ranks and restarts",
+            POSITION,
+        ),
+        "epoch-trained-again": (
+            "a restart repeats an epoch: every sample is trained too often",
+            "each epoch trains each sample exactly once, across all ranks and restarts",
+            POSITION,
+        ),
+        "no-save-at-epoch-end": (
+            "no checkpoint is saved at an epoch's end",
+            "checkpoints are due every checkpoint_every steps and at each epoch's end",
+            SAVES,
+        ),
+        "finished-run-trains": (
+            "a finished run trains, or loses its weights, when started again",
+            "starting a finished run again takes no step and leaves its weights in the model",
+            POSITION,
+        ),
+    }
+)
+CODES = {**RESTART_CODES, **FINDINGS.codes}
+OF_ALL_SAMPLES = {"never-trained": "epoch-skipped", "trained-twice": "epoch-trained-again"}
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def judge_whole(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def judge_uninterrupted(
+    run: EpochRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """The findings of the uninterrupted run."""
-    start = start_of(reports, run.name)
-    where = f"on {counted(run.world_size, 'rank')}, without a restart, "
+    yield from whole_findings(run, start_of(reports, run.name))
+
+
+def judge_kill(
+    run: EpochRun, in_step: int, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """A finding if the kill never came, or the two runs are not the same."""
+    whole = start_of(earlier[f"{run.name}, uninterrupted"], run.name)
+    yield from kill_findings(whole, start_of(reports, f"{run.name}-killed"), reports, in_step)
+
+
+def judge_again(
+    run: EpochRun, fault: Fault | None, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The findings of the first start that is wrong, or of a save that is missing."""
+    before = earlier[f"{run.name}, uninterrupted"]
+    whole = start_of(before, run.name)
+    kept = [moment for report in before for moment in report.answer]
+    positions: list[int | None] = []
+
+    def restarts() -> Iterator[Finding]:
+        if fault:
+            at = f"rank {fault.rank} was killed in step {fault.count}"
+            start, done = start_of(reports, f"{run.name}-killed"), fault.count - 1
+            yield from restarted(run, whole, start, reports, (at, run.due_by(done), done))
+        for folder, (at, saved, done) in kills_of(run, kept):
+            start = start_of(reports, folder)
+            if done == run.steps:
+                yield from finished_findings(at, whole, start, only_idle=True)
+            yield from restarted(run, whole, start, reports, (at, saved, done))
+            positions.extend(whole.position(rank.first) for rank in start.ranks if rank.first)
+
+    def saves() -> Iterator[Finding]:
+        for due, finding in missing_saves(run, positions, {done for _, _, done in kept}):
+            is_end = due % run.steps_per_epoch == 0 and due % run.every != 0
+            is_other = finding.code == "no-save-when-due" and is_end
+            yield FINDINGS("no-save-at-epoch-end", finding.found) if is_other else finding
+
+    is_complete = all(report.has_answer for report in reports)
+    finished = start_of(reports, run.name)
     yield from first_of(
-        began_findings(start, where),
-        ranks_differ(
-            [rank.end for rank in start.ranks],
-            "at the weights with which each rank begins, and at what its updates use",
-            most=0.0,
-            where=where,
-        ),
-        step_findings(run, start, where),
-        epoch_findings(run, start, where),
-        size_findings(run, start, where),
-        order_findings(run, start, where),
+        reference_findings(run, whole, reports[0].answer) if is_complete else (),
+        islice(restarts(), 1),
+        saves() if is_complete and run.world_size == 1 else (),
+        finished_findings("the run had finished", whole, finished),
     )
 
 
-def began_findings(start: RunStart, where: str) -> Iterator[Finding]:
-    """Findings if the ranks did not begin with rank 0's weights."""
-    look = "at the weights with which each rank begins"
-    yield from ranks_differ([r.first for r in start.ranks], look, most=0.0, where=where)
-    if start.ranks[0].first != start.ranks[0].given:
-        found = f"{where}the ranks began with the same weights, but not with rank 0's"
-        yield FINDINGS("wrong-start", found)
+def restarted(
+    run: EpochRun,
+    whole: RunStart,
+    start: RunStart,
+    reports: Sequence[RankReport],
+    kill: tuple[str, int, int],
+) -> Iterator[Finding]:
+    """The findings of one restart, with codes of their own where every sample is affected."""
+    for finding in restart_findings(run, whole, start, reports, kill):
+        at = whole.position(start.ranks[0].first) or 0
+        steps = (*whole.steps[:at], *start.steps)
+        wrong = miscounted(
+            (s for step in steps for s in step.samples), run.num_samples, run.epochs
+        )
+        is_all = run.num_samples in map(len, wrong)
+        code = OF_ALL_SAMPLES.get(finding.code, finding.code) if is_all else finding.code
+        yield finding._replace(code=code)
 
 
-def step_findings(run: Run, start: RunStart, where: str) -> Iterator[Finding]:
-    """A finding if there are not as many steps as planned."""
-    planned = f"{run.epochs} epochs of {run.steps_per_epoch} steps are {run.steps}"
-    rule, look = "each batch gets one optimizer step, which changes the weights", EPOCHS
-    rank = max(start.ranks, key=lambda rank: rank.num_passes)
-    if rank.num_updates not in (0, run.steps):
-        found = f"{where}the run took {counted(rank.num_updates, 'optimizer step')}; {planned}"
-        if rank.num_passes == run.steps:
-            found += f". There were {counted(rank.num_passes, 'forward pass')}es"
-            look = "at where the optimizer steps"
-        yield FINDINGS("not-all-steps", found)._replace(look=look)
-    elif len(start.steps) != run.steps:
-        found = f"{where}the weights changed before {len(start.steps) - 1} of "
-        found += f"{rank.num_passes} forward passes; {planned}"
-        if rank.num_passes >= run.steps:
-            look = "at how a gradient gets from the loss to the optimizer, and what clears it"
-        yield FINDINGS("not-all-steps", found)._replace(rule=rule, look=look)
+def finished_findings(
+    at: str, whole: RunStart, start: RunStart, *, only_idle: bool = False
+) -> Iterator[Finding]:
+    """A finding if the start of a finished run takes a step, or lacks the final weights.
 
-
-def size_findings(run: Run, start: RunStart, where: str) -> Iterator[Finding]:
-    """A finding if a step doesn't have as many samples as planned."""
-    for number, step in enumerate(start.steps):
-        if len(step.samples) != run.size_of(number):
-            found = f"{where}step {number + 1} trained {counted(len(step.samples), 'sample')}; "
-            found += f"{run.size_of(number)} were its share of {run.num_samples} with "
-            found += f"global_batch_size={run.global_batch_size}"
-            yield FINDINGS("not-all-steps", found)
-            return
-
-
-def epoch_findings(run: Run, start: RunStart, where: str) -> Iterator[Finding]:
-    """A finding if an epoch did not train each sample once."""
-    for epoch in range(run.epochs):
-        first = epoch * run.steps_per_epoch
-        steps = start.steps[first : first + run.steps_per_epoch]
-        extra, missing = miscounted(chain(*(step.samples for step in steps)), run.num_samples)
-        if extra or missing:
-            found = f"{where}in epoch {epoch}, "
-            found += how_often([] if missing else extra, missing, run.num_samples, 1)
-            code = "never-trained" if missing else "trained-twice"
-            yield FINDINGS(code, found)._replace(look=EPOCHS)
-            return
-
-
-def order_findings(run: Run, start: RunStart, where: str) -> Iterator[Finding]:
-    """A finding if an epoch is in index order, or in that of an earlier epoch."""
-    batch = run.global_batch_size
-    seen = [
-        [
-            list(range(n, min(n + batch, run.num_samples)))
-            for n in range(0, run.num_samples, batch)
-        ]
-    ]
-    for epoch in range(run.epochs):
-        first = epoch * run.steps_per_epoch
-        own = [step.samples for step in start.steps[first : first + run.steps_per_epoch]]
-        if own in seen:
-            same = seen.index(own)
-            found = f"{where}epoch {epoch} trained the batches of "
-            found += f"epoch {same - 1}, in its order" if same else "the order of the indices"
-            yield FINDINGS("same-order", found)
-            return
-        seen.append(own)
-
-
-def judge_kill(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
-    """A finding if the kill never came, or the two runs are not the same."""
-    whole = start_of(earlier[f"{run.name}, uninterrupted"], run.name)
-    start = start_of(reports, f"{run.name}-killed")
-    if not any(map(killed, reports)):
-        found = f"the run ended after {counted(len(start.steps), 'step')}, before step "
-        found += f"{run.killed_in}, in which it was going to be killed"
-        yield FINDINGS("not-all-steps", found)
-    elif start.weights != whole.weights[: len(start.weights)]:
-        found = "two fresh starts with the same arguments have different weights"
-        rule, look = "the same arguments give the same run", "at what nothing seeds"
-        yield FINDINGS("not-the-same-run", found)._replace(rule=rule, look=look)
+    Args:
+        only_idle: it may have lost a checkpoint and take steps.
+    """
+    taken = max((len(rank.steps) for rank in start.ranks), default=0)
+    ends = [rank.end for rank in start.ranks if rank.end]
+    difference = max((largest_difference(whole.weights[-1], end)[0] for end in ends), default=0)
+    if (taken and not only_idle) or (difference and not taken):
+        found = f"{at}; started again, it took {counted(taken, 'step')}"
+        if difference:
+            found += f", and its weights then differed by up to {difference:.2g} from those it "
+            found += "had ended with"
+        yield FINDINGS("finished-run-trains", found)
 
 
 def scenarios(seed: int) -> list[Scenario]:
     """A run on one rank, restarted from all of its saves, and one on several."""
     alone = drawn(seed, "alone", (1,), CADENCES)
     together = drawn(seed, "together", (2, 3), TOGETHER)
+    rank, in_step = killed(seed, together)
+    fault = Fault(rank=rank, at="in_step", count=in_step)
 
-    def job(name: str, run: Run, body: Callable[..., Any], judge: Any, **rest: Any) -> Scenario:
+    def job(
+        name: str, run: EpochRun, body: Callable[..., Any], judge: Any, *drawn: Any, **rest: Any
+    ) -> Scenario:
         return Scenario(
             name=f"{run.name}, {name}",
             body=partial(body, run),
-            judge=partial(judge, run),
+            judge=partial(judge, run, *drawn),
             world_size=run.world_size,
             deadline_s=6,
             **rest,
         )
 
-    fault = Fault(rank=together.killed_rank, at="in_step", count=together.killed_in)
     return [
-        job("uninterrupted", alone, runs.whole, judge_whole),
-        job("restarted", alone, runs.again, judge_again, judges_failures=True),
-        job("uninterrupted", together, runs.whole, judge_whole),
-        job("killed", together, runs.killed, judge_kill, fault=fault),
-        job("restarted", together, runs.again, judge_again, judges_failures=True),
+        job("uninterrupted", alone, runs.whole, judge_uninterrupted),
+        job("restarted", alone, runs.again, judge_again, None, judges_failures=True),
+        job("uninterrupted", together, runs.whole, judge_uninterrupted),
+        job("killed", together, runs.killed, judge_kill, in_step, fault=fault),
+        job("restarted", together, runs.again, judge_again, fault, judges_failures=True),
     ]

@@ -59,6 +59,11 @@ class RunStart(NamedTuple):
         ]
 
     @property
+    def complete_steps(self) -> list[RunStep]:
+        """The steps, without one in which a rank was killed or failed."""
+        return self.steps if all(rank.end for rank in self.ranks) else self.steps[:-1]
+
+    @property
     def weights(self) -> list[Weights]:
         """The weights before each step, and at the end."""
         end = self.ranks[0].end
@@ -80,13 +85,16 @@ class RunStart(NamedTuple):
         If a rank has no samples in a step and leaves it out, it begins with the next one.
         """
         at = [self.position(rank.first, most) for rank in other.ranks if rank.first]
-        low, known = min((n or 0 for n in at), default=0), self.weights
-        taken = [{str(step.before) for step in rank.steps} for rank in self.ranks]
-        own = [n for n, rank in enumerate(other.ranks) if rank.first]
-        return [
-            low if n and not any(str(w) in taken[number] for w in known[low:n]) else n
-            for number, n in zip(own, at, strict=True)
-        ]
+        low, steps = min((n or 0 for n in at), default=0), self.steps
+        small = {n for n, step in enumerate(steps) if len(step.samples) < len(other.ranks)}
+        if len(self.ranks) == len(other.ranks):
+            taken = [{str(step.before) for step in rank.steps} for rank in self.ranks]
+            small |= {
+                n
+                for n, step in enumerate(steps)
+                if not all(str(step.before) in of for of in taken)
+            }
+        return [low if n and small.issuperset(range(low, n)) else n for n in at]
 
     def steps_with(self, number: int, samples: list[int]) -> set[int]:
         """The steps, from 0, in which a rank of this run trained these samples."""
