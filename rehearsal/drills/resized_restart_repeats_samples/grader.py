@@ -63,15 +63,26 @@ def saved_by(plan: Plan, done: int, earlier: Earlier) -> int:
     return max([0, *(due for due in plan.run.dues if due <= done and due in written)])
 
 
+def judge_fewer(
+    plan: Plan, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """Starts on fewer ranks after a kill at some moment."""
+    whole = whole_of(plan, earlier)
+    expected = [event["weights"] for event in reports[0].of("expected")]
+    yield from first_of(
+        *(reference_findings(plan.run, whole, weights) for weights in expected),
+        others(plan, reports, earlier),
+    )
+
+
 def judge_first(
     plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The first of three jobs."""
     start, whole = start_of(reports, runs.CHAIN), whole_of(plan, earlier)
-    expected = [event["weights"] for event in reports[0].of("expected")]
     yield from first_of(
-        *(reference_findings(plan.run, whole, weights) for weights in expected),
-        kill_findings(whole, start, reports, plan.killed_in),
+        size_findings(plan, whole, start, ""),
+        kill_findings(whole, start, reports, plan.killed_in, plan.run.tolerance),
     )
 
 
@@ -80,39 +91,28 @@ def judge_second(
 ) -> Iterator[Finding]:
     """The second, on another number of ranks; it is killed, too."""
     at = f"a run on {counted(plan.world_sizes[0], 'rank')} was killed in step {plan.killed_in}"
-    start = start_of(reports, runs.CHAIN)
-    yield from resized(
-        plan, earlier, start, reports, (at, saved_by(plan, plan.done, earlier), plan.done)
-    )
+    start, saved = start_of(reports, runs.CHAIN), saved_by(plan, plan.done, earlier)
+    yield from resized(plan, earlier, start, reports, (at, saved, plan.done))
 
 
 def judge_third(
     plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
-    """The third, on yet another number, runs to the end; so do others, after other kills."""
-    done = plan.done_again
+    """The third, on yet another number, runs to the end; then: was every save there?"""
     at = f"a run on {plan.world_sizes[0]}, then on {counted(plan.world_sizes[1], 'rank')}, was "
-    at += f"killed again in step {done + 1}"
-    start, saved = start_of(reports, runs.CHAIN), saved_by(plan, done, earlier)
-    yield from first_of(
-        resized(plan, earlier, start, reports, (at, saved, done)),
-        others(plan, reports, earlier),
-    )
-
-
-def judge_others(
-    plan: Plan, reports: Sequence[RankReport], earlier: Earlier
-) -> Iterator[Finding]:
-    """Starts after the rest of the kills, and whether every save was there."""
+    at += f"killed again in step {plan.done_again + 1}"
+    whole, saved = whole_of(plan, earlier), saved_by(plan, plan.done_again, earlier)
     kept = kept_in(earlier)
-    whole = whole_of(plan, earlier)
-    starts = [start_of(of, folder) for of in (earlier["third"], reports) for folder, *_ in kept]
+    jobs = (earlier["fewer"], reports)
+    starts = [start_of(job, folder) for job in jobs for folder, *_ in kept]
     firsts = [rank.first for start in starts for rank in start.ranks if rank.first]
     positions = [whole.position(first, plan.run.tolerance) for first in firsts]
     saves = missing_saves(plan.run, positions, {done for _, _, done in kept})
-    is_complete = all(report.has_answer for report in reports)
+    chain = start_of(reports, runs.CHAIN)
     yield from first_of(
-        others(plan, reports, earlier), (finding for _, finding in saves) if is_complete else ()
+        resized(plan, earlier, chain, reports, (at, saved, plan.done_again)),
+        others(plan, reports, earlier),
+        (f for _, f in saves) if all(report.has_answer for report in reports) else (),
     )
 
 
@@ -121,7 +121,7 @@ def others(plan: Plan, reports: Sequence[RankReport], earlier: Earlier) -> Itera
     kept = kept_in(earlier)
     for folder, (at, saved, done) in kills_of(plan.run, kept):
         start = start_of(reports, folder)
-        at = f"on {counted(plan.world_sizes[0], 'rank')}, {at}"
+        at = f"on {counted(plan.run.world_size, 'rank')}, {at}"
         yield from islice(resized(plan, earlier, start, reports, (at, saved, done)), 1)
 
 
@@ -130,20 +130,29 @@ def resized(
 ) -> Iterator[Finding]:
     """What is wrong with a restart on another number of ranks."""
     whole, run = whole_of(plan, earlier), plan.run
-    known = whole.began(start, run.tolerance)
+    sizes = list(size_findings(plan, whole, start, f"{kill[0]}; after the restart "))
+    yield from sizes
+    if sizes:
+        return
+    for finding in restart_findings(run, whole, start, reports, kill):
+        is_position = finding.code in ("never-trained", "trained-twice", "ranks-resume-apart")
+        yield finding._replace(look=LOOK) if is_position else finding
+
+
+def size_findings(
+    plan: Plan, whole: RunStart, start: RunStart, where: str
+) -> Iterator[Finding]:
+    """A finding if a start's largest step has more or fewer samples than a global batch."""
+    run, known = plan.run, whole.began(start, plan.run.tolerance)
     sizes = [len(step.samples) for step in start.complete_steps]
     is_each = all(rank.num_passes == len(rank.steps) for rank in start.ranks)
     if is_each and len(set(known)) == 1 and known[0] is not None and sizes:
         planned = [run.size_of(n) for n in range(known[0], run.steps)][: len(sizes)]
         if max(sizes) != max(planned, default=0):
-            found = f"{kill[0]}; after the restart on {counted(len(reports), 'rank')}, the "
-            found += f"largest step had {counted(max(sizes), 'sample')}; "
+            found = f"{where}on {counted(len(start.ranks), 'rank')}, the largest step had "
+            found += f"{counted(max(sizes), 'sample')}; "
             found += f"global_batch_size={run.global_batch_size}"
             yield FINDINGS("batch-follows-world-size", found)
-            return
-    for finding in restart_findings(run, whole, start, reports, kill):
-        is_position = finding.code in ("never-trained", "trained-twice", "ranks-resume-apart")
-        yield finding._replace(look=LOOK) if is_position else finding
 
 
 def scenarios(seed: int) -> list[Scenario]:
@@ -177,9 +186,9 @@ def scenarios(seed: int) -> list[Scenario]:
         )
     ]
     return [
-        job("uninterrupted", first, runs.whole, judge_uninterrupted, judges_failures=False),
+        job("uninterrupted", third, runs.whole, judge_uninterrupted, judges_failures=False),
+        job("fewer", first, runs.fewer, judge_fewer),
         job("first", first, runs.begin, judge_first, kills[0], judges_failures=False),
         job("second", second, runs.begin, judge_second, kills[1]),
         job("third", third, runs.end, judge_third),
-        job("others", second, runs.other_half, judge_others),
     ]

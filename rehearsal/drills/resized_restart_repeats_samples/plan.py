@@ -21,7 +21,7 @@ CADENCES = (
 class Plan(NamedTuple):
     """A run of three jobs, each on another number of ranks."""
 
-    run: EpochRun  # on as many ranks as the first job
+    run: EpochRun
     world_sizes: tuple[int, ...]
     killed_in: int  # the first job's step, counted from 1, in which a rank dies
     killed_again_in: int  # the same of the second job, counted from where it resumes
@@ -42,11 +42,11 @@ def drawn(seed: int) -> Plan:
     """A plan of which no rank dies right after a save is due: rank 0 may be saving."""
     draw = random.Random(seed)
     batch, steps_per_epoch, epochs, every = draw.choice(CADENCES)
-    world_sizes = (3, *draw.sample((1, 2), 2))  # three ranks never have equal shares at the end
+    world_sizes = (*draw.sample((1, 2), 2), 3)
     run = EpochRun(
         name="whole",
         seed=draw.randrange(1000),
-        world_size=world_sizes[0],
+        world_size=3,  # which never have equal shares at an epoch's end
         # In an epoch's last step, one of three ranks has no sample, and maybe one of two.
         num_samples=batch * (steps_per_epoch - 1) + draw.choice((1, 2)),
         global_batch_size=batch,

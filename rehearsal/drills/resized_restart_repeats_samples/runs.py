@@ -17,29 +17,29 @@ CHAIN = "resized"  # the folder of the run that changes its size twice
 
 
 def whole(run: EpochRun, context: RankContext, learner: SimpleNamespace) -> Any:
-    """The uninterrupted run, on as many ranks as the first job of the other run."""
+    """The uninterrupted run."""
     context.init_group()
     return train_whole(run, context, learner, at_most=3, each_save=True)
 
 
-def begin(run: EpochRun, context: RankContext, learner: SimpleNamespace) -> Any:
-    """A job of which a rank dies; it records where the whole run's steps lead."""
+def fewer(run: EpochRun, context: RankContext, learner: SimpleNamespace) -> Any:
+    """Starts after half of the kills; records where the whole run's steps lead."""
     context.init_group()
     sgd = partial(torch.optim.SGD, momentum=0.9)
     context.record("expected", weights=expected_weights(run, context.folder, sgd))
+    resume(kept_folders(context, run.name)[::2], run, context, learner)
+
+
+def begin(run: EpochRun, context: RankContext, learner: SimpleNamespace) -> Any:
+    """A job of which a rank dies."""
+    context.init_group()
     start_in_folder(run, context, learner, CHAIN)
 
 
 def end(run: EpochRun, context: RankContext, learner: SimpleNamespace) -> Any:
-    """The third job, and starts after half of the other kills."""
+    """The third job, and starts after the other half of the kills."""
     context.init_group()
     start_in_folder(run, context, learner, CHAIN)
-    resume(kept_folders(context, run.name)[::2], run, context, learner)
-
-
-def other_half(run: EpochRun, context: RankContext, learner: SimpleNamespace) -> Any:
-    """Starts after the other half of the kills, on another number of ranks."""
-    context.init_group()
     resume(kept_folders(context, run.name)[1::2], run, context, learner)
 
 

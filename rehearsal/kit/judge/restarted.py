@@ -15,14 +15,21 @@ from rehearsal.kit.judge.weights import largest_difference
 
 
 def kill_findings(
-    whole: RunStart, start: RunStart, reports: Sequence[RankReport], in_step: int
+    whole: RunStart,
+    start: RunStart,
+    reports: Sequence[RankReport],
+    in_step: int,
+    most: float = 0.0,
 ) -> Iterator[Finding]:
     """A finding if a fresh start was not killed in this step, or is not the same run."""
     if not any(map(killed, reports)):
         found = f"the run ended after {counted(len(start.steps), 'step')}, before step "
         found += f"{in_step}, in which it was going to be killed"
         yield RESTARTED("not-all-steps", found)
-    elif start.weights != whole.weights[: len(start.weights)]:
+    elif any(
+        not largest_difference(ours, theirs)[0] <= most
+        for ours, theirs in zip(start.weights, whole.weights, strict=False)
+    ):
         found = "two fresh starts with the same arguments have different weights"
         rule, look = "the same arguments give the same run", "at what nothing seeds"
         yield RESTARTED("not-the-same-run", found)._replace(rule=rule, look=look)
