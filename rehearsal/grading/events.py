@@ -42,6 +42,12 @@ EVENTS: dict[str, Kind] = {
     "forward": Kind(
         ("samples",), "by watch_samples(context, model): the ids in each batch that is trained"
     ),
+    "started": Kind(
+        ("run", "weights"), "by watched_start(context, model, run): a start begins"
+    ),
+    "pass": Kind(("samples", "weights"), "by watched_start: a forward pass that trains"),
+    "in_step": Kind((), "by watched_start: after the first pass of a step"),
+    "ended": Kind(("weights",), "by watched_start: train has returned"),
     "first_forward": Kind(("weights",), "by the restart kit: the weights a run begins with"),
 }
 

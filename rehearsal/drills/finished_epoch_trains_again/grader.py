@@ -1,168 +1,174 @@
-"""Killed right after an epoch's end and in the middle of one; started again when finished."""
+"""Killed at every kind of moment, and started again when finished: is it still one run?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any
 
+from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Scenario
-from rehearsal.engine.reports import RankReport
-from rehearsal.engine.reports import Fault
-from rehearsal.kit.judge.coverage import miscounted, most_steps
-from rehearsal.kit.judge.restart import CODES as RESTART_CODES
-from rehearsal.kit.judge.restart import RestartPlan, judge_killed, judge_restart, judge_whole
-from rehearsal.kit.judge.restart import surviving_steps
+from rehearsal.grading.verdict import Finding, FindingTable, counted
+from rehearsal.kit.judge.coverage import miscounted
+from rehearsal.kit.judge.epoch_run import CODES as RESTART_CODES
+from rehearsal.kit.judge.epoch_run import POSITION, EpochRun, reference_findings, whole_findings
+from rehearsal.kit.judge.findings import first_of
+from rehearsal.kit.judge.restarted import (
+    kill_findings,
+    kills_of,
+    missing_saves,
+    restart_findings,
+)
+from rehearsal.kit.judge.starts import RunStart, start_of
 from rehearsal.kit.judge.weights import largest_difference
-from rehearsal.kit.observe.restart import Body, trains
-from rehearsal.grading.verdict import Finding, Judge
 
-CODES = {
-    **RESTART_CODES,
-    "epoch-skipped": "a restart skips an epoch: every sample is trained too few times",
-    "epoch-trained-again": "a restart repeats an epoch: every sample is trained too often",
-    "no-save-at-epoch-end": "no checkpoint is saved at an epoch's end",
-    "no-save-when-due": "no checkpoint is saved after checkpoint_every steps",
-    "finished-run-trains": "a finished run trains, or loses its weights, when started again",
-}
-# Five steps an epoch, the last of 3 samples; checkpoints after steps 4, 5, 8, 10, 12 and 15.
-PLAN = RestartPlan(num_samples=23, epochs=3, steps_per_epoch=5)
-GLOBAL_BATCH_SIZE, EVERY = 5, 4
-LOOK = "at which position the newest checkpoint gives, when it is written, and who reads it"
-WHOLE = judge_whole(PLAN)
+from . import runs
+from .plan import CADENCES, TOGETHER, drawn, killed
+
+SAVES = "at what is saved after a step and after an epoch's last one, and at what it counts"
+FINDINGS = FindingTable(
+    {
+        "epoch-skipped": (
+            "a restart skips an epoch: every sample is trained too few times",
+            "each epoch trains each sample exactly once, across all ranks and restarts",
+            POSITION,
+        ),
+        "epoch-trained-again": (
+            "a restart repeats an epoch: every sample is trained too often",
+            "each epoch trains each sample exactly once, across all ranks and restarts",
+            POSITION,
+        ),
+        "no-save-at-epoch-end": (
+            "no checkpoint is saved at an epoch's end",
+            "checkpoints are due every checkpoint_every steps and at each epoch's end",
+            SAVES,
+        ),
+        "finished-run-trains": (
+            "a finished run trains, or loses its weights, when started again",
+            "starting a finished run again takes no step and leaves its weights in the model",
+            POSITION,
+        ),
+    }
+)
+CODES = {**RESTART_CODES, **FINDINGS.codes}
 OF_ALL_SAMPLES = {"never-trained": "epoch-skipped", "trained-twice": "epoch-trained-again"}
+Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def train_in(run: str, every: int = EVERY) -> Body:
-    """A body that trains in the folder of ``run``, or resumes there."""
-    return trains(
-        run,
-        PLAN.num_samples,
-        epochs=PLAN.epochs,
-        global_batch_size=GLOBAL_BATCH_SIZE,
-        checkpoint_every=every,
-        lr=0.02,
+def judge_uninterrupted(
+    run: EpochRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The findings of the uninterrupted run."""
+    yield from whole_findings(run, start_of(reports, run.name))
+
+
+def judge_kill(
+    run: EpochRun, in_step: int, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """A finding if the kill never came, or the two runs are not the same."""
+    whole = start_of(earlier[f"{run.name}, uninterrupted"], run.name)
+    yield from kill_findings(whole, start_of(reports, f"{run.name}-killed"), reports, in_step)
+
+
+def judge_again(
+    run: EpochRun, fault: Fault | None, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The findings of the first start that is wrong, or of a save that is missing."""
+    before = earlier[f"{run.name}, uninterrupted"]
+    whole = start_of(before, run.name)
+    kept = [moment for report in before for moment in report.answer]
+    positions: list[int | None] = []
+
+    def restarts() -> Iterator[Finding]:
+        if fault:
+            at = f"rank {fault.rank} was killed in step {fault.count}"
+            start, done = start_of(reports, f"{run.name}-killed"), fault.count - 1
+            yield from restarted(run, whole, start, reports, (at, run.due_by(done), done))
+        for folder, (at, saved, done) in kills_of(run, kept):
+            start = start_of(reports, folder)
+            if done == run.steps:
+                yield from finished_findings(at, whole, start, only_idle=True)
+            yield from restarted(run, whole, start, reports, (at, saved, done))
+            positions.extend(whole.position(rank.first) for rank in start.ranks if rank.first)
+
+    def saves() -> Iterator[Finding]:
+        for due, finding in missing_saves(run, positions, {done for _, _, done in kept}):
+            is_end = due % run.steps_per_epoch == 0 and due % run.every != 0
+            is_other = finding.code == "no-save-when-due" and is_end
+            yield FINDINGS("no-save-at-epoch-end", finding.found) if is_other else finding
+
+    is_complete = all(report.has_answer for report in reports)
+    finished = start_of(reports, run.name)
+    yield from first_of(
+        reference_findings(run, whole, reports[0].answer) if is_complete else (),
+        islice(restarts(), 1),
+        saves() if is_complete and run.world_size == 1 else (),
+        finished_findings("the run had finished", whole, finished),
     )
 
 
-def has_saved(reports: Sequence[RankReport], step: int) -> bool:
-    """Whether a rank touched a file between this step and the next."""
-    for report in reports:
-        steps = 0
-        for event in report.events:
-            steps += event["kind"] == "optimizer_step"
-            if event["kind"] == "file" and event["path"] and steps == step:
-                return True
-    return False
+def restarted(
+    run: EpochRun,
+    whole: RunStart,
+    start: RunStart,
+    reports: Sequence[RankReport],
+    kill: tuple[str, int, int],
+) -> Iterator[Finding]:
+    """The findings of one restart, with codes of their own where every sample is affected."""
+    for finding in restart_findings(run, whole, start, reports, kill):
+        at = whole.position(start.ranks[0].first) or 0
+        steps = (*whole.steps[:at], *start.steps)
+        wrong = miscounted(
+            (s for step in steps for s in step.samples), run.num_samples, run.epochs
+        )
+        is_all = run.num_samples in map(len, wrong)
+        code = OF_ALL_SAMPLES.get(finding.code, finding.code) if is_all else finding.code
+        yield finding._replace(code=code)
 
 
-def judge_epochs(whole: str, killed: str, due: int) -> Judge:
-    """The judge of a restart, with codes of its own where every sample is affected.
+def finished_findings(
+    at: str, whole: RunStart, start: RunStart, *, only_idle: bool = False
+) -> Iterator[Finding]:
+    """A finding if the start of a finished run takes a step, or lacks the final weights.
 
     Args:
-        killed: the scenario before, whose save after step ``due`` survives.
+        only_idle: it may have lost a checkpoint and take steps.
     """
-
-    def judge(
-        reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-    ) -> Iterator[Finding]:
-        attempts, resumed = {killed: due}, PLAN.steps - most_steps(reports)
-        later = surviving_steps({killed: resumed}, reports, earlier)
-        is_right = not any(miscounted(chain(*later), PLAN.num_samples, PLAN.epochs))
-        if resumed > due and is_right and has_saved(earlier[killed], resumed):
-            if not has_saved(earlier[killed], due):
-                yield Finding(
-                    "no-save-when-due",
-                    f"a save is due after step {due}, and no rank wrote a file then; the "
-                    f"restart resumed after step {resumed}",
-                    "checkpoints are due every checkpoint_every steps and at each epoch's end",
-                    "at when the loop saves, and at what it counts",
-                )
-                return
-            attempts = {killed: resumed}  # a save that wasn't due counts as well
-        steps = surviving_steps(attempts, reports, earlier)
-        extra, missing = miscounted(chain(*steps), PLAN.num_samples, PLAN.epochs)
-        affected = {"never-trained": missing, "trained-twice": extra}
-        for finding in judge_restart(PLAN, whole, LOOK, attempts)(reports, earlier):
-            is_all = len(affected.get(finding.code, ())) == PLAN.num_samples
-            yield finding._replace(code=OF_ALL_SAMPLES[finding.code]) if is_all else finding
-
-    return judge
+    taken = max((len(rank.steps) for rank in start.ranks), default=0)
+    ends = [rank.end for rank in start.ranks if rank.end]
+    difference = max((largest_difference(whole.weights[-1], end)[0] for end in ends), default=0)
+    if (taken and not only_idle) or (difference and not taken):
+        found = f"{at}; started again, it took {counted(taken, 'step')}"
+        if difference:
+            found += f", and its weights then differed by up to {difference:.2g} from those it "
+            found += "had ended with"
+        yield FINDINGS("finished-run-trains", found)
 
 
-def judge_after_epoch(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterator[Finding]:
-    """Killed after step 6: the checkpoint of step 5, the epoch's last, is the newest."""
-    from_4 = chain(*surviving_steps({"killed": 4}, reports, earlier))
-    taken = most_steps(reports)
-    again = not any(miscounted(from_4, PLAN.num_samples, PLAN.epochs))
-    if taken == PLAN.steps - 4 and again and not has_saved(earlier["killed"], 5):
-        yield Finding(
-            "no-save-at-epoch-end",
-            f"killed after step 6, the run trained step 5, the last of epoch 0, again: the "
-            f"restart took {taken} steps instead of {PLAN.steps - 5}",
-            "a checkpoint is saved at each epoch's end",
-            "at what is saved after the last batch of an epoch",
-        )
-        return
-    yield from judge_epochs("whole", "killed", 5)(reports, earlier)
+def scenarios(seed: int) -> list[Scenario]:
+    """A run on one rank, restarted from all of its saves, and one on several."""
+    alone = drawn(seed, "alone", (1,), CADENCES)
+    together = drawn(seed, "together", (2, 3), TOGETHER)
+    rank, in_step = killed(seed, together)
+    fault = Fault(rank=rank, at="in_step", count=in_step)
 
-
-def judge_done(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterator[Finding]:
-    """A finished run, started again."""
-    taken = most_steps(reports)
-    weights = earlier["whole"][0].answer["weights"]
-    difference, _ = largest_difference(weights, reports[-1].answer["weights"])
-    if taken or difference != 0:
-        yield Finding(
-            "finished-run-trains",
-            f"started again, a finished run of {PLAN.steps} steps took {taken} more; its "
-            f"weights then differed by up to {difference:.2g} from those it had ended with",
-            "starting a finished run again takes no step and leaves the final weights in place",
-            LOOK,
+    def job(
+        name: str, run: EpochRun, body: Callable[..., Any], judge: Any, *drawn: Any, **rest: Any
+    ) -> Scenario:
+        return Scenario(
+            name=f"{run.name}, {name}",
+            body=partial(body, run),
+            judge=partial(judge, run, *drawn),
+            world_size=run.world_size,
+            deadline_s=6,
+            **rest,
         )
 
-
-SCENARIOS = [
-    Scenario(name="whole", body=train_in("whole"), judge=WHOLE, deadline_s=6),
-    Scenario(
-        name="killed",
-        body=train_in("a"),
-        judge=judge_killed,
-        fault=Fault.after_step(6, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(name="after the epoch", body=train_in("a"), judge=judge_after_epoch, deadline_s=6),
-    Scenario(name="done", body=train_in("a"), judge=judge_done, deadline_s=6),
-    Scenario(
-        name="three",
-        body=train_in("b"),
-        judge=judge_killed,
-        world_size=3,
-        fault=Fault.after_step(9, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(
-        name="in the middle",
-        body=train_in("b"),
-        world_size=3,
-        deadline_s=6,
-        judge=judge_epochs("", "three", 8),
-    ),
-    # Here every checkpoint is due for both reasons at once.
-    Scenario(
-        name="both",
-        body=train_in("c", 5),
-        judge=judge_killed,
-        fault=Fault.after_step(11, rank=1),
-        deadline_s=6,
-    ),
-    Scenario(
-        name="after both",
-        body=train_in("c", 5),
-        deadline_s=6,
-        judge=judge_epochs("whole", "both", 10),
-    ),
-]
+    return [
+        job("uninterrupted", alone, runs.whole, judge_uninterrupted),
+        job("restarted", alone, runs.again, judge_again, None, judges_failures=True),
+        job("uninterrupted", together, runs.whole, judge_uninterrupted),
+        job("killed", together, runs.killed, judge_kill, in_step, fault=fault),
+        job("restarted", together, runs.again, judge_again, fault, judges_failures=True),
+    ]
