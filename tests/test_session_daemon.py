@@ -253,7 +253,7 @@ class TestClient:
         (tmp_path / f"rehearsal-{os.getuid()}").touch()
         verdict, (line,) = checked("x = 1\n")
         assert verdict.status == "wrong"
-        assert line.startswith("The process between commands can't be used ([Errno ")
+        assert line.startswith("The background process can't be used ([Errno ")
         assert line.endswith("). This check runs without it.")
 
     def test_warming_up_closes_the_connection_that_it_tries(
