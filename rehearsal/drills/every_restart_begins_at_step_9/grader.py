@@ -70,7 +70,7 @@ CHANGES = ("open", "torch.save", "rename", "remove")  # of a file
 
 
 @dataclass(slots=True)
-class Start:
+class Begun:
     """One call of ``train``, as a rank recorded it."""
 
     folder: str
@@ -79,12 +79,12 @@ class Start:
     end: Mapping[str, Any] | None = None
 
 
-def starts_of(report: RankReport) -> list[Start]:
+def starts_of(report: RankReport) -> list[Begun]:
     """The calls of a rank, in order."""
-    starts: list[Start] = []
+    starts: list[Begun] = []
     for event in report.events:
         if event["kind"] == "start":
-            starts.append(Start(event["folder"], event["there"]))
+            starts.append(Begun(event["folder"], event["there"]))
         elif event["kind"] == "forward" and starts:
             starts[-1].passes.append(event)
         elif event["kind"] == "end":
@@ -92,7 +92,7 @@ def starts_of(report: RankReport) -> list[Start]:
     return starts
 
 
-def steps_of(start: Start, plan: Folder) -> list[int]:
+def steps_of(start: Begun, plan: Folder) -> list[int]:
     """The steps that a rank trained in one call."""
     report = RankReport(rank=0, exitcode=0, events=start.passes)
     return steps_in_stream(report, plan.world_size, plan.share)
@@ -166,9 +166,9 @@ def begin_findings(
     text = f"the folder held {some(there) if there else 'no checkpoint'}"
     if newest and not holds(there, newest):
         text += f" although step {newest} was complete"
-    for rank, own in enumerate(steps):
+    for rank, taken in enumerate(steps):
         text += f"; rank {rank} then " if not rank else f", and rank {rank} "
-        text += f"began with shares({own[0]})" if own else "trained no samples"
+        text += f"began with shares({taken[0]})" if taken else "trained no samples"
     if len(set(firsts)) > 1:
         yield FINDINGS("ranks-resume-apart", text)
     elif firsts[0] == 0 != newest:

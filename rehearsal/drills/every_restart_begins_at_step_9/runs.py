@@ -94,5 +94,5 @@ def second_job(plan: Plan, context: RankContext, learner: SimpleNamespace) -> An
             kept.append({"where": moment.where, "passes": moment.note})
     context.record("moments", kept=kept)
     dist.barrier()
-    for folder in sorted(path.parent.glob("moment-*")):
-        start(context, learner, plan.empty, folder.name)
+    for restored in sorted(path.parent.glob("moment-*")):
+        start(context, learner, plan.empty, restored.name)

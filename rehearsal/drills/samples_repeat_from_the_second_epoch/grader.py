@@ -14,7 +14,7 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import RankReport
 from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, FindingTable, counted, shortened
-from rehearsal.kit.judge.findings import first_of, some
+from rehearsal.kit.judge.findings import first_of, is_step_log, some
 from rehearsal.kit.judge.weights import (
     largest_difference,
     ranks_differ,
@@ -163,7 +163,7 @@ def against(
 def return_findings(run: Run, reports: Sequence[RankReport]) -> Iterable[Finding]:
     """What each rank returned: pairs, on rank 0 only, for the steps that are due."""
     for report in reports:
-        if not is_log(report.answer["lines"]):
+        if not is_step_log(report.answer["lines"]):
             text = f"rank {report.rank} returned {shortened(repr(report.answer['lines']), 80)}"
             yield FINDINGS("wrong-return-value", text)
             return
@@ -172,17 +172,6 @@ def return_findings(run: Run, reports: Sequence[RankReport]) -> Iterable[Finding
         text = f"with eval_every={run.eval_every} and {run.steps} steps, rank 0 should return "
         text += f"evaluations after steps {run.due}, and other ranks none; the ranks returned "
         yield FINDINGS("wrong-evaluations", text + some(found))
-
-
-def is_log(lines: object) -> bool:
-    """Whether that is a list of pairs of a whole number and a number."""
-    return isinstance(lines, list) and all(
-        isinstance(line, list)
-        and len(line) == 2
-        and all(isinstance(value, int | float) for value in line)
-        and float(line[0]).is_integer()
-        for line in lines
-    )
 
 
 def draw_findings(run: Run, report: RankReport) -> Iterable[Finding]:
