@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.kit.judge.collectives import mismatched_collectives
-from rehearsal.kit.judge.findings import some
+from rehearsal.kit.judge.findings import is_step_log, some
 from rehearsal.kit.judge.weights import weights_differ
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding, counted, shortened
+
+from .plan import Run, drawn
 
 CODES = {
     "collective-on-some-ranks": "the run hangs or fails: the ranks' collectives differ",
@@ -24,51 +27,36 @@ CODES = {
     "wrong-return-value": "train returns something other than a list of (step, loss)",
     "training-changed": "the weights differ from those that the steps should lead to",
 }
-# Shares of a step by rank: 3, 2 and 1 samples, the last two steps fewer.
-SHARES = [(3, 2, 1), (1, 3, 2), (2, 1, 3), (3, 1, 1), (1, 2, 3), (2, 2, 1), (1, 1, 2)]
-LR, LOG_EVERY = 0.03, 3
 PAIRS = "train returns a list: on rank 0, a pair (step, loss) for each log line; else empty"
 
 
-def shares_of(rank: int, world_size: int) -> Iterator[tuple[Any, Any]]:
+def shares_of(run: Run, rank: int) -> Iterator[tuple[Any, Any]]:
     """A generator of one rank's samples per step."""
-    inputs, targets = marked_samples(64)
-    at = 0
-    for sizes in SHARES:
-        first = at + sum(sizes[:rank])
-        at += sum(sizes[:world_size])
-        yield inputs[first : first + sizes[rank]], targets[first : first + sizes[rank]]
+    inputs, targets = marked_samples(sum(map(sum, run.shares)), seed=run.data_seed)
+    for step in range(run.steps):
+        ids = list(run.ids(step, rank))
+        yield inputs[ids], targets[ids]
 
 
-def body(context: RankContext, learner: SimpleNamespace) -> Any:
+def body(run: Run, context: RankContext, learner: SimpleNamespace) -> Any:
     """Train; return the log and the weights, and those of one process with all the shares."""
     context.init_group()
-    rank, world_size = context.rank, context.world_size
     model = OddNet()
-    shares = shares_of(rank, world_size)
-    log = learner.train(model, shares, lr=LR, log_every=LOG_EVERY)
-    return {"log": log, "weights": weights_of(model), **expected(world_size)}
+    reference = expected(run)
+    shares = shares_of(run, context.rank)
+    log = learner.train(model, shares, lr=run.lr, log_every=run.log_every)
+    return {"log": log, "weights": weights_of(model), **reference}
 
 
-def is_log(lines: object) -> bool:
-    """Whether that is a list of pairs of a whole number and a number."""
-    return isinstance(lines, list) and all(
-        isinstance(line, list)
-        and len(line) == 2
-        and all(isinstance(value, int | float) for value in line)
-        and float(line[0]).is_integer()
-        for line in lines
-    )
-
-
-def expected(world_size: int) -> dict[str, Any]:
+def expected(run: Run) -> dict[str, Any]:
     """One process: the losses of all ranks' samples, those of rank 0's alone, the weights."""
     import torch
 
     model = OddNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=run.lr, momentum=0.9)
     everywhere, alone = [], []
-    for parts in zip(*(shares_of(rank, world_size) for rank in range(world_size)), strict=True):
+    ranks = range(run.world_size)
+    for parts in zip(*(shares_of(run, rank) for rank in ranks), strict=True):
         inputs, targets = (torch.cat(part) for part in zip(*parts, strict=True))
         errors = (model(inputs) - targets).pow(2).sum(1)
         everywhere.append(errors.mean().item())
@@ -79,24 +67,21 @@ def expected(world_size: int) -> dict[str, Any]:
     return {"everywhere": everywhere, "alone": alone, "expected": weights_of(model)}
 
 
-def judge(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterable[Finding]:
+def judge(run: Run, reports: Sequence[RankReport], earlier: object) -> Iterable[Finding]:
     """The findings of one job."""
     if any(not report.has_answer for report in reports):
         yield from mismatched_collectives(reports)
         return
     answer = reports[0].answer
     for report in reports:
-        if not is_log(report.answer["log"]):
+        if not is_step_log(report.answer["log"]):
             text = f"rank {report.rank} returned {shortened(repr(report.answer['log']), 80)}"
             yield Finding("wrong-return-value", text, PAIRS, "at what train returns")
             return
     log = [(int(step), float(loss)) for step, loss in answer["log"]]
-    wanted = [step for step in range(1, len(SHARES) + 1) if step % LOG_EVERY == 0]
-    if [step for step, _ in log] != wanted:
+    if [step for step, _ in log] != run.logged:
         steps = some([step for step, _ in log])
-        text = f"in {len(SHARES)} steps with log_every={LOG_EVERY}, rank 0 logged "
+        text = f"in {run.steps} steps with log_every={run.log_every}, rank 0 logged "
         text += f"step{'s' * (len(log) > 1)} {steps}" if steps else "no step"
         rule = "rank 0 logs each step that is a multiple of log_every, counting from 1"
         yield Finding("wrong-steps", text, rule, "at the condition for adding a line")
@@ -140,14 +125,16 @@ def judge(
         break
 
 
-SCENARIOS = [
-    Scenario(
-        name=counted(world_size, "rank"),
-        body=body,
-        judge=judge,
-        world_size=world_size,
-        deadline_s=4,
-        judges_failures=True,
-    )
-    for world_size in (3, 2, 1)
-]
+def scenarios(seed: int) -> list[Scenario]:
+    """A run on three ranks, one on two, and one on one."""
+    return [
+        Scenario(
+            name=name,
+            body=partial(body, run),
+            judge=partial(judge, run),
+            world_size=run.world_size,
+            deadline_s=4,
+            judges_failures=True,
+        )
+        for name, run in drawn(seed).items()
+    ]
