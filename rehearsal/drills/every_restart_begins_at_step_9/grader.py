@@ -1,133 +1,283 @@
-"""In a folder with steps 9 and 10 of an earlier job, do two jobs resume and keep the newest?"""
+"""Does every start resume from the newest checkpoint, keep the newest, and survive a kill?"""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from types import SimpleNamespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import torch
-
+from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Scenario
-from rehearsal.engine.reports import RankReport
+from rehearsal.grading.verdict import Finding, FindingTable
 from rehearsal.kit.judge.coverage import steps_in_stream
-from rehearsal.kit.judge.findings import some
-from rehearsal.kit.judge.weights import differs_from_one_run
-from rehearsal.kit.observe.samples import OddNet, watch_samples, weights_of
-from rehearsal.kit.observe.stream import SampleStream
-from rehearsal.engine.rank import RankContext
-from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding
+from rehearsal.kit.judge.findings import first_of, some
+from rehearsal.kit.judge.weights import largest_difference
 
-CODES = {
-    "not-the-newest": "a job resumes from an older checkpoint than the newest",
-    "starts-over": "a job begins at step 0 although there are checkpoints",
-    "ranks-resume-apart": "the ranks of a job resume from different steps",
-    "wrong-position": "a job begins later than the step of the newest checkpoint",
-    "keeps-the-wrong-files": "the newest checkpoints are not the ones kept",
-    "not-the-same-run": "killed and resumed, the run ends with different weights",
-}
-STREAM, KEEP, FOUND = SampleStream(steps=12), 2, (9, 10)
+from .plan import Folder, Plan, drawn
+from .runs import first_job, second_job
 
-
-def leave_checkpoints(context: RankContext) -> None:
-    """What the earlier job left, copied, so that the older file has the later timestamp."""
-    model = OddNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=STREAM.lr, momentum=0.9)
-    ranks = [STREAM.shares(rank, context.world_size)(0) for rank in range(context.world_size)]
-    for step, parts in enumerate(zip(*ranks, strict=True), start=1):
-        inputs, targets = (torch.cat(part) for part in zip(*parts, strict=True))
-        optimizer.zero_grad()
-        (model(inputs) - targets).pow(2).sum(1).mean().backward()
-        optimizer.step()
-        if step in FOUND:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            path = context.folder / f"step-{step}.pt"
-            torch.save({"step": step, **state}, path)
-            os.utime(path, (1e9 - step, 1e9 - step))
-    (context.folder / "step-11.tmp").write_bytes(b"PK")  # a kill in the middle of a save
-
-
-def body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Resume in the shared folder; the first job finds what an earlier one left."""
-    context.init_group()
-    if context.rank == 0 and not list(context.folder.glob("step-*")):
-        leave_checkpoints(context)
-    torch.distributed.barrier()
-    context.record("job")
-    model = OddNet()
-    watch_samples(context, model)
-    shares = STREAM.shares(context.rank, context.world_size)
-    learner.train(model, shares, context.folder, lr=STREAM.lr, keep=KEEP)
-    return {
-        "weights": weights_of(model),
-        "expected": STREAM.expected(context.world_size),
-        "files": [path.name for path in context.folder.glob("step-*.pt")],
-    }
-
-
-def judge(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterable[Finding]:
-    """Where the job began, and, if it reached its end, which checkpoints remain."""
-    # A step's forward pass shows that the save of the previous step was complete.
-    first_job = next(iter(earlier.values()), None)
-    newest = max(FOUND)
-    if first_job:
-        newest = max(steps_in_stream(first_job[0], len(reports), STREAM.share), default=newest)
-    steps = [steps_in_stream(report, len(reports), STREAM.share) for report in reports]
-    if not any(steps) and not reports[0].has_answer:
-        return
-    starts = [own[0] if own else STREAM.steps for own in steps]
-    held = "should have held" if earlier else "held"  # what the first job left, or the check
-    text = f"the folder {held} the checkpoints of steps {newest - 1} and {newest}"
-    for rank, own in enumerate(steps):
-        text += f"; rank {rank} then " if not rank else f", and rank {rank} "
-        text += f"began with shares({own[0]})" if own else "trained no samples"
-    rule = "all ranks resume from the newest checkpoint"
-    look = "at how the newest is found: what would it be among steps 2, 9, 10 and 100?"
-    if earlier:
-        look = f"at what a save leaves in the folder, and {look}"
-    if len(set(starts)) > 1:
-        yield Finding("ranks-resume-apart", text, rule, "at what each rank finds by itself")
-    elif starts[0] == 0:
-        yield Finding(
-            "starts-over",
-            text,
-            rule,
+NEWEST = "all ranks resume from the newest checkpoint"
+HOW = "at how the newest is found: what would it be among steps 2, 9, 10 and 100?"
+FINDINGS = FindingTable(
+    {
+        "not-the-newest": (
+            "a job resumes from an older checkpoint than the newest",
+            NEWEST,
+            HOW,
+        ),
+        "starts-over": (
+            "a job begins at step 0 although there are checkpoints",
+            NEWEST,
             "at what a start looks for, also in a folder from before the fix, and at how each "
             "rank learns of it",
+        ),
+        "ranks-resume-apart": (
+            "the ranks of a job resume from different steps",
+            NEWEST,
+            "at what each rank finds by itself",
+        ),
+        "wrong-position": (
+            "a job begins later than the step of the newest checkpoint",
+            "step-N.pt is saved after N steps, so training continues with shares(N)",
+            "at what the saved step counts, and at which step comes next",
+        ),
+        "keeps-the-wrong-files": (
+            "the newest checkpoints are not the ones kept",
+            "after each save, the newest keep checkpoints remain",
+            "at what is saved and deleted, when, and at every place that sorts",
+        ),
+        "not-the-same-run": (
+            "a run ends with different weights than an uninterrupted one",
+            "a run ends with the weights of an uninterrupted one",
+            "at everything that the next step depends on",
+        ),
+        "lost-in-a-save": (
+            "a start after a kill in a save fails, or resumes before the last complete save",
+            "a kill costs at most the save that it interrupts",
+            "at what the folder holds at each moment of a save, and what a start makes of it",
+        ),
+        "ranks-write-one-file": (
+            "two ranks write or delete the same file",
+            "no two ranks write or delete the same file",
+            "at which ranks save and delete",
+        ),
+    }
+)
+CODES = FINDINGS.codes
+CHANGES = ("open", "torch.save", "rename", "remove")  # of a file
+
+
+@dataclass(slots=True)
+class Begun:
+    """One call of ``train``, as a rank recorded it."""
+
+    folder: str
+    there: Sequence[str]  # the files in the folder before it
+    passes: list[dict[str, Any]] = field(default_factory=list)
+    end: Mapping[str, Any] | None = None
+
+
+def starts_of(report: RankReport) -> list[Begun]:
+    """The calls of a rank, in order."""
+    starts: list[Begun] = []
+    for event in report.events:
+        if event["kind"] == "start":
+            starts.append(Begun(event["folder"], event["there"]))
+        elif event["kind"] == "forward" and starts:
+            starts[-1].passes.append(event)
+        elif event["kind"] == "end":
+            starts[-1].end = event
+    return starts
+
+
+def steps_of(start: Begun, plan: Folder) -> list[int]:
+    """The steps that a rank trained in one call."""
+    report = RankReport(rank=0, exitcode=0, events=start.passes)
+    return steps_in_stream(report, plan.world_size, plan.share)
+
+
+def judge_first(
+    plan: Plan, reports: Sequence[RankReport], earlier: object
+) -> Iterator[Finding]:
+    """Where the first job began."""
+    yield from first_of(
+        two_writers(reports), begin_findings(plan.killed, reports, 0, plan.killed.newest)
+    )
+
+
+def judge_second(
+    plan: Plan, reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+) -> Iterator[Finding]:
+    """Where each start began, what it left, and its final weights."""
+    done = [steps_of(start, plan.killed) for start in starts_of(earlier["resumes"][0])]
+    # A step's forward pass shows that the save of the previous step was complete.
+    newest = max(done[0]) if done and done[0] else plan.killed.newest
+    begins = [(plan.killed, newest), (plan.empty, 0), (plan.hundreds, plan.hundreds.newest)]
+    kept = reports[0].of("moments")
+    prepared = [*earlier["resumes"][0].of("expected"), *reports[0].of("expected")]
+    expected = {event["folder"]: event["weights"] for event in prepared}
+    yield from first_of(
+        two_writers(reports),
+        *(
+            first_of(
+                begin_findings(folder, reports, number, begin),
+                end_findings(folder, reports, number, expected),
+            )
+            for number, (folder, begin) in enumerate(begins)
+        ),
+        *(
+            moment_findings(plan.empty, reports, len(begins) + number, moment, expected)
+            for number, moment in enumerate(kept[0]["kept"] if kept else ())
+        ),
+    )
+
+
+def two_writers(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """A finding if two ranks wrote or deleted the same file."""
+    writers: dict[str, int] = {}
+    for report in reports:
+        kinds = [event["kind"] for event in report.events]
+        first = kinds.index("start") if "start" in kinds else len(kinds)  # the learner's own
+        for event in (e for e in report.events[first:] if e["kind"] == "file"):
+            changed = [event["path"], event.get("to")] if event["op"] in CHANGES else []
+            for path in filter(None, changed):
+                if writers.setdefault(path, report.rank) != report.rank:
+                    found = (
+                        f"ranks {writers[path]} and {report.rank} both wrote or deleted {path}"
+                    )
+                    yield FINDINGS("ranks-write-one-file", found)
+                    return
+
+
+def begin_findings(
+    plan: Folder, reports: Sequence[RankReport], number: int, newest: int
+) -> Iterator[Finding]:
+    """Where the ranks began their ``number``-th start, in a folder up to step ``newest``."""
+    starts = [own[number] for report in reports if len(own := starts_of(report)) > number]
+    if len(starts) < len(reports):
+        return
+    steps = [steps_of(start, plan) for start in starts]
+    if not any(steps) and not all(start.end for start in starts):
+        return
+    firsts = [own[0] if own else plan.steps for own in steps]
+    there = [name for name in starts[0].there if name.endswith(".pt")]
+    text = f"the folder held {some(there) if there else 'no checkpoint'}"
+    if newest and not holds(there, newest):
+        text += f" although step {newest} was complete"
+    for rank, taken in enumerate(steps):
+        text += f"; rank {rank} then " if not rank else f", and rank {rank} "
+        text += f"began with shares({taken[0]})" if taken else "trained no samples"
+    if len(set(firsts)) > 1:
+        yield FINDINGS("ranks-resume-apart", text)
+    elif firsts[0] == 0 != newest:
+        yield FINDINGS("starts-over", text)
+    elif firsts[0] < newest and not holds(there, newest):
+        yield FINDINGS("keeps-the-wrong-files", text)
+    elif firsts[0] < newest:
+        yield FINDINGS("not-the-newest", text)
+    elif firsts[0] > newest:
+        look = "at what the saved step counts, and at which step comes next"
+        look += ", and at what the loop does with a batch" * (not any(steps))
+        yield FINDINGS("wrong-position", text, look)
+
+
+def holds(names: Sequence[str], step: int) -> bool:
+    """Whether a checkpoint's name has this number."""
+    return step in numbers_in(names)
+
+
+def numbers_in(names: Sequence[str]) -> list[int]:
+    """The numbers in the names of checkpoints, in order."""
+    return sorted(int(match[0]) for name in names if (match := re.findall(r"\d+", name)))
+
+
+def end_findings(
+    plan: Folder, reports: Sequence[RankReport], number: int, expected: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """What a start that reached its end left in the folder, and its weights on every rank."""
+    ends = [own[number].end for report in reports if len(own := starts_of(report)) > number]
+    if len(ends) < len(reports) or not all(ends):
+        return
+    files = sorted((ends[0] or {})["files"])
+    if numbers_in(files) != plan.left:
+        found = f"with keep={plan.keep}, these checkpoints remain after step {plan.steps}: "
+        found += some(files) if files else "none"
+        yield FINDINGS("keeps-the-wrong-files", found)
+        return
+    yield from weight_findings(plan, ends, expected)
+
+
+def weight_findings(
+    plan: Folder, ends: Sequence[Any], expected: Mapping[str, Any], when: str = ""
+) -> Iterator[Finding]:
+    """A finding if a rank's final weights are not the expected ones."""
+    for rank, end in enumerate(ends):
+        difference, name = largest_difference(end["weights"], expected[plan.name])
+        if not difference <= 1e-5:
+            begun = when or (
+                "resumed" if plan.found else "started in a folder without checkpoints"
+            )
+            found = f"{begun}, rank {rank}'s weights after step {plan.steps} differ by up "
+            found += f"to {difference:.2g}, in {name}, from those of one uninterrupted run"
+            yield FINDINGS("not-the-same-run", found)
+            return
+
+
+def moment_findings(
+    plan: Folder,
+    reports: Sequence[RankReport],
+    number: int,
+    moment: Mapping[str, Any],
+    expected: Mapping[str, Any],
+) -> Iterator[Finding]:
+    """The start after a kill at one moment of a run that began with step 0."""
+    starts = [own[number] for report in reports if len(own := starts_of(report)) > number]
+    if not starts:
+        return
+    saved = moment["passes"] - 1  # and perhaps that of the last pass
+    where = f"rank 0 was killed {moment['where']}, in step {saved + 1}; the next start "
+    failed = [report for report in reports if report.failure]
+    if len(starts) == len(reports) and all(start.end for start in starts):
+        steps = [steps_of(start, plan) for start in starts]
+        begins = sorted({own[0] if own else plan.steps for own in steps})
+        if len(begins) > 1 or begins[0] not in (saved, moment["passes"]):
+            found = (
+                f"{where}began with step {some(begins)}; the save of step {saved} was complete"
+            )
+            yield FINDINGS("lost-in-a-save", found)
+        else:
+            ends = [start.end for start in starts]
+            yield from weight_findings(plan, ends, expected, f"after a kill {moment['where']}")
+    elif failed and all(len(starts_of(report)) == number + 1 for report in failed):
+        failure = failed[0].failure
+        assert failure is not None
+        yield FINDINGS(
+            "lost-in-a-save", f"{where}raised {failure.kind}: {failure.message[:150]}"
         )
-    elif starts[0] != newest:
-        code = "not-the-newest" if starts[0] < newest else "wrong-position"
-        if code == "wrong-position":
-            rule = "step-N.pt is saved after N steps, so training continues with shares(N)"
-            look = "at what the saved step counts, and at which step comes next"
-            if not any(steps):
-                look += ", and at what the loop does with a batch"
-        yield Finding(code, text, rule, look)
-    elif all(report.has_answer for report in reports):
-        files = reports[0].answer["files"]
-        left = sorted(int(number[0]) for name in files if (number := re.findall(r"\d+", name)))
-        if left != [STREAM.steps - 1, STREAM.steps]:
-            text = f"with keep={KEEP}, these checkpoints remain after step {STREAM.steps}: "
-            text += some(sorted(files)) or "none"
-            rule = "delete the oldest, keep the newest"
-            look = "at what is deleted, and at every place that sorts"
-            yield Finding("keeps-the-wrong-files", text, rule, look)
-        yield from differs_from_one_run(reports)
 
 
-SCENARIOS = [
-    Scenario(
-        name="resumes",
-        body=body,
-        judge=judge,
-        deadline_s=5,
-        fault=Fault(rank=0, at="forward", count=2),
-        judges_failures=True,
-    ),
-    Scenario(name="resumes again", body=body, judge=judge, deadline_s=5, judges_failures=True),
-]
+def scenarios(seed: int) -> list[Scenario]:
+    """A job that is killed, and one that resumes there, in other folders, and after kills."""
+    plan = drawn(seed)
+    ranks = plan.killed.world_size
+    return [
+        Scenario(
+            name="resumes",
+            body=partial(first_job, plan),
+            judge=partial(judge_first, plan),
+            world_size=ranks,
+            deadline_s=5,
+            fault=Fault(rank=0, at="forward", count=plan.kill_forward),
+            judges_failures=True,
+        ),
+        Scenario(
+            name="resumes again",
+            body=partial(second_job, plan),
+            judge=partial(judge_second, plan),
+            world_size=ranks,
+            deadline_s=8,
+            judges_failures=True,
+        ),
+    ]

@@ -1,53 +1,57 @@
-"""What one check draws: the ranks' shares of each step, and how often a step is logged."""
+"""What the runs train and when they log, drawn from the check's seed."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 
-class Plan(NamedTuple):
-    """One job's numbers."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One call of ``train`` on all ranks; ``shares[step][rank]`` samples."""
 
-    shares: Sequence[Sequence[int]]  # samples by step and rank
+    shares: Sequence[Sequence[int]]
     lr: float
     log_every: int
+    data_seed: int
 
     @property
     def world_size(self) -> int:
-        """Ranks of the job."""
+        """One share per rank."""
         return len(self.shares[0])
 
     @property
     def steps(self) -> int:
-        """Steps of the run."""
+        """Optimizer steps."""
         return len(self.shares)
 
     @property
-    def due(self) -> list[int]:
-        """The steps that are logged."""
-        return list(range(self.log_every, self.steps + 1, self.log_every))
+    def logged(self) -> list[int]:
+        """The steps that rank 0 logs, from 1."""
+        return [step for step in range(1, self.steps + 1) if step % self.log_every == 0]
+
+    def ids(self, step: int, rank: int) -> range:
+        """The samples of a rank in a step, from 0; no sample is trained twice."""
+        first = sum(map(sum, self.shares[:step])) + sum(self.shares[step][:rank])
+        return range(first, first + self.shares[step][rank])
 
 
-def plans_of(seed: int) -> list[Plan]:
-    """Several ranks; two whose last step is logged; one rank; a run without a log line."""
+def drawn(seed: int) -> dict[str, Run]:
+    """Runs on three ranks, two and one, of more than nine steps.
+
+    In each step, no two ranks have the same number of samples. The last step isn't logged, nor
+    is the first, except on one rank, which logs each step.
+    """
     draw = random.Random(seed)
-    several = draw.choice((3, 3, 4))
-    every = draw.choice((2, 3))
-    return [
-        plan_of(draw, several, draw.randint(10, 13), draw.choice((3, 4))),
-        plan_of(draw, 2, every * draw.randint(3, 4), every),
-        plan_of(draw, 1, draw.randint(4, 7), draw.choice((1, 2))),
-        plan_of(draw, 2, 3, draw.randint(4, 9)),
-    ]
-
-
-def plan_of(draw: random.Random, world_size: int, steps: int, log_every: int) -> Plan:
-    """In every step, rank 0's share is not the mean of the ranks' shares."""
-    shares: list[list[int]] = []
-    while len(shares) < steps:
-        sizes = [draw.randint(1, 5) for _ in range(world_size)]
-        if world_size == 1 or sizes[0] * world_size != sum(sizes):
-            shares.append(sizes)
-    return Plan(shares, lr=draw.randrange(10, 31) / 1000, log_every=log_every)
+    runs = {}
+    for world_size, name in ((3, "3 ranks"), (2, "2 ranks"), (1, "1 rank")):
+        log_every = draw.choice((2, 3, 4)) if world_size > 1 else 1
+        steps = draw.choice([n for n in range(10, 14) if n % log_every or log_every == 1])
+        runs[name] = Run(
+            shares=[draw.sample(range(1, 5), world_size) for _ in range(steps)],
+            lr=draw.uniform(0.02, 0.03),
+            log_every=log_every,
+            data_seed=draw.randrange(1000),
+        )
+    return runs

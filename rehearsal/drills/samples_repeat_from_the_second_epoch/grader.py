@@ -2,187 +2,224 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-from torch import Tensor
+import torch.distributed as dist
 
-from rehearsal.grading.drill import Body, Scenario
-from rehearsal.engine.reports import RankReport
-from rehearsal.kit.judge.coverage import steps_taken
-from rehearsal.kit.judge.findings import first_of, some
-from rehearsal.kit.judge.weights import ranks_differ, weights_differ, weights_of_ranks
-from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of
-from rehearsal.kit.observe.samples import marked_samples, watch_samples, weights_of
-from .deal import deal_findings, orders
 from rehearsal.engine.rank import RankContext
-from rehearsal.grading.verdict import Finding, Judge, counted, shortened
+from rehearsal.engine.reports import RankReport
+from rehearsal.grading.drill import Scenario
+from rehearsal.grading.verdict import Finding, FindingTable, counted, shortened
+from rehearsal.kit.judge.findings import first_of, is_step_log, some
+from rehearsal.kit.judge.weights import (
+    largest_difference,
+    ranks_differ,
+    weights_differ,
+    weights_of_ranks,
+)
+from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 
+from .deal import FINDINGS as DEALS
+from .deal import deal_findings, seed_findings
+from .plan import Run, drawn
+from .watch import Watch, expected, seed_ambient
+
+FINDINGS = FindingTable(
+    {
+        "wrong-return-value": (
+            "train returns something other than a list of (step, loss)",
+            "rank 0 returns a list of (step, loss), one for each evaluation; other ranks, []",
+            "at what train returns",
+        ),
+        "wrong-evaluations": (
+            "rank 0 doesn't return the evaluations due, or another rank does",
+            "rank 0 reports every evaluation that is due, and no other rank reports one",
+            "at when an evaluation is added to the list, and on which rank",
+        ),
+        "wrong-loss": (
+            "an evaluation isn't the mean loss on eval_size held-out samples",
+            "an evaluation is the mean loss on eval_size held-out samples, after its step",
+            "at what is evaluated, when, and at what its sum is divided by",
+        ),
+        "same-draw": (
+            "two evaluations use the same held-out samples",
+            "each evaluation uses a fresh draw",
+            "at which random generator is used",
+        ),
+        "wrong-update": (
+            "a step doesn't follow the mean loss over its global batch",
+            "a step follows the mean loss over its global batch, with momentum",
+            "at how a gradient gets from the loss to the optimizer, and what clears it",
+        ),
+    }
+)
 CODES = {
-    "wrong-return-value": "train returns something other than a list of (step, loss)",
-    "wrong-evaluations": "rank 0 does not return the evaluations due, or another rank does",
-    "trained-twice": "an epoch does not train each sample once, in steps of one global batch",
-    "order-repeats": "two epochs have the same order",
-    "seed-ignored": "two seeds give the same order",
+    **FINDINGS.codes,
+    **DEALS.codes,
     "ranks-differ": "the ranks end with different weights",
     "evaluation-changes-training": "the weights depend on how often rank 0 evaluates",
-    "same-draw": "two evaluations use the same held-out samples",
 }
-NUM_SAMPLES, NUM_HELD_OUT, EVAL_SIZE, EPOCHS, GLOBAL_BATCH_SIZE = 22, 40, 8, 3, 7
-STEPS_PER_EPOCH = -(-NUM_SAMPLES // GLOBAL_BATCH_SIZE)
-PAIRS = "train returns a list: on rank 0, a pair (step, loss) for each evaluation; else empty"
 
 
-def body_with(seed: int, eval_every: int) -> Body:
-    """A body that trains with that seed."""
-
-    def body(context: RankContext, learner: SimpleNamespace) -> Any:
-        context.init_group()
-        inputs, targets = marked_samples(NUM_SAMPLES + NUM_HELD_OUT)
-        model = OddNet()
-        watch_samples(context, model)
-
-        def evaluated(batch: Tensor) -> None:
-            if not torch.is_grad_enabled():
-                context.record("evaluated", samples=ids_of(batch))
-
-        before_forward(model, evaluated)
-        began = weights_of(model)
-        lines = learner.train(
-            model,
-            (inputs[:NUM_SAMPLES], targets[:NUM_SAMPLES]),
-            (inputs[NUM_SAMPLES:], targets[NUM_SAMPLES:]),
-            seed=seed,
-            epochs=EPOCHS,
-            lr=0.02,
-            global_batch_size=GLOBAL_BATCH_SIZE,
-            eval_every=eval_every,
-            eval_size=EVAL_SIZE,
-        )
-        return {"weights": weights_of(model), "began": began, "lines": lines}
-
-    return body
-
-
-def evaluation_findings(reports: Sequence[RankReport], eval_every: int) -> Iterable[Finding]:
-    """Rank 0 evaluates when it is due, on different samples each time."""
-    last = EPOCHS * STEPS_PER_EPOCH
-    due = [step for step in range(1, last + 1) if step % eval_every == 0]
-    for report in reports:
-        if not is_log(report.answer["lines"]):
-            text = f"rank {report.rank} returned {shortened(repr(report.answer['lines']), 80)}"
-            yield Finding("wrong-return-value", text, PAIRS, "at what train returns")
-            return
-    found = [[int(step) for step, _ in report.answer["lines"]] for report in reports]
-    if found != [due] + [[]] * (len(reports) - 1):
-        text = (
-            f"with eval_every={eval_every} and {last} steps, rank 0 should return evaluations "
-        )
-        text += f"after steps {due}, and other ranks none; the ranks returned {some(found)}"
-        rule = "rank 0 reports every evaluation that is due, and no other rank reports one"
-        look = "at when an evaluation is added to the list, and on which rank"
-        yield Finding("wrong-evaluations", text, rule, look)
-    else:
-        yield from too_early(reports[0], due)
-    drawn = [event["samples"] for event in reports[0].of("evaluated")]
-    for number, samples in enumerate(drawn):
-        if samples in drawn[:number]:
-            text = (
-                f"rank 0's evaluation passes {drawn.index(samples) + 1} and {number + 1} used "
-            )
-            text += f"the same samples: {some(samples)}"
-            rule = "each evaluation uses a fresh draw"
-            yield Finding("same-draw", text, rule, "at which random generator is used")
-            return
-
-
-def is_log(lines: object) -> bool:
-    """Whether that is a list of pairs of a whole number and a number."""
-    return isinstance(lines, list) and all(
-        isinstance(line, list)
-        and len(line) == 2
-        and all(isinstance(value, int | float) for value in line)
-        and float(line[0]).is_integer()
-        for line in lines
+def body(run: Run, context: RankContext, learner: SimpleNamespace) -> Any:
+    """Train; return the log, what this rank trained, and the weights it should have."""
+    context.init_group()
+    inputs, targets = marked_samples(run.num_samples + run.num_held_out)
+    model = OddNet()
+    watch = Watch(context, run, model)
+    seed_ambient(run, context.rank)
+    began = weights_of(model)
+    lines = learner.train(
+        model,
+        (inputs[: run.num_samples].clone(), targets[: run.num_samples].clone()),
+        (inputs[run.num_samples :].clone(), targets[run.num_samples :].clone()),
+        seed=run.seed,
+        epochs=run.epochs,
+        lr=run.lr,
+        global_batch_size=run.global_batch_size,
+        eval_every=run.eval_every,
+        eval_size=run.eval_size,
     )
+    weights, trained = weights_of(model), watch.trained()
+    by_rank: list[Any] = [None] * context.world_size
+    dist.all_gather_object(by_rank, trained)
+    return {
+        "weights": weights,
+        "began": began,
+        "lines": lines,
+        "trained": trained,
+        "expected": expected(run, by_rank) if context.rank == 0 else None,
+    }
 
 
-def too_early(report: RankReport, due: Sequence[int]) -> Iterable[Finding]:
-    """A finding if an evaluation ran before the step for which it is reported."""
-    kinds = [e["kind"] for e in report.events if e["kind"] in ("optimizer_step", "evaluated")]
-    passes = [at for at, kind in enumerate(kinds) if kind == "evaluated"]
-    if len(passes) != len(due):
-        return  # nobody knows which pass belongs to which evaluation
-    for step, at in zip(due, passes, strict=True):
-        if (done := kinds[:at].count("optimizer_step")) < step:
-            text = f"rank 0 evaluated after {counted(done, 'optimizer step')}, and returned "
-            text += f"that loss for step {step}"
-            rule = "an evaluation that is due at a step runs after it; steps count from 1"
-            yield Finding("wrong-evaluations", text, rule, "at how the steps are counted")
-            return
-
-
-def judge_with(eval_every: int) -> Judge:
-    """The judge of a job, compared with those before it."""
-
-    def judge(
-        reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-    ) -> Iterable[Finding]:
-        yield from first_of(
-            deal_findings(reports, NUM_SAMPLES, EPOCHS, STEPS_PER_EPOCH),
-            unmoved(reports[0]),
-            ranks_differ(weights_of_ranks(reports)),
-            against(reports, earlier),
-            evaluation_findings(reports, eval_every),
-        )
-
-    return judge
+def judge(
+    run: Run,
+    runs: Mapping[str, Run],
+    reports: Sequence[RankReport],
+    earlier: Mapping[str, Sequence[RankReport]],
+) -> Iterable[Finding]:
+    """The findings of one job, by itself and compared with the first job."""
+    yield from first_of(
+        deal_findings(reports, run),
+        unmoved(reports[0]),
+        ranks_differ(weights_of_ranks(reports), most=0.0),
+        update_findings(reports),
+        against(run, runs, reports, earlier),
+        return_findings(run, reports),
+        draw_findings(run, reports[0]),
+    )
 
 
 def unmoved(report: RankReport) -> Iterable[Finding]:
     """A finding if no step moved a weight."""
     if report.answer["weights"] == report.answer["began"]:
-        text = f"rank {report.rank} took {counted(steps_taken(report), 'optimizer step')}, and "
-        text += "none of them moved a weight"
-        rule = "an epoch trains each sample exactly once"
-        look = "at how a gradient gets from the loss to the optimizer"
-        yield Finding("trained-twice", text, rule, look)
+        text = f"rank {report.rank} took "
+        text += f"{counted(len(report.answer['trained']), 'optimizer step')}, and none of them "
+        yield FINDINGS("wrong-update", text + "moved a weight")
+
+
+def update_findings(reports: Sequence[RankReport]) -> Iterable[Finding]:
+    """A finding if the weights aren't those of one process that trains the same steps."""
+    answer = reports[0].answer
+    difference, name = largest_difference(answer["weights"], answer["expected"])
+    if not difference <= 1e-5:
+        found = f"on {counted(len(reports), 'rank')}, the weights differ by up to "
+        found += f"{difference:.2g}, in {name}, from those of one process that trains the same "
+        found += "global batches"
+        look = "at every number that a sample's gradient is multiplied with, at what clears "
+        look += "it, and at the optimizer's settings"
+        yield FINDINGS("wrong-update", found, look)
 
 
 def against(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
+    run: Run,
+    runs: Mapping[str, Run],
+    reports: Sequence[RankReport],
+    earlier: Mapping[str, Sequence[RankReport]],
 ) -> Iterable[Finding]:
-    """Two jobs that differ in their evaluations train the same; two seeds do not."""
-    first = earlier.get("evaluates often")
-    if first and len(first) == len(reports):
-        yield from weights_differ(
-            "evaluation-changes-training",
-            "with eval_every=3 and with eval_every=100, the final weights differ",
-            first[0].answer["weights"],
-            reports[0].answer["weights"],
-            0.0,
-            "evaluating must not change training",
-            "at which random generators training and evaluation both draw from",
+    """Runs that differ in their evaluations train the same; two seeds have two orders."""
+    name, first = next(iter(runs.items()))
+    if name not in earlier:
+        return
+    if first.seed != run.seed:
+        yield from seed_findings(reports, run, earlier[name], first)
+        return
+    yield from weights_differ(
+        "evaluation-changes-training",
+        f"with eval_every={first.eval_every} and with eval_every={run.eval_every}, the final "
+        "weights differ",
+        earlier[name][0].answer["weights"],
+        reports[0].answer["weights"],
+        0.0,
+        "evaluating must not change training",
+        "at which random generators training and evaluation both draw from",
+    )
+
+
+def return_findings(run: Run, reports: Sequence[RankReport]) -> Iterable[Finding]:
+    """What each rank returned: pairs, on rank 0 only, for the steps that are due."""
+    for report in reports:
+        if not is_step_log(report.answer["lines"]):
+            text = f"rank {report.rank} returned {shortened(repr(report.answer['lines']), 80)}"
+            yield FINDINGS("wrong-return-value", text)
+            return
+    found = [[int(step) for step, _ in report.answer["lines"]] for report in reports]
+    if found != [run.due] + [[]] * (len(reports) - 1):
+        text = f"with eval_every={run.eval_every} and {run.steps} steps, rank 0 should return "
+        text += f"evaluations after steps {run.due}, and other ranks none; the ranks returned "
+        yield FINDINGS("wrong-evaluations", text + some(found))
+
+
+def draw_findings(run: Run, report: RankReport) -> Iterable[Finding]:
+    """Which held-out samples each evaluation took, after which step, and their mean loss."""
+    passes = report.of("evaluated")
+    drawn_sets: dict[tuple[int, ...], int] = {}
+    for step, loss in report.answer["lines"]:
+        own = [event for event in passes if event["step"] == step]
+        samples = [sample for event in own for sample in event["samples"]]
+        where = f"with eval_size={run.eval_size}, the evaluation of step {int(step)} "
+        outside = [sample for sample in samples if sample < run.num_samples]
+        if not samples:
+            after = sorted({event["step"] for event in passes})
+            found = f"no sample was evaluated after step {int(step)}; rank 0 evaluated after "
+            found += f"{'steps' if len(after) > 1 else 'step'} {some(after) or 'none'}"
+            look = "at how the steps are counted, and at when the evaluation runs"
+            yield FINDINGS("wrong-evaluations", found, look)
+            return
+        if outside or len(samples) != run.eval_size:
+            found = f"{where}took {counted(len(samples), 'sample')}"
+            found += f", {len(outside)} of them from the training data" * bool(outside)
+            yield FINDINGS("wrong-loss", found, "at which samples are drawn, and how many")
+            return
+        right = sum(event["error"] for event in own) / len(samples)
+        if not math.isclose(loss, right, rel_tol=1e-4):
+            found = (
+                f"{where}returned a loss of {loss:.5g}; the model's mean loss on the samples "
+            )
+            yield FINDINGS("wrong-loss", found + f"that it drew was {right:.5g}")
+            return
+        key = tuple(sorted(samples))
+        if key in drawn_sets:
+            found = f"the evaluations of steps {drawn_sets[key]} and {int(step)} used the same "
+            yield FINDINGS("same-draw", found + f"samples: {some(key)}")
+            return
+        drawn_sets[key] = int(step)
+
+
+def scenarios(seed: int) -> list[Scenario]:
+    """Three runs: one that evaluates, the same one without, and one with another seed."""
+    runs = drawn(seed)
+    return [
+        Scenario(
+            name=name,
+            body=partial(body, run),
+            judge=partial(judge, run, runs),
+            world_size=run.world_size,
+            deadline_s=4,
         )
-    elif first and orders(first, STEPS_PER_EPOCH) == orders(reports, STEPS_PER_EPOCH):
-        text = "with seed=5 and with seed=6, all batches are the same"
-        rule = "the order is a function of seed and epoch"
-        yield Finding("seed-ignored", text, rule, "at where the seed is used")
-
-
-SCENARIOS = [
-    Scenario(
-        name=name,
-        body=body_with(seed, eval_every),
-        judge=judge_with(eval_every),
-        world_size=world_size,
-        deadline_s=4,
-    )
-    for name, world_size, seed, eval_every in (
-        ("evaluates often", 2, 5, 3),
-        ("never evaluates", 2, 5, 100),
-        ("another seed", 3, 6, 2),
-    )
-]
+        for name, run in runs.items()
+    ]

@@ -38,3 +38,14 @@ def some(values: Sequence[object], most: int = 6) -> str:
     """The first few values, for a sentence: "1, 2, 3, ..."."""
     text = ", ".join(map(str, values[:most]))
     return text + (", ..." if len(values) > most else "")
+
+
+def is_step_log(lines: object) -> bool:
+    """Whether a rank returned a list of pairs of a whole number, the step, and a number."""
+    return isinstance(lines, list) and all(
+        isinstance(line, list)
+        and len(line) == 2
+        and all(isinstance(value, int | float) for value in line)
+        and float(line[0]).is_integer()
+        for line in lines
+    )
