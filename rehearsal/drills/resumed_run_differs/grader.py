@@ -90,7 +90,7 @@ def start_findings(
     """What is wrong with a start after a kill. Its noise says more than its weights do."""
     findings = list(restart_findings(run.steps, whole, reports, allowed, kill, POSITION))
     start = start_of(whole, reports)
-    if start in allowed and (not findings or findings[0].code == "not-the-same-run"):
+    if start is not None and start in allowed and (not findings or findings[0].code == "not-the-same-run"):
         where = f"{kill}; restarted from step {start}'s checkpoint, "
         yield from first_of(
             same_noise(reports, where),
