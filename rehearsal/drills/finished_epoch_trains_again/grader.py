@@ -12,14 +12,9 @@ from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, FindingTable, counted
 from rehearsal.kit.judge.coverage import miscounted
 from rehearsal.kit.judge.epoch_run import CODES as RESTART_CODES
-from rehearsal.kit.judge.epoch_run import POSITION, EpochRun, reference_findings, whole_findings
+from rehearsal.kit.judge.epoch_run import POSITION, EpochRun, reference_of_run, whole_of_run
 from rehearsal.kit.judge.findings import first_of
-from rehearsal.kit.judge.restarted import (
-    kill_findings,
-    kills_of,
-    missing_saves,
-    restart_findings,
-)
+from rehearsal.kit.judge.restarted import kill_of_run, kills_of, missing_saves, restart_of_run
 from rehearsal.kit.judge.starts import RunStart, start_of
 from rehearsal.kit.judge.weights import largest_difference
 
@@ -60,7 +55,7 @@ def judge_uninterrupted(
     run: EpochRun, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The findings of the uninterrupted run."""
-    yield from whole_findings(run, start_of(reports, run.name))
+    yield from whole_of_run(run, start_of(reports, run.name))
 
 
 def judge_kill(
@@ -68,7 +63,7 @@ def judge_kill(
 ) -> Iterator[Finding]:
     """A finding if the kill never came, or the two runs are not the same."""
     whole = start_of(earlier[f"{run.name}, uninterrupted"], run.name)
-    yield from kill_findings(whole, start_of(reports, f"{run.name}-killed"), reports, in_step)
+    yield from kill_of_run(whole, start_of(reports, f"{run.name}-killed"), reports, in_step)
 
 
 def judge_again(
@@ -101,7 +96,7 @@ def judge_again(
     is_complete = all(report.has_answer for report in reports)
     finished = start_of(reports, run.name)
     yield from first_of(
-        reference_findings(run, whole, reports[0].answer) if is_complete else (),
+        reference_of_run(run, whole, reports[0].answer) if is_complete else (),
         islice(restarts(), 1),
         saves() if is_complete and run.world_size == 1 else (),
         finished_findings("the run had finished", whole, finished),
@@ -116,7 +111,7 @@ def restarted(
     kill: tuple[str, int, int],
 ) -> Iterator[Finding]:
     """The findings of one restart, with codes of their own where every sample is affected."""
-    for finding in restart_findings(run, whole, start, reports, kill):
+    for finding in restart_of_run(run, whole, start, reports, kill):
         at = whole.position(start.ranks[0].first) or 0
         steps = (*whole.steps[:at], *start.steps)
         wrong = miscounted(

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rehearsal.kit.judge.epoch_run import EpochRun
+from rehearsal.kit.epoch_plan import EpochRun
 
 # Steps per epoch, epochs, and steps between two saves. A save for both reasons at once is among
 # the others, and steps have one digit or two.

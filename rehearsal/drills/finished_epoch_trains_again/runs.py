@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from rehearsal.engine.rank import RankContext
-from rehearsal.kit.judge.epoch_run import EpochRun
+from rehearsal.kit.epoch_plan import EpochRun
 from rehearsal.kit.observe.epoch_run import expected_weights, start_in_folder, train_whole
 from rehearsal.kit.observe.starts import kept_folders
 

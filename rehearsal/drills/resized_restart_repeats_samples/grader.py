@@ -11,14 +11,9 @@ from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, FindingTable, counted
 from rehearsal.kit.judge.epoch_run import CODES as RESTART_CODES
-from rehearsal.kit.judge.epoch_run import reference_findings, whole_findings
+from rehearsal.kit.judge.epoch_run import reference_of_run, whole_of_run
 from rehearsal.kit.judge.findings import first_of
-from rehearsal.kit.judge.restarted import (
-    kill_findings,
-    kills_of,
-    missing_saves,
-    restart_findings,
-)
+from rehearsal.kit.judge.restarted import kill_of_run, kills_of, missing_saves, restart_of_run
 from rehearsal.kit.judge.starts import RunStart, start_of
 
 from . import runs
@@ -44,7 +39,7 @@ def judge_uninterrupted(
     plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The findings of the uninterrupted run."""
-    yield from whole_findings(plan.run, start_of(reports, plan.run.name))
+    yield from whole_of_run(plan.run, start_of(reports, plan.run.name))
 
 
 def whole_of(plan: Plan, earlier: Earlier) -> RunStart:
@@ -70,7 +65,7 @@ def judge_fewer(
     whole = whole_of(plan, earlier)
     expected = [event["weights"] for event in reports[0].of("expected")]
     yield from first_of(
-        *(reference_findings(plan.run, whole, weights) for weights in expected),
+        *(reference_of_run(plan.run, whole, weights) for weights in expected),
         others(plan, reports, earlier),
     )
 
@@ -82,7 +77,7 @@ def judge_first(
     start, whole = start_of(reports, runs.CHAIN), whole_of(plan, earlier)
     yield from first_of(
         size_findings(plan, whole, start, ""),
-        kill_findings(whole, start, reports, plan.killed_in, plan.run.tolerance),
+        kill_of_run(whole, start, reports, plan.killed_in, plan.run.tolerance),
     )
 
 
@@ -134,7 +129,7 @@ def resized(
     yield from sizes
     if sizes:
         return
-    for finding in restart_findings(run, whole, start, reports, kill):
+    for finding in restart_of_run(run, whole, start, reports, kill):
         is_position = finding.code in ("never-trained", "trained-twice", "ranks-resume-apart")
         yield finding._replace(look=LOOK) if is_position else finding
 

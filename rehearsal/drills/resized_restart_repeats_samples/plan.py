@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from rehearsal.kit.judge.epoch_run import EpochRun
+from rehearsal.kit.epoch_plan import EpochRun
 
 # Batch, steps per epoch, epochs, and steps between two saves: more than ten steps.
 CADENCES = (

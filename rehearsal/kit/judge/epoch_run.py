@@ -6,10 +6,10 @@ For judges of runs that are killed and resumed, read by ``starts``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 
 from rehearsal.grading.verdict import Finding, FindingTable, counted
+from rehearsal.kit.epoch_plan import EpochRun
 from rehearsal.kit.judge.coverage import how_often, miscounted
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.starts import RunStart
@@ -86,63 +86,25 @@ RESTARTED = FindingTable(
 CODES = {**RESTARTED.codes, "ranks-differ": "the ranks end with different weights"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EpochRun:
-    """A run of ``epochs`` epochs, of which the last step takes what is left."""
-
-    name: str
-    seed: int  # of the data and of the ranks' initial weights
-    world_size: int
-    num_samples: int
-    global_batch_size: int
-    steps_per_epoch: int
-    epochs: int
-    every: int  # steps between two saves
-    lr: float
-    saves_epochs: bool = False  # there is a save at each epoch's end, too
-    tolerance: float = 0.0  # for weights; 0 asks for the same bits
-
-    @property
-    def steps(self) -> int:
-        """Steps of the whole run."""
-        return self.steps_per_epoch * self.epochs
-
-    @property
-    def dues(self) -> list[int]:
-        """The steps after which a checkpoint is due."""
-        steps = range(1, self.steps + 1)
-        ends = self.steps_per_epoch if self.saves_epochs else self.every
-        return [s for s in steps if s % self.every == 0 or s % ends == 0]
-
-    def size_of(self, step: int) -> int:
-        """Samples of a step, counted from 0; an epoch's last one takes what is left."""
-        first = step % self.steps_per_epoch * self.global_batch_size
-        return min(self.global_batch_size, self.num_samples - first)
-
-    def due_by(self, step: int) -> int:
-        """The last step up to ``step`` with a checkpoint due; 0 if there is none."""
-        return max([0, *(due for due in self.dues if due <= step)])
-
-
-def whole_findings(run: EpochRun, start: RunStart) -> Iterator[Finding]:
+def whole_of_run(run: EpochRun, start: RunStart) -> Iterator[Finding]:
     """The findings of the uninterrupted run."""
     where = f"on {counted(run.world_size, 'rank')}, without a restart, "
     yield from first_of(
-        rank_0_findings(start, where),
+        _rank_0_findings(start, where),
         ranks_differ(
             [rank.end for rank in start.ranks],
             "at the weights with which each rank begins, and at what its updates use",
             most=0.0,
             where=where,
         ),
-        step_findings(run, start, where),
-        epoch_findings(run, start, where),
-        size_findings(run, start, where),
-        order_findings(run, start, where),
+        _step_findings(run, start, where),
+        _epoch_findings(run, start, where),
+        _size_findings(run, start, where),
+        _order_findings(run, start, where),
     )
 
 
-def rank_0_findings(start: RunStart, where: str) -> Iterator[Finding]:
+def _rank_0_findings(start: RunStart, where: str) -> Iterator[Finding]:
     """Findings if the ranks did not begin with rank 0's weights."""
     look = "at the weights with which each rank begins"
     yield from ranks_differ([r.first for r in start.ranks], look, most=0.0, where=where)
@@ -151,7 +113,7 @@ def rank_0_findings(start: RunStart, where: str) -> Iterator[Finding]:
         yield RESTARTED("wrong-start", found)
 
 
-def step_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Finding]:
+def _step_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Finding]:
     """A finding if there are not as many steps as planned."""
     planned = f"{run.epochs} epochs of {run.steps_per_epoch} steps are {run.steps}"
     rule, look = "each batch gets one optimizer step, which changes the weights", EPOCHS
@@ -170,7 +132,7 @@ def step_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Findin
         yield RESTARTED("not-all-steps", found)._replace(rule=rule, look=look)
 
 
-def size_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Finding]:
+def _size_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Finding]:
     """A finding if a step doesn't have as many samples as planned."""
     for number, step in enumerate(start.steps):
         if len(step.samples) != run.size_of(number):
@@ -181,7 +143,7 @@ def size_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Findin
             return
 
 
-def epoch_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Finding]:
+def _epoch_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Finding]:
     """A finding if an epoch did not train each sample once."""
     for epoch in range(run.epochs):
         first = epoch * run.steps_per_epoch
@@ -195,7 +157,7 @@ def epoch_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Findi
             return
 
 
-def order_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Finding]:
+def _order_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Finding]:
     """A finding if an epoch is in index order, or in that of an earlier epoch."""
     batch = run.global_batch_size
     seen = [
@@ -216,7 +178,7 @@ def order_findings(run: EpochRun, start: RunStart, where: str) -> Iterator[Findi
         seen.append(own)
 
 
-def reference_findings(run: EpochRun, whole: RunStart, reference: Weights) -> Iterator[Finding]:
+def reference_of_run(run: EpochRun, whole: RunStart, reference: Weights) -> Iterator[Finding]:
     """A finding if the uninterrupted run's steps do not lead to the reference's weights."""
     difference, name = largest_difference(whole.weights[-1], reference)
     if not difference <= CLOSE:

@@ -8,13 +8,14 @@ from itertools import chain
 from rehearsal.engine.reports import RankReport, killed
 from rehearsal.grading.verdict import Finding, counted, is_echo, shortened
 from rehearsal.kit.judge.coverage import how_often, miscounted
-from rehearsal.kit.judge.epoch_run import RESTARTED, EpochRun
+from rehearsal.kit.epoch_plan import EpochRun
+from rehearsal.kit.judge.epoch_run import RESTARTED
 from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.starts import RunStart
 from rehearsal.kit.judge.weights import largest_difference
 
 
-def kill_findings(
+def kill_of_run(
     whole: RunStart,
     start: RunStart,
     reports: Sequence[RankReport],
@@ -38,7 +39,7 @@ def kill_findings(
 def kills_of(
     run: EpochRun, kept: Sequence[tuple[str, str, int]]
 ) -> Iterator[tuple[str, tuple[str, int, int]]]:
-    """For each kept moment its folder, and what ``restart_findings`` is told of its kill."""
+    """For each kept moment its folder, and what ``restart_of_run`` needs to know."""
     written = {done for _, _, done in kept}
     for folder, where, done in kept:
         # A save is complete when the next one is due; a thread may write it until then.
@@ -67,7 +68,7 @@ def missing_saves(
         yield due, RESTARTED("not-the-newest" if due in written else "no-save-when-due", found)
 
 
-def restart_findings(
+def restart_of_run(
     run: EpochRun,
     whole: RunStart,
     start: RunStart,
@@ -101,13 +102,13 @@ def restart_findings(
         yield RESTARTED("ranks-resume-apart", found)
     elif known:
         yield from first_of(
-            position_findings(whole, start, known[0], where, saved),
-            sample_findings(run, whole, start, known[0] or 0, where),
-            weight_findings(run, whole, start, known[0] or 0, where),
+            _position_findings(whole, start, known[0], where, saved),
+            _sample_findings(run, whole, start, known[0] or 0, where),
+            _weight_findings(run, whole, start, known[0] or 0, where),
         )
 
 
-def position_findings(
+def _position_findings(
     whole: RunStart, start: RunStart, at: int | None, where: str, saved: int
 ) -> Iterator[Finding]:
     """A finding if it did not resume with the weights of a late enough step."""
@@ -125,7 +126,7 @@ def position_findings(
         yield RESTARTED("not-the-newest", found)
 
 
-def sample_findings(
+def _sample_findings(
     run: EpochRun, whole: RunStart, start: RunStart, at: int, where: str
 ) -> Iterator[Finding]:
     """A finding if the steps before the kill and those after it are not whole epochs."""
@@ -169,7 +170,7 @@ def sample_findings(
         yield RESTARTED(code, found)
 
 
-def weight_findings(
+def _weight_findings(
     run: EpochRun, whole: RunStart, start: RunStart, at: int, where: str
 ) -> Iterator[Finding]:
     """A finding at the first step that the uninterrupted run took otherwise."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rehearsal.engine.rank import RankContext
-from rehearsal.kit.judge.epoch_run import EpochRun
+from rehearsal.kit.epoch_plan import EpochRun
 from rehearsal.kit.observe.moments import watch_moments
 from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
