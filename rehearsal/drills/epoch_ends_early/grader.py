@@ -12,13 +12,13 @@ from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding, FindingTable
 from rehearsal.kit.judge.findings import first_of
-from rehearsal.kit.judge.gradients import gradient_of
+from rehearsal.kit.judge.gradients import odd_net_gradient
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import (
     moment_findings,
-    order_findings,
-    restart_findings,
+    one_order,
+    resumption_findings,
     whole_findings,
 )
 from rehearsal.kit.observe.steps import from_moments, keeping_moments, trains_in_steps
@@ -83,12 +83,14 @@ def different_seeds(context: RankContext) -> None:
     torch.manual_seed(context.rank)
 
 
-def judge_whole(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def judge_uninterrupted(
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """The steps of an uninterrupted run."""
-    gradient = gradient_of(reports, run.steps.num_samples)
+    gradient = odd_net_gradient(reports)
     yield from first_of(
         whole_findings(run.steps, reports, gradient, run.lr),
-        order_findings(run.steps, reports, "same-order"),
+        one_order(run.steps, reports, "same-order"),
     )
 
 
@@ -108,7 +110,7 @@ def judge_loading(
             found = f"num_workers={WORKERS}, but rank {report.rank}'s loader has {kind}"
             yield FINDINGS("wrong-number-of-workers", found)
             return
-    yield from judge_whole(run, reports, earlier)
+    yield from judge_uninterrupted(run, reports, earlier)
 
 
 def judge_resumed(
@@ -118,7 +120,7 @@ def judge_resumed(
     start = run.starts[number]
     kill = f"all ranks were killed after step {start + 1}"
     whole = earlier["uninterrupted"]
-    yield from restart_findings(run.steps, whole, reports, [start], kill, LOOK)
+    yield from resumption_findings(run.steps, whole, reports, [start], kill, LOOK)
 
 
 def judge_again(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
@@ -136,7 +138,7 @@ def judge_moments(
     def judge_start(
         starts: Sequence[RankReport], allowed: Sequence[int], kill: str
     ) -> Iterator[Finding]:
-        return restart_findings(run.steps, whole, starts, allowed, kill, LOOK)
+        return resumption_findings(run.steps, whole, starts, allowed, kill, LOOK)
 
     yield from moment_findings(run.steps, whole, reports, judge_start)
 
@@ -182,7 +184,7 @@ def scenarios(seed: int) -> list[Scenario]:
         Scenario(
             name="last batches of different sizes",
             body=train_in("uneven", uneven, 0),
-            judge=partial(judge_whole, uneven),
+            judge=partial(judge_uninterrupted, uneven),
             world_size=uneven.world_size,
             deadline_s=6,
         ),

@@ -10,13 +10,13 @@ from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding, FindingTable
 from rehearsal.kit.judge.findings import first_of
-from rehearsal.kit.judge.gradients import gradient_of
+from rehearsal.kit.judge.gradients import odd_net_gradient
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import (
     moment_findings,
-    order_findings,
-    restart_findings,
+    one_order,
+    resumption_findings,
     whole_findings,
 )
 from rehearsal.kit.observe.steps import from_moments, keeping_moments, trains_in_steps
@@ -55,12 +55,14 @@ def train_in(folder: str, run: Run) -> Body:
     )
 
 
-def judge_whole(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def judge_uninterrupted(
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """The steps of an uninterrupted run, and whether rank 0 saved anything."""
-    gradient = gradient_of(reports, run.steps.num_samples)
+    gradient = odd_net_gradient(reports)
     yield from first_of(
         whole_findings(run.steps, reports, gradient, run.lr),
-        order_findings(run.steps, reports, "same-order"),
+        one_order(run.steps, reports, "same-order"),
     )
     if not reports[0].answer["moments"]:
         found = f"rank 0 changed no file in {run.steps.total} steps; with "
@@ -78,7 +80,7 @@ def judge_moments(
     def judge_start(
         starts: Sequence[RankReport], allowed: Sequence[int], kill: str
     ) -> Iterator[Finding]:
-        return restart_findings(run.steps, whole, starts, allowed, kill, LOOK)
+        return resumption_findings(run.steps, whole, starts, allowed, kill, LOOK)
 
     for finding in moment_findings(run.steps, whole, reports, judge_start):
         is_crash = finding.code == "cannot-resume"
@@ -91,7 +93,7 @@ def judge_resumed(
     """The restart after a kill between two saves."""
     kill = f"rank {run.killed_rank} was killed after step {run.start + 1}"
     whole = earlier["uninterrupted"]
-    yield from restart_findings(run.steps, whole, reports, [run.start], kill, LOOK)
+    yield from resumption_findings(run.steps, whole, reports, [run.start], kill, LOOK)
 
 
 def scenarios(seed: int) -> list[Scenario]:
@@ -107,7 +109,7 @@ def scenarios(seed: int) -> list[Scenario]:
         job(
             "uninterrupted",
             keeping_moments(train_in("whole", run), "whole", at_most=MOMENTS, seed=seed),
-            partial(judge_whole, run),
+            partial(judge_uninterrupted, run),
         ),
         job(
             "killed between two saves",

@@ -12,15 +12,10 @@ from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding
 from rehearsal.kit.judge.findings import first_of
-from rehearsal.kit.judge.gradients import gradient_of
+from rehearsal.kit.judge.gradients import odd_net_gradient
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
-from rehearsal.kit.judge.steps import (
-    order_findings,
-    restart_findings,
-    starts_of,
-    whole_findings,
-)
+from rehearsal.kit.judge.steps import one_order, resumption_findings, starts_of, whole_findings
 from rehearsal.kit.judge.weights import largest_difference
 from rehearsal.kit.observe.restart import odd_net
 from rehearsal.kit.observe.steps import trains_in_steps
@@ -81,13 +76,15 @@ def run_on_disks(run: Run, context: RankContext, learner: SimpleNamespace) -> No
         context.record("ended", folder=folder, weights=answer["weights"])
 
 
-def judge_whole(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def judge_uninterrupted(
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """The steps of an uninterrupted run."""
-    gradient = gradient_of(reports, run.steps.num_samples)
+    gradient = odd_net_gradient(reports)
     yield from first_of(
         foreign(reports),
         whole_findings(run.steps, reports, gradient, run.lr),
-        order_findings(run.steps, reports, "same-order"),
+        one_order(run.steps, reports, "same-order"),
     )
 
 
@@ -128,7 +125,7 @@ def apart(reports: Sequence[RankReport], disks: str) -> Iterator[Finding]:
             return
 
 
-def start_findings(
+def judge_start_after(
     run: Run, whole: Sequence[RankReport], starts: Sequence[RankReport], newest: int, disks: str
 ) -> Iterator[Finding]:
     """What is wrong with a restart that should resume after step ``newest``."""
@@ -136,7 +133,7 @@ def start_findings(
     yield from findings
     if findings or not all(start.answer for start in starts):
         return
-    for finding in restart_findings(run.steps, whole, starts, [newest], disks, LOOK):
+    for finding in resumption_findings(run.steps, whole, starts, [newest], disks, LOOK):
         is_count = finding.code in ("never-trained", "trained-twice")
         yield finding._replace(look=POSITION) if is_count else finding
 
@@ -147,7 +144,7 @@ def judge_replaced(
     """The restart of the killed job."""
     lost = " and ".join(f"rank {rank}'s" for rank in run.lost)
     disks = f"the run was killed after step {run.start + 1}, and {lost} new disk is empty"
-    yield from start_findings(run, earlier["uninterrupted"], reports, run.start, disks)
+    yield from judge_start_after(run, earlier["uninterrupted"], reports, run.start, disks)
 
 
 def judge_disks(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
@@ -163,7 +160,7 @@ def judge_disks(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> It
         if len(starts) < len(reports):
             return
         whole, disks = earlier["uninterrupted"], ", ".join(has)
-        findings = list(start_findings(run, whole, starts, max(newest), disks))
+        findings = list(judge_start_after(run, whole, starts, max(newest), disks))
         yield from findings
         if findings or not all(start.answer for start in starts):
             return  # the engine reports a start that failed
@@ -180,7 +177,7 @@ def scenarios(seed: int) -> list[Scenario]:
 
     replaced, differ = partial(run_replaced, run), partial(run_on_disks, run)
     return [
-        job("uninterrupted", partial(run_whole, run), partial(judge_whole, run)),
+        job("uninterrupted", partial(run_whole, run), partial(judge_uninterrupted, run)),
         job(
             "killed",
             train_in("killed", run),

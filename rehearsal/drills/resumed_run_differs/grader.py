@@ -12,14 +12,15 @@ from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding
 from rehearsal.kit.judge.findings import first_of
-from rehearsal.kit.judge.gradients import gradient_of
+from rehearsal.kit.judge.gradients import odd_net_gradient
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import (
     moment_findings,
-    order_findings,
-    restart_findings,
-    start_of,
+    one_order,
+    resumption_findings,
+    states_of,
+    weights_by_step,
     whole_findings,
 )
 from rehearsal.kit.observe.steps import from_moments, keeping_moments, trains_in_steps
@@ -64,23 +65,32 @@ def train_in(folder: str, run: Run, job: str = "") -> Body:
     )
 
 
-def judge_whole(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def judge_uninterrupted(
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """An uninterrupted run, in which no noise may repeat."""
 
     def offset(report: RankReport, step: int) -> list[float]:
         return [SCALE * value for value in noise_of(report)[step]]
 
-    gradient = gradient_of(reports, run.steps.num_samples, offset)
+    gradient = odd_net_gradient(reports, offset)
     others = [reports for name, reports in earlier.items() if name == "uninterrupted"]
     yield from first_of(
         whole_findings(run.steps, reports, gradient, run.lr),
-        order_findings(run.steps, reports, "same-order"),
+        one_order(run.steps, reports, "same-order"),
         same_noise(reports),
         *(seedless(reports, own, (run.seed, drawn(run.check).seed)) for own in others),
     )
 
 
-def start_findings(
+def start_of(whole: Sequence[RankReport], reports: Sequence[RankReport]) -> int | None:
+    """The step of the uninterrupted run after which a start resumed; None if it's none."""
+    begun = [own[0] for report in reports if (own := weights_by_step(report))]
+    states = states_of(whole)
+    return states.index(begun[0]) if begun and begun[0] in states else None
+
+
+def judge_start_after(
     run: Run,
     whole: Sequence[RankReport],
     reports: Sequence[RankReport],
@@ -88,9 +98,13 @@ def start_findings(
     kill: str,
 ) -> Iterator[Finding]:
     """What is wrong with a start after a kill. Its noise says more than its weights do."""
-    findings = list(restart_findings(run.steps, whole, reports, allowed, kill, POSITION))
+    findings = list(resumption_findings(run.steps, whole, reports, allowed, kill, POSITION))
     start = start_of(whole, reports)
-    if start is not None and start in allowed and (not findings or findings[0].code == "not-the-same-run"):
+    if (
+        start is not None
+        and start in allowed
+        and (not findings or findings[0].code == "not-the-same-run")
+    ):
         where = f"{kill}; restarted from step {start}'s checkpoint, "
         yield from first_of(
             same_noise(reports, where),
@@ -116,7 +130,7 @@ def judge_resumed(
     """A restart after kill ``number``, counted from 0; it may be killed in its turn."""
     start, rank = run.starts[number], run.killed_ranks[number]
     kill = f"rank {rank} was killed after step {start + 1}"
-    yield from start_findings(run, earlier["uninterrupted"], reports, [start], kill)
+    yield from judge_start_after(run, earlier["uninterrupted"], reports, [start], kill)
 
 
 def judge_again(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
@@ -130,7 +144,9 @@ def judge_moments(
 ) -> Iterator[Finding]:
     """The restarts from what a kill in a save would leave."""
     whole = earlier["uninterrupted"]
-    yield from moment_findings(run.steps, whole, reports, partial(start_findings, run, whole))
+    yield from moment_findings(
+        run.steps, whole, reports, partial(judge_start_after, run, whole)
+    )
 
 
 def scenarios(seed: int) -> list[Scenario]:
@@ -154,7 +170,7 @@ def scenarios(seed: int) -> list[Scenario]:
         job(
             "uninterrupted",
             keeping_moments(train_in("whole", run), "whole", at_most=MOMENTS, seed=seed),
-            judge_whole,
+            judge_uninterrupted,
         ),
         job("killed", train_in("killed", run), judge_first, fault=kills[0]),
         job(
@@ -170,5 +186,5 @@ def scenarios(seed: int) -> list[Scenario]:
             judge_moments,
             judges_failures=True,
         ),
-        job("another seed", train_in("uneven", uneven), judge_whole, uneven),
+        job("another seed", train_in("uneven", uneven), judge_uninterrupted, uneven),
     ]

@@ -142,8 +142,8 @@ def _sample_findings(
         found = f"{where}had the weights after step {at}, and trained the samples of "
         yield RESTARTED("ranks-resume-apart", f"{found}{some(said)}")
         return
-    first = at // run.steps_per_epoch * run.steps_per_epoch
-    begun = {sample for step in whole.steps[first:at] for sample in step.samples}
+    epoch = at // run.steps_per_epoch * run.steps_per_epoch
+    begun = {sample for step in whole.steps[epoch:at] for sample in step.samples}
     begins = start.complete_steps[0].samples if start.complete_steps else []
     trained = [step.samples for step in whole.steps]
     place = trained.index(begins) if begins in trained else at

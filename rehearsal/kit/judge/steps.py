@@ -88,10 +88,10 @@ def whole_findings(
     """
     where = f"on {counted(len(reports), 'rank')}, without a restart, "
     yield from first_of(
-        count_findings(plan, reports, where),
-        epoch_findings(plan, samples_by_step(reports), where, EPOCH_BOUNDS),
-        start_findings(reports, where),
-        update_findings(reports, gradient, lr, where),
+        step_count_findings(plan, reports, where),
+        epoch_coverage(plan, samples_by_step(reports), where, EPOCH_BOUNDS),
+        first_weight_findings(reports, where),
+        sgd_findings(reports, gradient, lr, where),
         ranks_differ(
             [report.answer["weights"] for report in reports],
             "at the gradient of each update: is it the same on all ranks?",
@@ -101,7 +101,9 @@ def whole_findings(
     )
 
 
-def count_findings(plan: Steps, reports: Sequence[RankReport], where: str) -> Iterator[Finding]:
+def step_count_findings(
+    plan: Steps, reports: Sequence[RankReport], where: str
+) -> Iterator[Finding]:
     """A finding if the run took more or fewer steps than its epochs have."""
     taken = most_steps(reports)
     if taken == plan.total:
@@ -117,7 +119,7 @@ def count_findings(plan: Steps, reports: Sequence[RankReport], where: str) -> It
     yield Finding("not-all-steps", found, rule, look)
 
 
-def epoch_findings(
+def epoch_coverage(
     plan: Steps, steps: Sequence[Sequence[int]], where: str, look: str
 ) -> Iterator[Finding]:
     """A finding if an epoch of a run, over all its attempts, misses or repeats samples."""
@@ -141,7 +143,7 @@ def epoch_findings(
             return
 
 
-def order_findings(
+def one_order(
     plan: Steps, reports: Sequence[RankReport], code: str, where: str = "without a restart, "
 ) -> Iterator[Finding]:
     """A finding if two epochs trained the samples in the same order."""
@@ -158,7 +160,7 @@ def order_findings(
             return
 
 
-def start_findings(reports: Sequence[RankReport], where: str) -> Iterator[Finding]:
+def first_weight_findings(reports: Sequence[RankReport], where: str) -> Iterator[Finding]:
     """A finding if the first step didn't begin with the weights that rank 0 was given."""
     given = reports[0].answer["given"]
     look = "at whose weights are sent, which of them, and when"
@@ -178,7 +180,7 @@ def start_findings(reports: Sequence[RankReport], where: str) -> Iterator[Findin
         )
 
 
-def update_findings(
+def sgd_findings(
     reports: Sequence[RankReport], gradient: Gradient, lr: float, where: str
 ) -> Iterator[Finding]:
     """A finding at the first step whose update isn't SGD's with a momentum of 0.9."""
@@ -238,14 +240,7 @@ def states_of(whole: Sequence[RankReport]) -> list[Weights]:
     return [*weights_by_step(whole[0]), whole[0].answer["weights"]]
 
 
-def start_of(whole: Sequence[RankReport], reports: Sequence[RankReport]) -> int | None:
-    """The step of the uninterrupted run after which a start resumed; None if it's none."""
-    begun = [own[0] for report in reports if (own := weights_by_step(report))]
-    states = states_of(whole)
-    return states.index(begun[0]) if begun and begun[0] in states else None
-
-
-def restart_findings(
+def resumption_findings(
     plan: Steps,
     whole: Sequence[RankReport],
     reports: Sequence[RankReport],
@@ -306,7 +301,7 @@ def restart_findings(
     was_killed = len(ends) < len(reports)
     yield from first_of(
         other_step(plan, wanted, taken[:-1], start, where, look) if was_killed else (),
-        () if was_killed else epoch_findings(plan, [*wanted[:start], *taken], where, look),
+        () if was_killed else epoch_coverage(plan, [*wanted[:start], *taken], where, look),
         same_steps(whole, reports, states, start, where),
     )
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.moments import Moment, drawn_moments, watch_moments
 from rehearsal.kit.observe.restart import Body, odd_net, run_folder, trains
-from rehearsal.kit.observe.samples import before_forward, weights_of
+from rehearsal.kit.observe.samples import before_forward, marked_samples, weights_of
 
 
 def watch_steps(context: RankContext, model: nn.Module) -> Callable[[], None]:
@@ -56,7 +56,7 @@ def trains_in_steps(
     model: Callable[[RankContext], nn.Module] = odd_net,
     **rest: Any,
 ) -> Body:
-    """``restart.trains`` with its steps watched; the answer has the "given" weights as well."""
+    """``restart.trains`` with its steps watched; answers "given" and "samples", too."""
 
     def body(context: RankContext, learner: SimpleNamespace) -> dict[str, Any]:
         given: list[dict[str, str]] = []
@@ -70,7 +70,8 @@ def trains_in_steps(
 
         answer = trains(run, num_samples, model=watched, **rest)(context, learner)
         ends[0]()
-        return {**answer, "given": given[0]}
+        samples = [values.tolist() for values in marked_samples(num_samples)]
+        return {**answer, "given": given[0], "samples": samples}
 
     return body
 
@@ -109,7 +110,9 @@ def keeping_moments(train: Body, run: str, *, at_most: int, seed: int) -> Body:
     return body
 
 
-def from_moments(train_in: Callable[[str], Body], run: str) -> Body:
+def from_moments(
+    train_in: Callable[[str], Body], run: str
+) -> Callable[[RankContext, SimpleNamespace], None]:
     """A restart from each moment that ``keeping_moments`` has kept of ``run``, in one job.
 
     Recorded as "restarted" (folder) and "ended" (folder, weights).
