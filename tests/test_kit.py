@@ -26,7 +26,6 @@ from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, FindingTable, ch
 from rehearsal.kit.judge.clipping import norm, ways_to_clip
 from rehearsal.kit.judge.coverage import coverage_findings, miscounted, samples_by_step
 from rehearsal.kit.judge.findings import first_of, only_first
-from rehearsal.kit.judge.restart import RestartPlan, judge_restart
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.random_state import global_changes
@@ -225,21 +224,7 @@ class TestWeights:
         assert finding.found.endswith(": w has different sizes")
 
 
-class TestRestarts:
-    PLAN = RestartPlan(num_samples=4, epochs=1, steps_per_epoch=2)
-    HEAD: tuple[list[int], list[int]] = ([0, 1], [2, 3])
-
-    def codes(self, *steps: list[int]) -> list[str]:
-        judge = judge_restart(self.PLAN, "", "look", {"killed": 1})
-        earlier = {"killed": [rank(0, *self.HEAD)]}
-        return [finding.code for finding in judge([rank(0, *steps)], earlier)]
-
-    def test_the_lineage_is_the_surviving_steps_and_the_restarts(self) -> None:
-        """The dead attempt trained the step after the checkpoint, so that step is gone."""
-        assert self.codes([2, 3]) == []
-        assert self.codes([0, 2]) == ["never-trained"]
-        assert self.codes([2, 3, 1]) == ["trained-twice"]
-
+class TestFaults:
     def test_a_fault_after_a_step_kills_one_rank_or_all(self) -> None:
         """A dozen scenarios would otherwise spell it out."""
         assert Fault.after_step(3, rank=1) == Fault(rank=1, at="optimizer_step", count=3)

@@ -79,7 +79,7 @@ class Begun:
     end: Mapping[str, Any] | None = None
 
 
-def starts_of(report: RankReport) -> list[Begun]:
+def begun_jobs(report: RankReport) -> list[Begun]:
     """The calls of a rank, in order."""
     starts: list[Begun] = []
     for event in report.events:
@@ -111,7 +111,7 @@ def judge_second(
     plan: Plan, reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """Where each start began, what it left, and its final weights."""
-    done = [steps_of(start, plan.killed) for start in starts_of(earlier["resumes"][0])]
+    done = [steps_of(start, plan.killed) for start in begun_jobs(earlier["resumes"][0])]
     # A step's forward pass shows that the save of the previous step was complete.
     newest = max(done[0]) if done and done[0] else plan.killed.newest
     begins = [(plan.killed, newest), (plan.empty, 0), (plan.hundreds, plan.hundreds.newest)]
@@ -128,7 +128,7 @@ def judge_second(
             for number, (folder, begin) in enumerate(begins)
         ),
         *(
-            moment_findings(plan.empty, reports, len(begins) + number, moment, expected)
+            kill_findings(plan.empty, reports, len(begins) + number, moment, expected)
             for number, moment in enumerate(kept[0]["kept"] if kept else ())
         ),
     )
@@ -155,7 +155,7 @@ def begin_findings(
     plan: Folder, reports: Sequence[RankReport], number: int, newest: int
 ) -> Iterator[Finding]:
     """Where the ranks began their ``number``-th start, in a folder up to step ``newest``."""
-    starts = [own[number] for report in reports if len(own := starts_of(report)) > number]
+    starts = [own[number] for report in reports if len(own := begun_jobs(report)) > number]
     if len(starts) < len(reports):
         return
     steps = [steps_of(start, plan) for start in starts]
@@ -197,7 +197,7 @@ def end_findings(
     plan: Folder, reports: Sequence[RankReport], number: int, expected: Mapping[str, Any]
 ) -> Iterator[Finding]:
     """What a start that reached its end left in the folder, and its weights on every rank."""
-    ends = [own[number].end for report in reports if len(own := starts_of(report)) > number]
+    ends = [own[number].end for report in reports if len(own := begun_jobs(report)) > number]
     if len(ends) < len(reports) or not all(ends):
         return
     files = sorted((ends[0] or {})["files"])
@@ -225,7 +225,7 @@ def weight_findings(
             return
 
 
-def moment_findings(
+def kill_findings(
     plan: Folder,
     reports: Sequence[RankReport],
     number: int,
@@ -233,7 +233,7 @@ def moment_findings(
     expected: Mapping[str, Any],
 ) -> Iterator[Finding]:
     """The start after a kill at one moment of a run that began with step 0."""
-    starts = [own[number] for report in reports if len(own := starts_of(report)) > number]
+    starts = [own[number] for report in reports if len(own := begun_jobs(report)) > number]
     if not starts:
         return
     saved = moment["passes"] - 1  # and perhaps that of the last pass
@@ -250,7 +250,7 @@ def moment_findings(
         else:
             ends = [start.end for start in starts]
             yield from weight_findings(plan, ends, expected, f"after a kill {moment['where']}")
-    elif failed and all(len(starts_of(report)) == number + 1 for report in failed):
+    elif failed and all(len(begun_jobs(report)) == number + 1 for report in failed):
         failure = failed[0].failure
         assert failure is not None
         yield FINDINGS(

@@ -12,7 +12,8 @@ from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, FindingTable, counted
 from rehearsal.kit.judge.coverage import miscounted
 from rehearsal.kit.judge.epoch_run import CODES as RESTART_CODES
-from rehearsal.kit.judge.epoch_run import POSITION, EpochRun, reference_of_run, whole_of_run
+from rehearsal.kit.epoch_plan import EpochRun
+from rehearsal.kit.judge.epoch_run import POSITION, reference_of_run, whole_of_run
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.restarted import kill_of_run, kills_of, missing_saves, restart_of_run
 from rehearsal.kit.judge.starts import RunStart, start_of

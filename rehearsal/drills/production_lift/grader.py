@@ -10,7 +10,6 @@ from rehearsal.grading.drill import Scenario
 from rehearsal.engine.reports import RankReport
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
-from rehearsal.kit.judge.findings import nothing_to_judge
 
 CODES = {
     "not-a-plan": "plan does not return a list of entries with three names each",
@@ -208,6 +207,11 @@ def names(plan: Sequence[Sequence[str]]) -> Iterator[Finding]:
             )
             look = f"at which of the failures {component} would prevent"
             yield Finding("not-part-of-the-lift", found, rule, look)
+
+
+def nothing_to_judge(reports: Sequence[RankReport], earlier: object) -> Iterable[Finding]:
+    """The judge of a job that only prepares the next one."""
+    return ()
 
 
 def scenarios(seed: int) -> list[Scenario]:

@@ -83,7 +83,7 @@ def judge_uninterrupted(
     )
 
 
-def start_of(whole: Sequence[RankReport], reports: Sequence[RankReport]) -> int | None:
+def resumed_step(whole: Sequence[RankReport], reports: Sequence[RankReport]) -> int | None:
     """The step of the uninterrupted run after which a start resumed; None if it's none."""
     begun = [own[0] for report in reports if (own := weights_by_step(report))]
     states = states_of(whole)
@@ -99,7 +99,7 @@ def judge_start_after(
 ) -> Iterator[Finding]:
     """What is wrong with a start after a kill. Its noise says more than its weights do."""
     findings = list(resumption_findings(run.steps, whole, reports, allowed, kill, POSITION))
-    start = start_of(whole, reports)
+    start = resumed_step(whole, reports)
     if (
         start is not None
         and start in allowed

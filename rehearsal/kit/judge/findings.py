@@ -29,11 +29,6 @@ def only_first(judge: Judge) -> Judge:
     return judge_once
 
 
-def nothing_to_judge(reports: Sequence[RankReport], earlier: object) -> Iterable[Finding]:
-    """The judge of a job that only prepares the next one."""
-    return ()
-
-
 def some(values: Sequence[object], most: int = 6) -> str:
     """The first few values, for a sentence: "1, 2, 3, ..."."""
     text = ", ".join(map(str, values[:most]))

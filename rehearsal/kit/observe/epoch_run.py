@@ -15,12 +15,17 @@ from rehearsal.kit.epoch_plan import EpochRun
 from rehearsal.kit.observe.moments import watch_moments
 from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
-from rehearsal.kit.observe.starts import Steps, keep_kills, steps_of_ranks, watched_start
+from rehearsal.kit.observe.starts import (
+    SamplesByWeights,
+    keep_kills,
+    steps_of_ranks,
+    watched_start,
+)
 
 
 def start_in_folder(
     run: EpochRun, context: RankContext, learner: SimpleNamespace, folder: str
-) -> Steps:
+) -> SamplesByWeights:
     """Call ``train`` as a new process would; returns this rank's steps."""
     model = OddNet(seed=run.seed + context.rank)
     inputs, targets = marked_samples(run.num_samples, seed=run.seed)

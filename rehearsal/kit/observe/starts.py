@@ -17,18 +17,21 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.moments import Moment, drawn_moments
 from rehearsal.kit.observe.samples import before_forward, ids_of, weights_of
 
-Steps = dict[str, list[int]]  # by the weights before each step, its samples on this rank
+# By the weights before each step: its samples on this rank.
+SamplesByWeights = dict[str, list[int]]
 
 
 @contextmanager
-def watched_start(context: RankContext, model: nn.Module, run: str) -> Iterator[Steps]:
+def watched_start(
+    context: RankContext, model: nn.Module, run: str
+) -> Iterator[SamplesByWeights]:
     """Record a start of ``run``: the weights and samples of each forward pass that trains.
 
     After the first pass of a step comes an event "in_step", for which a fault may wait.
 
     Yields the steps, which are complete once the context ends.
     """
-    steps: Steps = {}
+    steps: SamplesByWeights = {}
 
     def forward(batch: Tensor) -> None:
         if not torch.is_grad_enabled():
@@ -48,7 +51,7 @@ def watched_start(context: RankContext, model: nn.Module, run: str) -> Iterator[
     context.record("ended", weights=weights_of(model))
 
 
-def steps_of_ranks(ranks: Sequence[Steps]) -> list[list[int]]:
+def steps_of_ranks(ranks: Sequence[SamplesByWeights]) -> list[list[int]]:
     """The samples of each step over all ranks; a rank without samples may leave a step out."""
     longest = max(ranks, key=len)
     return [[sample for rank in ranks for sample in rank.get(at, [])] for at in longest]
