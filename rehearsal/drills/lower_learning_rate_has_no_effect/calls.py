@@ -11,8 +11,19 @@ from typing import NamedTuple
 
 from rehearsal.grading.verdict import Finding
 
-NUM_SAMPLES, GLOBAL_BATCH_SIZE = 13, 5
 RULE = "a call's own settings apply from its first step; the run's position carries over"
+
+
+class Data(NamedTuple):
+    """The samples of a run, in index order, over and over."""
+
+    num_samples: int
+    global_batch_size: int
+
+    def samples_of(self, step: int) -> list[int]:
+        """The samples of a step, over all ranks."""
+        first = step * self.global_batch_size
+        return [i % self.num_samples for i in range(first, first + self.global_batch_size)]
 
 
 class Call(NamedTuple):
@@ -32,12 +43,6 @@ class Call(NamedTuple):
 def factor(step: int) -> float:
     """A warmup, then a decay."""
     return min(1.0, (step + 1) / 3) * float(0.9**step)
-
-
-def samples_of(step: int) -> list[int]:
-    """The samples of a step, over all ranks."""
-    first = step * GLOBAL_BATCH_SIZE
-    return [i % NUM_SAMPLES for i in range(first, first + GLOBAL_BATCH_SIZE)]
 
 
 def setting_findings(

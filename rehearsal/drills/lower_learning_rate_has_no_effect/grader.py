@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
-from rehearsal.grading.drill import Body, Scenario
-from rehearsal.engine.reports import RankReport
+from rehearsal.engine.rank import RankContext
+from rehearsal.engine.reports import Fault, RankReport
+from rehearsal.grading.drill import Scenario
+from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import only_first, some
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples
-from .calls import GLOBAL_BATCH_SIZE, NUM_SAMPLES, RULE, Call, samples_of, setting_findings
+from .calls import RULE, Call, setting_findings
+from .plan import Plan, plan_of
 from .reference import go_through, watch_settings
-from rehearsal.engine.rank import RankContext
-from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, Judge, counted
 
 CODES = {
     "starts-over": "a call begins at step 0 although there is a checkpoint",
@@ -30,52 +30,48 @@ CODES = {
     "moments-lost": "the optimizer starts fresh",
     "not-the-same-run": "a step with the right settings ends with the wrong weights",
 }
-STEPS, SAVE_EVERY = 10, 2
-# The checkpoint is of step 4; the second call is killed after step 7, with step 6 saved.
-FILE, SECOND, THIRD = Call(0, 0.05, 0.1), Call(4, 0.02, 0.4), Call(6, 0.03, 0.0)
+EXACT = 2e-5  # of a weight; the same sums in another order differ by far less
 
 
-def body_of(run: str, calls: Sequence[Call], steps: int = STEPS) -> Body:
+def body(
+    plan: Plan,
+    run: str,
+    calls: Sequence[Call],
+    steps: int,
+    context: RankContext,
+    learner: SimpleNamespace,
+) -> None:
     """The last of the calls, in the folder of ``run``."""
+    import torch
 
-    def body(context: RankContext, learner: SimpleNamespace) -> Any:
-        import torch
-
-        context.init_group()
-        folder = context.folder / run
-        if context.rank == 0:
-            if not folder.exists():
-                folder.mkdir()
-                if len(calls) > 1:
-                    go_through(calls[:1], calls[1].start, file=folder / "latest.pt")
-            right, forgets = [go_through(calls, steps, forgets=it) for it in (False, True)]
-            context.record("reference", right=right, forgets=forgets)
-        torch.distributed.barrier()
-        model, (inputs, targets) = OddNet(seed=context.rank), marked_samples(NUM_SAMPLES)
-        watch_samples(context, model)
-        watch_settings(context, model)
-        learner.train(
-            model,
-            inputs,
-            targets,
-            folder=folder,
-            steps=steps,
-            save_every=SAVE_EVERY,
-            global_batch_size=GLOBAL_BATCH_SIZE,
-            lr=calls[-1].lr,
-            weight_decay=calls[-1].weight_decay,
-        )
-
-    return body
+    context.init_group()
+    folder, data = context.folder / run, plan.data
+    if context.rank == 0:
+        if not folder.exists():
+            folder.mkdir()
+            if len(calls) > 1:
+                go_through(data, calls[:1], calls[1].start, file=folder / "latest.pt")
+        right, forgets = [go_through(data, calls, steps, forgets=it) for it in (False, True)]
+        context.record("reference", right=right, forgets=forgets)
+    torch.distributed.barrier()
+    model, (inputs, targets) = OddNet(seed=context.rank), marked_samples(data.num_samples)
+    watch_samples(context, model)
+    watch_settings(context, model)
+    learner.train(
+        model,
+        inputs,
+        targets,
+        folder=folder,
+        steps=steps,
+        save_every=plan.save_every,
+        global_batch_size=data.global_batch_size,
+        lr=calls[-1].lr,
+        weight_decay=calls[-1].weight_decay,
+    )
 
 
-def judge_of(calls: Sequence[Call], steps: int = STEPS) -> Judge:
-    """The judge of the last call; its first finding explains the others."""
-    return only_first(lambda reports, _: findings(reports, calls, steps))
-
-
-def findings(
-    reports: Sequence[RankReport], calls: Sequence[Call], steps: int
+def judge(
+    plan: Plan, calls: Sequence[Call], steps: int, reports: Sequence[RankReport], _: object
 ) -> Iterator[Finding]:
     """Where the call began, and then step by step: settings, ranks, weights."""
     now, ended = calls[-1], all(report.has_answer for report in reports)
@@ -94,13 +90,13 @@ def findings(
         return
     by_rank = [first_samples(report) for report in reports]
     first = sorted(sample for samples in by_rank for sample in samples)
-    if first != sorted(samples_of(now.start)):
+    if first != sorted(plan.data.samples_of(now.start)):
         trained = "; ".join(
             f"{some(ids) or 'none'} on rank {rank}" for rank, ids in enumerate(by_rank)
         )
         found = f"{where}, the first step trained these samples: {trained}. Step "
-        found += f"s={now.start} has samples {some(sorted(samples_of(now.start)))}"
-        is_over = now.start > 0 and first == sorted(samples_of(0))
+        found += f"s={now.start} has samples {some(sorted(plan.data.samples_of(now.start)))}"
+        is_over = now.start > 0 and first == sorted(plan.data.samples_of(0))
         code = "starts-over" if is_over else "wrong-position"
         look = "at what is saved and what is read back, when, and at which samples a step takes"
         yield Finding(code, found, RULE, look)
@@ -136,9 +132,11 @@ def step_findings(
     ends = [e["weights"] for r in reports for e in r.of("stepped")[number : number + 1]]
     if not ends:
         return
+    about = f"{where}the settings are right, but "
+    yield from ranks_differ(ends, "at which rank starts with what, or restores it", where=about)
     difference, name = largest_difference(ends[0], reference["right"][step])
-    if not difference < 1e-4:
-        forgets = largest_difference(ends[0], reference["forgets"][step])[0] < 1e-4
+    if not difference < EXACT:
+        forgets = largest_difference(ends[0], reference["forgets"][step])[0] < EXACT
         found = f"{where}the settings are right, but the weights differ by up to "
         found += f"{difference:.2g}, in {name}, from those of an uninterrupted run"
         found += "; a new optimizer, without the saved moments, reaches these weights" * forgets
@@ -146,34 +144,27 @@ def step_findings(
         look += "optimizer's moments"
         code = "moments-lost" if forgets else "not-the-same-run"
         yield Finding(code, found, RULE, look)
-    about = f"{where}the settings are right, but "
-    yield from ranks_differ(ends, "at which rank restores what", where=about)
 
 
-CALLS = [FILE, SECOND, THIRD]
-FRESH = [Call(0, 0.04, 0.2)]
-SCENARIOS = [
-    Scenario(
-        name="a lower rate",
-        body=body_of("a", CALLS[:2]),
-        judge=judge_of(CALLS[:2]),
-        fault=Fault(rank=1, at="optimizer_step", count=3),
-        deadline_s=5,
-        judges_failures=True,
-    ),
-    Scenario(
-        name="a third call",
-        body=body_of("a", CALLS),
-        judge=judge_of(CALLS),
-        deadline_s=5,
-        judges_failures=True,
-    ),
-    Scenario(
-        name="nothing to restore",
-        body=body_of("b", FRESH, 5),
-        judge=judge_of(FRESH, 5),
-        world_size=3,
-        deadline_s=5,
-        judges_failures=True,
-    ),
-]
+def scenarios(seed: int) -> list[Scenario]:
+    """The second and the third call of a run, and a run without a checkpoint."""
+    plan = plan_of(seed)
+    kill = Fault(rank=plan.kill_rank, at="optimizer_step", count=plan.kill_after)
+    second, third = plan.world_sizes
+    jobs: list[tuple[str, str, Sequence[Call], int, int, Fault | None]] = [
+        ("a lower rate", "a", plan.calls[:2], plan.steps, second, kill),
+        ("a third call", "a", plan.calls, plan.steps, third, None),
+        ("nothing to restore", "b", [plan.fresh], plan.fresh_steps, 3, None),
+    ]
+    return [
+        Scenario(
+            name=name,
+            body=partial(body, plan, run, calls, steps),
+            judge=only_first(partial(judge, plan, calls, steps)),
+            world_size=world_size,
+            fault=fault,
+            deadline_s=5,
+            judges_failures=True,
+        )
+        for name, run, calls, steps, world_size, fault in jobs
+    ]

@@ -15,11 +15,16 @@ from torch.optim.optimizer import (
 
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
-from .calls import NUM_SAMPLES, Call, factor, samples_of
+from .calls import Call, Data, factor
 
 
 def go_through(
-    calls: Sequence[Call], steps: int, *, forgets: bool = False, file: Path | None = None
+    data: Data,
+    calls: Sequence[Call],
+    steps: int,
+    *,
+    forgets: bool = False,
+    file: Path | None = None,
 ) -> list[dict[str, str]]:
     """The weights after each step, in one process.
 
@@ -27,7 +32,7 @@ def go_through(
         forgets: begins each call with a new optimizer.
         file: writes the final checkpoint there, as the drill's broken trainer would.
     """
-    model, (inputs, targets) = OddNet(seed=0), marked_samples(NUM_SAMPLES)
+    model, (inputs, targets) = OddNet(seed=0), marked_samples(data.num_samples)
     groups = [
         {"params": [p for n, p in model.named_parameters() if n.endswith("weight") == is_first]}
         for is_first in (True, False)
@@ -41,7 +46,7 @@ def go_through(
         for group, name in zip(optimizer.param_groups, ("weight", "bias"), strict=True):
             group["lr"], group["weight_decay"] = call.settings(name, step)
         optimizer.zero_grad()
-        samples = samples_of(step)
+        samples = data.samples_of(step)
         errors = (model(inputs[samples]) - targets[samples]).pow(2)
         (errors.sum() / len(samples)).backward()
         optimizer.step()
