@@ -114,6 +114,9 @@ def restarted(
     """The findings of one restart, with codes of their own where every sample is affected."""
     for finding in restart_of_run(run, whole, start, reports, kill):
         at = whole.position(start.ranks[0].first) or 0
+        if at == run.steps and finding.code == "trained-twice":
+            yield FINDINGS("finished-run-trains", finding.found)
+            return
         steps = (*whole.steps[:at], *start.steps)
         wrong = miscounted(
             (s for step in steps for s in step.samples), run.num_samples, run.epochs

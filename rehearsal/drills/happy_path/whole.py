@@ -142,10 +142,10 @@ def gradients(report: RankReport, passes: Sequence[Mapping[str, Any]]) -> Iterat
     events = events_of(report, WHOLE_FOLDER)
     before = [event for event in events if event["kind"] == "before_step"]
     for number, event in enumerate(before, 1):
-        # Once a batch is learned, rounding turns what little gradient is left.
         losses = passes[number - 1]["losses"] if number <= len(passes) else [1.0]
-        least = 0.99 if max(losses) < 1e-3 else 0.99999
-        if not event["cosine"] > least:
+        if max(losses) < 1e-3:
+            continue  # once a batch is learned, rounding turns what little gradient is left
+        if not event["cosine"] > 0.99999:
             found = f"in step {number}, the cosine between the optimizer's gradient and the "
             found += "cross-entropy gradient of the step's own samples is "
             found += f"{event['cosine']:.4f}, not 1"
@@ -199,7 +199,8 @@ def metric_findings(
         rule = "an epoch's loss is the mean over its samples, each taken when it was trained"
         yield Finding("mean-of-means" if is_mean else "wrong-loss", found, rule, look)
         return
-    if not begin and not means[-1] < means[0]:
+    # Another order of the same sum is no progress.
+    if not begin and not means[-1] < means[0] * (1 - 1e-5):
         found = f"the loss goes from {means[0]:.3f} to {means[-1]:.3f} in {EPOCHS} epochs"
         yield Finding("does-not-learn", found, LEARNS, "at the labels, and at the optimizer")
 

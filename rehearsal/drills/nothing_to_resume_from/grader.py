@@ -283,7 +283,8 @@ def judge_moments(plan: Plan, reports: Sequence[RankReport], _: object) -> Itera
             look = "at everything that the next step depends on"
             yield Finding("not-the-same-run", found, rule, look)
             return
-        for finding in judge_end(plan, 1, kill["files"]):
+        # A start that finds the run finished has nothing to save, so nothing to delete.
+        for finding in judge_end(plan, 1, kill["files"]) if steps else ():
             found = f"{where}. After the next start has finished, {finding.found}"
             yield finding._replace(found=found)
             return

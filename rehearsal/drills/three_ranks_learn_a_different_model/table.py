@@ -37,13 +37,19 @@ class Table(nn.Module):
 def initial_values(corpus: Corpus) -> Tensor:
     """A weight for each place in all micro-batches."""
     generator = torch.Generator().manual_seed(corpus.seed)
-    return torch.rand(corpus.first_id(corpus.steps), generator=generator) * 2 - 1
+    return torch.rand(num_ids(corpus), generator=generator) * 2 - 1
+
+
+def num_ids(corpus: Corpus) -> int:
+    """As many as there are places; an even number, for the table's two parameters."""
+    places = corpus.first_id(corpus.steps)
+    return places + places % 2
 
 
 def errors_of(corpus: Corpus) -> Tensor:
     """By id: how far the output is above its target; 0.5 to 1.5, above or below."""
     generator = torch.Generator().manual_seed(corpus.seed + 1)
-    size = torch.rand(corpus.first_id(corpus.steps), generator=generator) + 0.5
+    size = torch.rand(num_ids(corpus), generator=generator) + 0.5
     return torch.where(torch.rand(len(size), generator=generator) < 0.5, size, -size)
 
 
