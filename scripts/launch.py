@@ -267,7 +267,8 @@ def main(arguments: Sequence[str]) -> int:
             say(f"[rank {rank}] {error}. {remedy}")
         elif is_out_of_memory(error):
             code = 2
-            reason, *_ = (str(error) or "out of memory").splitlines()  # Python's own is empty
+            # Python's own has no message.
+            reason, *_ = (str(error) or type(error).__name__).splitlines()
             say(
                 f"[rank {rank}] {reason[:120].rstrip(' .')}. A rank holds its data, the "
                 "model and a micro-batch in memory, and they don't fit. Lower "

@@ -218,7 +218,7 @@ class TestFlags:
     @pytest.mark.parametrize(
         ("error", "reason"),
         [
-            (MemoryError(), "out of memory."),  # Python's own says nothing
+            (MemoryError(), "MemoryError."),  # Python's own says nothing
             (MemoryError("Unable to allocate 8 TiB\nfor x"), "Unable to allocate 8 TiB."),
             (RuntimeError("can't allocate memory: you tried 8."), "you tried 8."),
         ],

@@ -254,7 +254,7 @@ class TestClient:
         verdict, (line,) = checked("x = 1\n")
         assert verdict.status == "wrong"
         assert line.startswith("The background process can't be used ([Errno ")
-        assert line.endswith("). This check runs without it.")
+        assert line.endswith("). This check runs without a background process.")
 
     def test_warming_up_closes_the_connection_that_it_tries(
         self, short_folder: Path, monkeypatch: pytest.MonkeyPatch

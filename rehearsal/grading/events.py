@@ -47,7 +47,13 @@ EVENTS: dict[str, Kind] = {
     ),
     "pass": Kind(("samples", "weights"), "by watched_start: a forward pass that trains"),
     "in_step": Kind((), "by watched_start: after the first pass of a step"),
-    "ended": Kind(("weights",), "by watched_start: train has returned"),
+    "step_begins": Kind(
+        ("weights",), "by watch_steps: the first pass of a step, with the weights it uses"
+    ),
+    "restarted": Kind(("folder",), "by from_moments: a start in what a kill would have left"),
+    "ended": Kind(
+        ("folder", "weights"), "by watched_start and from_moments: train has returned"
+    ),
     "first_forward": Kind(("weights",), "by the restart kit: the weights a run begins with"),
 }
 
