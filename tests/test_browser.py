@@ -407,7 +407,7 @@ def test_the_start_notebook_leads_to_a_first_verdict_and_to_a_drill(lab: str) ->
         expect(check).to_contain_text("PASSED", timeout=60_000)
         run(page, plan)
         drill = rehearsal.drills()[0]
-        plan.locator("a", has_text=drill.title).click(timeout=60_000)
+        plan.locator("a", has_text=drill.title).first.click(timeout=60_000)
         expect(page.locator(".jp-Notebook h1", has_text=drill.title)).to_be_visible(
             timeout=60_000
         )

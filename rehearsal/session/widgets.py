@@ -43,7 +43,8 @@ TICK = """
       const panel = home.panel ||= home.closest(".jp-NotebookPanel");
       if (panel && !(panel.rehearsalClock > began)) panel.rehearsalClock = began;
       const replaced = panel && panel.rehearsalClock > began ? panel.rehearsalClock : 0;
-      const stopped = Number(face.dataset.stopped) || replaced;
+      const ended = (window.rehearsalStopped || {})[drill] || 0;
+      const stopped = Number(face.dataset.stopped) || (ended > began ? ended : 0) || replaced;
       const spent = Math.max(0, Math.floor((stopped || Date.now() / 1000) - began));
       face.querySelector("b").textContent = pace(spent);
       face.querySelector("span").textContent = `${drill}, ${stopped ? "stopped" : "running"}`;
@@ -66,8 +67,12 @@ TICK = """
 })
 """
 STOP = """
-(({drill, at}) => document.querySelectorAll(`.rehearsal-clock[data-drill="${drill}"]`)
-  .forEach(face => { face.dataset.stopped ||= at; face.dispatchEvent(new Event("stopped")); }))
+(({drill, at}) => {
+  // For a face that is not in the page now: its output may just have been replaced.
+  (window.rehearsalStopped ||= {})[drill] = at;
+  document.querySelectorAll(`.rehearsal-clock[data-drill="${drill}"]`)
+    .forEach(face => { face.dataset.stopped ||= at; face.dispatchEvent(new Event("stopped")); });
+})
 """
 
 
