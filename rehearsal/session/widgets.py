@@ -70,8 +70,10 @@ STOP = """
 (({drill, at}) => {
   // For a face that is not in the page now: its output may just have been replaced.
   (window.rehearsalStopped ||= {})[drill] = at;
-  document.querySelectorAll(`.rehearsal-clock[data-drill="${drill}"]`)
-    .forEach(face => { face.dataset.stopped ||= at; face.dispatchEvent(new Event("stopped")); });
+  document.querySelectorAll(`.rehearsal-clock[data-drill="${drill}"]`).forEach(face => {
+    face.dataset.stopped ||= at;
+    face.dispatchEvent(new Event("stopped"));
+  });
 })
 """
 
