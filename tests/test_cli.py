@@ -338,7 +338,7 @@ class TestCommands:
     def test_a_complete_id_is_never_ambiguous(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """One id may be the beginning of another."""
         monkeypatch.setattr(ids, "drill_ids", lambda: [ID, f"{ID}_again"])
-        assert ids.drill_named(ID) is DRILL
+        assert ids.drill_named(ID).id == ID
         with pytest.raises(UnknownDrill, match="2 ids begin with 'lift'"):
             ids.drill_named("lift")
         assert ids.drill_named("mend_the_crash_loop").id == "every_restart_crashes"

@@ -161,7 +161,7 @@ class TestCommands:
         tested = [
             "make setup",
             f".venv/bin/python -m rehearsal blank {FIRST_DRILL} | {FIRST_GUESS} > attempt.py",
-            f".venv/bin/python -m rehearsal check {FIRST_DRILL} attempt.py",
+            f".venv/bin/python -m rehearsal check {FIRST_DRILL} attempt.py --seed 2",
             "make train",
             ".venv/bin/python scripts/launch.py --run-dir runs/first --data digits",
             ".venv/bin/torchrun --standalone --nproc-per-node 2 --max-restarts 3 "
