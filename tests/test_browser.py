@@ -175,7 +175,7 @@ def seconds_shown(page: Page) -> int:
 
 @pytest.fixture
 def page() -> Iterator[Page]:
-    """An empty page whose time stands still until a test moves it."""
+    """An empty page with a frozen clock, which a test moves by hand."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

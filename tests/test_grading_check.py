@@ -81,7 +81,7 @@ class TestOutcomes:
     def test_a_syntax_error_is_a_crash_with_its_line(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is told at once, and shown as Python shows it; a null byte as well."""
+        """It is reported at once, the way Python prints it; so is a null byte."""
         monkeypatch.setattr(check, "run_scenarios", None)  # no rank starts
         verdict = grade_source(DRILL, "x = 1\ndef train(:\n", file="mine.py")
         assert verdict.status == "crashed"

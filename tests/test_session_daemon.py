@@ -209,7 +209,7 @@ class TestClient:
     @pytest.mark.usefixtures("allowed")
     @pytest.mark.parametrize("text", ["", "def train(:\n"])
     def test_what_no_rank_has_to_run_starts_nothing(self, text: str) -> None:
-        """A syntax error is told at once (this test may not start a process)."""
+        """A syntax error is reported at once (this test may not start a process)."""
         assert checked(text)[0].status in ("not_attempted", "crashed")
         assert daemons() == []
 
