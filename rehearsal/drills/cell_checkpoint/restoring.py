@@ -108,7 +108,7 @@ def restore_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> 
         torch.save(state, path / "state.pt")
         new = parts_of(plan.seed + 2, plan.configured, 0, new_scale)
         answer["restores"].append(restored_into(plan, learner, path, old, new))
-        # Autocast without a scaler again: its saved state is nobody's.
+        # Autocast without a scaler again: there is nothing to load the saved scale into.
         bare = parts_of(plan.seed + 3, plan.configured, 0, None)
         answer["restores"].append(restored_into(plan, learner, path, old, bare))
     new = parts_of(plan.seed + 2, plan.configured, 0, None)

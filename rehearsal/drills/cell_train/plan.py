@@ -134,7 +134,7 @@ def step_of(draw: random.Random, world_size: int, kind: str) -> Call:
 
 
 def uneven(draw: random.Random, world_size: int, num_micro: int) -> list[list[int]]:
-    """Sizes in which no two ranks, and no two micro-batches in a row, are alike.
+    """Sizes that differ between ranks, and from one micro-batch to the next.
 
     The k-th of the ranks, in a drawn order, begins with k empty micro-batches.
     """

@@ -1,4 +1,4 @@
-"""Overflows on rank 0, on another rank and on all: every rank skips, clips and scales alike."""
+"""Overflows on rank 0, on another rank, on all: every rank skips, clips and scales the same."""
 
 from __future__ import annotations
 
