@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rehearsal import drills, forget
+from rehearsal.engine.server import CannotStartRanks
 from rehearsal.grading import drills_page, mutation_record, mutation_score, new_drill, selftest
+from rehearsal.grading.check import BadSeed
 from rehearsal.grading.drill import UnknownDrill
 from rehearsal.session import coach, daemon_client
 from rehearsal.session.ids import drill_named
@@ -60,7 +62,9 @@ def parser() -> argparse.ArgumentParser:
         "--seed", type=int, help="repeat the check whose verdict shows this seed"
     )
     checking.add_argument(
-        "--prints", action="store_true", help="show everything your code prints, not ten lines"
+        "--prints",
+        action="store_true",
+        help="show what your code prints, up to 200 lines of each rank, not ten in all",
     )
     checking.add_argument(
         "--no-server",
@@ -181,7 +185,7 @@ def run(options: argparse.Namespace) -> int:
     """Run one command; returns the exit code.
 
     Raises:
-        UnknownDrill, Unreadable, BadName: for a mistake the user can fix.
+        UnknownDrill, BadSeed, Unreadable, BadName: for a mistake the user can fix.
     """
     if options.command == "check":
         return check(options)
@@ -223,6 +227,8 @@ def main(arguments: Sequence[str]) -> int:
             return run(options)
     except (
         UnknownDrill,
+        BadSeed,
+        CannotStartRanks,
         Unreadable,
         new_drill.BadName,
         mutation_record.BadSurvivors,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import _thread
 import copy
 import ctypes
+import errno
 import io
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -530,6 +532,41 @@ class TestServer:
             run_ranks(add_up, world_size=1)
         monkeypatch.undo()
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
+
+    def test_a_machine_without_a_process_left_is_named_once_it_matters(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A notebook's first cell only warms up; the check can't go on, and says why."""
+        ranks.shut_down()
+        real, started = subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+        def popen(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+            if started:  # the second server
+                raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+            started.append(real(*arguments, **options))
+            return started[0]
+
+        monkeypatch.setattr(subprocess, "Popen", popen)
+        ranks.warm_up()
+        assert started[0].returncode is not None, "the first server was left behind"
+        with pytest.raises(server.CannotStartRanks, match="temporarily unavailable"):
+            run_ranks(add_up, world_size=1)
+        monkeypatch.undo()
+        assert run_ranks(add_up, world_size=1)[0].answer == 1.0
+
+    def test_a_caller_with_a_thousand_open_files_can_run_a_job(self) -> None:
+        """select() refuses a descriptor above 1023; one with many shards open has one."""
+        ranks.shut_down()
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+        opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+        try:
+            assert [r.answer for r in run_ranks(add_up, world_size=2)] == [3.0, 3.0]
+        finally:
+            ranks.shut_down()
+            for descriptor in opened:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     def test_a_server_killed_during_a_job_costs_one_more_try(self) -> None:
         """The caller did nothing wrong, and learns why it takes longer."""

@@ -111,7 +111,7 @@ class TestRecipes:
                 "A drill",
                 [
                     "average_over_ranks: 29 of 29 judgments correct",
-                    "15 of 15 mutants refused (100.0 %); 0 equivalent, 2 outside the brief",
+                    "15 of 15 mutants refused (100.0%); 0 equivalent, 2 outside the brief",
                     "What must hold",
                 ],
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import linecache
+import re
 import subprocess
 import sys
 import textwrap
@@ -156,6 +157,14 @@ class TestOutcomes:
         codes = [finding.code for finding in wrong.findings]
         assert codes == ["wrong-signature", "not-attempted"]
         assert "make_dataset takes (config, more)" in wrong.findings[0].found
+
+    @pytest.mark.parametrize("seed", ["7", 7.0, -1, True])
+    def test_a_seed_that_no_verdict_can_show_is_refused(self, seed: Any) -> None:
+        """random.Random takes all of these; -1 draws what 1 draws."""
+        with pytest.raises(check.BadSeed, match=f"seed={re.escape(repr(seed))}: a seed is a"):
+            grade_source(DRILL, load(DRILL).solution, seed=seed)
+        with pytest.raises(check.BadSeed):
+            check.grade(DRILL, {}, seed=seed)
 
     def test_the_verdict_has_the_seed_and_the_same_seed_gives_the_same_verdict(self) -> None:
         """Whoever disputes a verdict repeats it."""

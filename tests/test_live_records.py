@@ -11,6 +11,7 @@ from trainer_core import live
 from rehearsal.evidence.audit import audit_run
 from rehearsal.evidence.live_records import live_events, live_trace, summarize_phases
 from rehearsal.evidence.pictures import loss_curves, phase_bars, rank_timeline, sample_map
+from rehearsal.evidence.run_records import read_logs
 
 FIRST = {"data_wait": 0.001, "forward": 0.002, "backward": 0.004, "optimizer": 0.001}
 
@@ -46,6 +47,13 @@ def folder(tmp_path: Path) -> Path:
 
 def events(folder: Path, event: str) -> list[dict[str, Any]]:
     return [record for record in live_events(folder) if record["event"] == event]
+
+
+def test_a_start_with_numbers_that_count_nothing_is_no_start(folder: Path) -> None:
+    """True is an int to Python; an attempt -1 would come before the first."""
+    for broken in ({"attempt": True}, {"attempt": -1}, {"attempt": 2, "step": 1.5}):
+        write_line(folder, 0, event="run_start", **{"step": 1, **broken})
+    assert read_logs(folder).begun == {0, 1}
 
 
 def test_the_loss_of_a_step_is_the_sum_of_the_ranks_parts(folder: Path) -> None:

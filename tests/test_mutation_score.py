@@ -488,9 +488,9 @@ class TestScore:
         """A score of a grader that has changed since says nothing about the new one."""
         digest = drills_page.digest_of(own_drill)
         record = record_of([Judged("a", "hung")], digest=digest, seeds=3)
-        assert drills_page.mutants_refused(own_drill, record) == "1 of 1 (100.0 %)"
+        assert drills_page.mutants_refused(own_drill, record) == "1 of 1 (100.0%)"
         old = {**record, "digest": "0"}
-        assert drills_page.mutants_refused(own_drill, old) == "1 of 1 (100.0 %, old)"
+        assert drills_page.mutants_refused(own_drill, old) == "1 of 1 (100.0%, old)"
         assert drills_page.mutants_refused(own_drill, None) == "not run"
 
 
@@ -622,6 +622,24 @@ class TestRun:
             )
         assert drawn[:2] == drawn[2:]
         assert sum(map(len, drawn[:2])) == 40
+
+    @pytest.mark.parametrize(("code", "ok"), [("hung", True), ("grader-failed", False)])
+    def test_a_sample_fails_if_the_grader_does(
+        self, code: str, ok: bool, tmp_path: Path
+    ) -> None:
+        """Nothing passed, yet nothing was refused either."""
+
+        class Fails(mutation_score.Judging):
+            def judge(
+                self, drill: Drill, tasks: Sequence[mutation_score.Task]
+            ) -> Iterator[Judged]:
+                return (
+                    Judged(t.id, "passed" if t.harmless else code, t.harmless) for t in tasks
+                )
+
+        drill, path = load("production_lift"), tmp_path / "none"
+        run = mutation_score.run([drill], Fails(Here()), lambda _: None, sample=20, path=path)
+        assert run is ok
 
 
 class TestCommandLine:

@@ -413,7 +413,7 @@ class TestCheck:
             kept = count if count <= 1000 else 1001
             more = f"{kept - 10} more line{'s' if count > 11 else ''}"
             call = f'check("{ID}", seed=5, prints=True)'
-            assert lines[10:] == [f"({more}. To see all: {call})"]
+            assert lines[10:] == [f"({more}. To see them: {call})"]
         rehearsal.check(ID, {}, seed=5, prints=True)
         full = shown().splitlines()
         assert (f"[{(count - 1) % 2}] line {count - 1}" in full) == (count <= 1000)
@@ -432,7 +432,7 @@ class TestCheck:
         assert main(arguments) == 1
         command = f"check {ID} '{file}' --seed 5 --prints)"
         last = shown().splitlines()[-1]
-        assert last.startswith("(2 more lines. To see all: ")
+        assert last.startswith("(2 more lines. To see them: ")
         assert last.endswith(command)
         assert main([*arguments, "--seed", "5", "--prints"]) == 1
         assert shown().splitlines()[-1] == "[1] line 11"

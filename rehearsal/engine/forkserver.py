@@ -23,6 +23,7 @@ import signal
 import socket
 import sys
 import time
+from multiprocessing.connection import wait  # select() refuses descriptors above 1023
 from pathlib import Path
 
 from rehearsal.engine.processes import SWEEP_S
@@ -108,8 +109,6 @@ def serve(connection: socket.socket) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     # Ctrl-C is for the caller, which tells this process what to kill.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import select
-
     live: set[int] = set()
 
     def say(**message: object) -> None:
@@ -118,8 +117,7 @@ def serve(connection: socket.socket) -> None:
     say(ready=os.getpid())
     buffer = b""
     while True:
-        sources: list[socket.socket | int] = [connection, reader]
-        readable = select.select(sources, [], [])[0]
+        readable = wait([connection, reader])
         if reader in readable:
             os.read(reader, 4096)
         for pid, status in reap(live):

@@ -79,7 +79,7 @@ def run_ranks(
 
     Raises:
         ValueError: if the world size is out of bounds.
-        RuntimeError: if the server cannot be started.
+        CannotStartRanks: if the server cannot be started.
         ConnectionError: if the server died and there is no second try.
     """
     if not 1 <= world_size <= MAX_WORLD_SIZE:

@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import wait  # select() refuses descriptors above 1023
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,22 @@ MAX_THREADS = 1500  # of one job: a fork bomb exceeds it
 SERVER_ENDED = "The process that starts the ranks has ended."
 
 
+class CannotStartRanks(RuntimeError):
+    """The processes that fork the ranks cannot be started."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]  # what IPython shows: a traceback into the engine helps nobody
+
+
 class ForkServer:
     """One process that forks ranks, and the connection to it.
 
     Args:
         modules: what it imports in advance, by name, so that no rank has to.
         hash_seed: its PYTHONHASHSEED.
+
+    Raises:
+        ConnectionError: if the system cannot start another process.
     """
 
     def __init__(self, modules: Sequence[str] = (), hash_seed: int = HASH_SEEDS[0]) -> None:
@@ -51,27 +61,24 @@ class ForkServer:
             "PYTHONHASHSEED": str(hash_seed),
             "CUDA_VISIBLE_DEVICES": "",  # drills are about CPUs, also on a machine with GPUs
         }
+        command = [sys.executable, "-m", "rehearsal.engine.forkserver", str(theirs.fileno())]
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "rehearsal.engine.forkserver",
-                str(theirs.fileno()),
-                *modules,
-            ],
-            pass_fds=[theirs.fileno()],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-            start_new_session=True,
-        )
-        theirs.close()
-
-    def fileno(self) -> int:
-        """What ``select`` waits for."""
-        return self.connection.fileno()
+        try:
+            self.process = subprocess.Popen(
+                [*command, *modules],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=self.log,
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory, or no more processes for this user
+            ours.close()
+            self.log.close()
+            raise ConnectionError(f"{error}.") from error
+        finally:
+            theirs.close()
 
     def send(self, **request: object) -> None:
         """Send a request. Raises ConnectionError if the server is dead."""
@@ -126,11 +133,21 @@ class ForkServer:
 
 
 class ForkServers:
-    """The two servers as one: neighboring ranks come from different interpreters."""
+    """The two servers as one: neighboring ranks come from different interpreters.
+
+    Raises:
+        ConnectionError: if the system cannot start two more processes.
+    """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
         self.modules = modules
-        self.servers = [ForkServer(modules, hash_seed) for hash_seed in HASH_SEEDS]
+        self.servers: list[ForkServer] = []
+        try:
+            for hash_seed in HASH_SEEDS:
+                self.servers.append(ForkServer(modules, hash_seed))
+        except ConnectionError:
+            self.close()
+            raise
 
     def is_alive(self) -> bool:
         """Whether both still run."""
@@ -153,8 +170,9 @@ class ForkServers:
 
     def messages(self, timeout_s: float) -> list[dict[str, Any]]:
         """Messages that arrive within ``timeout_s``. Raises ConnectionError if one is dead."""
-        readable, _, _ = select.select(self.servers, [], [], max(timeout_s, 0.0))
-        return [message for server in readable for message in server.messages(0.0)]
+        readable = wait([server.connection for server in self.servers], max(timeout_s, 0.0))
+        with_news = [server for server in self.servers if server.connection in readable]
+        return [message for server in with_news for message in server.messages(0.0)]
 
     def has_too_many_threads(self) -> bool:
         """Whether the ranks have started more threads than a job may."""
@@ -169,6 +187,8 @@ class ForkServers:
 
     def close(self) -> None:
         """End both and, through them, whatever they still run."""
+        for server in self.servers:
+            server.connection.close()  # both sweep at the same time
         for server in self.servers:
             server.close()
 
@@ -235,10 +255,19 @@ def current() -> ForkServers | Launcher | None:
 def warm_up(*modules: str) -> None:
     """Start the servers in the background, and import torch here in the meantime.
 
+    If they cannot be started, ``ready`` tries again and says why.
+
     Args:
         modules: what the ranks will import; a server imports it once for all of them. If the
             running servers have not, they are replaced.
     """
+    with contextlib.suppress(ConnectionError):
+        _start(modules)
+    import torch.distributed  # noqa: F401 - the ranks of a check meet in this process's store
+
+
+def _start(modules: Sequence[str] = ()) -> ForkServers | Launcher:
+    """The servers, started if none run or those that run have not imported these modules."""
     global _current
     # At both ends of a connection, torch's store looks up the name of 127.0.0.1 in the DNS
     # (2.13, for its log). If the answer is lost, glibc now retries after one second, not five.
@@ -257,25 +286,24 @@ def warm_up(*modules: str) -> None:
                 "takes seconds."
             )
             _current = Launcher()
-    import torch.distributed  # noqa: F401 - the ranks of a check meet in this process's store
+        return _current
 
 
 def ready() -> ForkServers | Launcher:
     """The servers, once their imports are done.
 
     Raises:
-        RuntimeError: if it cannot be started, in two tries.
+        CannotStartRanks: if they cannot be started, in two tries.
     """
     for _ in range(2):
-        warm_up()
-        assert _current is not None
         try:
-            _current.wait_until_ready()
-            return _current
+            servers = _start()
+            servers.wait_until_ready()
+            return servers
         except ConnectionError as error:
             shut_down()
             why = error
-    raise RuntimeError(
+    raise CannotStartRanks(
         f"The process that starts the ranks cannot be started: {why} Until it can, no check "
         "can run. Make sure that the machine has memory left and allows more processes, and "
         "that torch is installed in this environment."

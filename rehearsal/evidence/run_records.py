@@ -232,12 +232,13 @@ def read_checkpoints(run_dir: Path | str, logs: RunLogs) -> None:
 def read_live_logs(run_dir: Path | str, logs: RunLogs) -> None:
     """Add what live.py's ledger says about starts: it has no log."""
     for start in live_starts(run_dir):
-        match start:
-            case {"attempt": int(attempt), "step": int(step), "rank": int(rank)}:
-                logs.begun.add(attempt)
-                logs.restored.setdefault(attempt, set()).add(Restored(step, None))
-                if rank == 0 and (time := as_seconds(start.get("time"))):
-                    logs.alive.append((attempt, time))
+        attempt, step, rank = (start.get(name) for name in ("attempt", "step", "rank"))
+        if not (is_count(attempt) and is_count(step) and is_count(rank)):
+            continue
+        logs.begun.add(attempt)
+        logs.restored.setdefault(attempt, set()).add(Restored(step, None))
+        if rank == 0 and (time := as_seconds(start.get("time"))):
+            logs.alive.append((attempt, time))
     if logs.begun:
         logs.damaged.clear()  # it replaces them when it gets back there
 

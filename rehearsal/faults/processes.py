@@ -120,11 +120,12 @@ def sigterms(rng: random.Random, rank: int, step: int) -> Iterator[Case]:
             partial(once, None, step + 1, "after the ledger"),
         ),
     )
+    num_workers = rank  # one of the rows has a worker, which gets the Ctrl-C as well
     yield base(
         fault="Ctrl-C to all",
-        what=f"step {step}, {rank} loader worker(s)",
+        what=f"step {step}, {num_workers} loader worker(s)",
         prepare=partial(breaks.signal_itself, signal.SIGINT, None, step),
-        settings={"num_workers": rank},
+        settings={"num_workers": num_workers},
         is_quick=rank == 1,
     )
     for is_async in (False, True):

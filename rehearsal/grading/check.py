@@ -58,7 +58,28 @@ SERVER_KILLED = ENGINE_FINDINGS(
 )
 
 Outcome = tuple[Status, Sequence[Finding], str]  # status, findings, detail
-SEEDS = range(1_000_000)  # short enough to type
+DRAWN_SEEDS = range(1_000_000)  # short enough to type
+
+
+class BadSeed(ValueError):
+    """What was given as a seed is none."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]  # what IPython shows: a slip needs no traceback
+
+
+def checked_seed(seed: int | None) -> int | None:
+    """The seed, if a verdict can show it and somebody can type it again.
+
+    Raises:
+        BadSeed: if it is not a whole number, 0 or more; None asks for a new one.
+    """
+    if seed is None or (type(seed) is int and seed >= 0):
+        return seed
+    raise BadSeed(
+        f"seed={seed!r}: a seed is a whole number, 0 or more, such as the one that a verdict "
+        "shows; nothing was checked. Pass that number, or no seed: each check then draws one."
+    )
 
 
 def warm_up() -> None:
@@ -132,8 +153,9 @@ def grade(
 
     Raises:
         UnknownDrill: if there is no such drill; the message offers the nearest id.
+        BadSeed: if the seed is not a whole number, 0 or more.
     """
-    the_drill = load(drill)
+    the_drill, seed = load(drill), checked_seed(seed)
     if not any(name in namespace for name in the_drill.needs):
         nothing = ENGINE_FINDINGS("not-attempted", missing_text(list(the_drill.needs)))
         return _unrun(the_drill, ("not_attempted", [nothing], ""), "write it")
@@ -171,8 +193,9 @@ def grade_source(
 
     Raises:
         UnknownDrill: if there is no such drill; the message offers the nearest id.
+        BadSeed: if the seed is not a whole number, 0 or more.
     """
-    the_drill = load(drill)
+    the_drill, seed = load(drill), checked_seed(seed)
     if verdict := verdict_without_ranks(the_drill, source, file):
         return verdict
     attempt = attempt_of_source(source, file)
@@ -229,7 +252,7 @@ def grade_attempt(
         seed: what the scenarios draw their numbers from; drawn if None.
     """
     began = time.perf_counter()
-    seed = random.SystemRandom().choice(SEEDS) if seed is None else seed
+    seed = random.SystemRandom().choice(DRAWN_SEEDS) if seed is None else seed
     for is_last_try in (False, True):
         # A fresh folder for each try: files left by the first would be evidence in the second.
         with TemporaryDirectory(prefix="rehearsal-") as folder:

@@ -141,7 +141,7 @@ def mutants_refused(drill: Drill, record: Mapping[str, object] | None) -> str:
         return "not run"
     score = mutation_record.score_of(drill, record)
     is_old = ", old" if record["digest"] != digest_of(drill) else ""
-    return f"{score.refused} of {score.counted} ({100 * score.fraction:.1f} %{is_old})"
+    return f"{score.refused} of {score.counted} ({100 * score.fraction:.1f}%{is_old})"
 
 
 def table_of(codes: Mapping[str, str]) -> list[str]:

@@ -197,7 +197,7 @@ def line_of(drill: Drill, score: Score) -> str:
     """A drill's score in one line."""
     parts = [
         f"{drill.id}: {score.refused} of {score.counted} mutants refused "
-        f"({100 * score.fraction:.1f} %)",
+        f"({100 * score.fraction:.1f}%)",
         f"{score.equivalent} equivalent, {score.outside} outside the brief",
         counted(len(score.holes), "hole"),
     ]

@@ -51,7 +51,7 @@ from rehearsal.grading.verdict import counted
 
 ROOT = Path(__file__).resolve().parents[2]
 VERDICTS = ROOT / "runs" / "mutants"
-SEEDS = 3
+NUM_SEEDS = 3  # how many checks a mutant has to survive
 LEAST_CAP_S = 3.0  # a scenario; more if all scenarios of the correct text take more
 
 Say = Callable[[str], None]
@@ -71,7 +71,7 @@ class Task(NamedTuple):
     harmless: bool = False
 
 
-def tasks_of(drill: Drill, seeds: int = SEEDS) -> list[Task]:
+def tasks_of(drill: Drill, seeds: int = NUM_SEEDS) -> list[Task]:
     """All mutants and harmless changes of a drill's correct texts.
 
     A bug drill's learner may edit all of the blank; in the others, what the blank already has
@@ -284,14 +284,14 @@ def run(
     sample: int | None = None,
     only: str = "",
     shows: bool = False,
-    seeds: int = SEEDS,
+    seeds: int = NUM_SEEDS,
     path: Path = SCORES,
 ) -> bool:
     """Judge the mutants and harmless changes of drills; returns whether all is well.
 
     That is: every score is high enough, every entry of a ``survivors.toml`` is used, and every
     harmless change passes. Of a part of them: no mutant passes that the record does not know,
-    and every harmless change passes.
+    every harmless change passes, and the grader itself failed on none.
 
     Args:
         sample: judge this many, drawn over all drills, and write no record.
@@ -339,7 +339,7 @@ def run(
         refused, total = sum(s.refused for s in scores), sum(s.counted for s in scores)
         say(f"{counted(len(scores), 'drill')}: {refused} of {total} mutants refused")
     if is_partial:
-        return not any(score.holes or score.rejected for score in scores)
+        return not any(score.holes or score.rejected or score.unjudged for score in scores)
     return all(score.ok for score in scores)
 
 
@@ -357,7 +357,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--again", action="store_true", help="judge cached ones again, too")
     parser.add_argument(
-        "--seeds", type=positive, default=SEEDS, help=f"seeds for each; default {SEEDS}"
+        "--seeds",
+        type=positive,
+        default=NUM_SEEDS,
+        help=f"how many seeds for each; default {NUM_SEEDS}",
     )
     parser.add_argument(
         "--jobs", type=positive, default=2, help="how many to judge at a time; default 2"

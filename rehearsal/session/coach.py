@@ -99,7 +99,8 @@ def check(
         namespace: your names; by default those of the notebook, or of the calling module.
         seed: what the scenarios draw their numbers from. To repeat a check, pass the seed that
             its verdict shows; by default, each check draws a new one.
-        prints: show everything your code prints; by default, lines beyond ten are folded.
+        prints: show what your code prints, up to 200 lines of each rank; by default, lines
+            beyond ten are folded.
     """
     the_drill = drill_named(drill)
     names = learners_namespace() if namespace is None else namespace
@@ -140,7 +141,7 @@ def check_text(
     """The same for the text of a file. Only the ranks execute it.
 
     Args:
-        prints: show everything it prints, even beyond ten lines.
+        prints: show what it prints, up to 200 lines of each rank, not ten in all.
         grade: what judges it, with the arguments of ``grade_source``, which is the default.
     """
     the_drill, printed = drill_named(drill), Prints()
@@ -159,12 +160,11 @@ def _settle(drill: Drill, text: str, verdict: Verdict) -> Verdict:
     """Store the attempt and show the verdict; stop the clock after a pass."""
     if verdict.status != "not_attempted":
         progress().add_attempt(verdict, text)
-    drills, rounds = _drills(), progress().rounds()
-    verdict = with_next_step(verdict, drill, drills, rounds)
-    if verdict.status == "passed" and has_front_end():
-        after = drill_after(drill, drills, rounds)
-        link = link_to(after, notebooks_folder()) if after else None
-        verdict = dataclasses.replace(verdict, link=link)
+    rounds = progress().rounds()
+    after = drill_after(drill, _drills(), rounds)
+    verdict = with_next_step(verdict, drill, after, rounds)
+    if verdict.status == "passed" and after and has_front_end():
+        verdict = dataclasses.replace(verdict, link=link_to(after, notebooks_folder()))
     one = _round(drill.id)
     if one is not None and one.is_timed and verdict.status != "not_attempted":
         spent = pace(one.until - one.began, drill.minutes)

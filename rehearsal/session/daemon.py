@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from rehearsal.engine.ranks import shut_down
+from rehearsal.engine.server import CannotStartRanks
 from rehearsal.grading.check import grade_source, warm_up
 
 PATIENCE_S = 30.0  # for a request to arrive, and for a caller to take what a rank printed
@@ -84,7 +85,7 @@ class Conversation:
             answer = {"verdict": dataclasses.asdict(verdict)}
         except KeyboardInterrupt:
             pass  # the ranks have been stopped
-        except RuntimeError as error:  # the server of the ranks cannot be started
+        except CannotStartRanks as error:
             answer = {"error": str(error)}
         finally:
             self.is_judging = False

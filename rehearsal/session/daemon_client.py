@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from rehearsal.engine.server import CannotStartRanks
 from rehearsal.grading import check
 from rehearsal.grading.drill import load
 from rehearsal.grading.verdict import Finding, Verdict
@@ -76,8 +77,10 @@ def grade_source(
 
     Raises:
         KeyboardInterrupt: once the ranks have been stopped.
-        RuntimeError: if the server of the ranks cannot be started.
+        BadSeed: if the seed is not a whole number, 0 or more.
+        CannotStartRanks: if the server of the ranks cannot be started.
     """
+    seed = check.checked_seed(seed)
     if verdict := check.verdict_without_ranks(load(drill), source, file):
         return verdict
     try:
@@ -113,7 +116,7 @@ def _ask(
                 findings = [Finding(*finding) for finding in plain["findings"]]
                 return Verdict(**{**plain, "findings": findings})
             elif "error" in message:
-                raise RuntimeError(message["error"])
+                raise CannotStartRanks(message["error"])
             else:
                 raise ConnectionError(ENDED)
     except KeyboardInterrupt:

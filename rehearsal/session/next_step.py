@@ -14,16 +14,15 @@ from rehearsal.session.history import Round
 
 
 def with_next_step(
-    verdict: Verdict, drill: Drill, drills: Sequence[Drill], rounds: Sequence[Round]
+    verdict: Verdict, drill: Drill, after: Drill | None, rounds: Sequence[Round]
 ) -> Verdict:
     """The verdict, which ends with what to do next.
 
     Args:
-        drills: all of them, in the order in which to take them.
+        after: the next drill; None if every one has been passed.
         rounds: the history of all drills, with this attempt.
     """
     if verdict.status == "passed":
-        after = drill_after(drill, drills, rounds)
         then = [
             ("compare", f'diff("{drill.id}", "solution")'),
             ("say", f'narration("{drill.id}")'),

@@ -52,7 +52,7 @@ class Prints:
         hidden = 0 if shows_all or verdict is None else len(lines) - SHOWN
         if verdict is not None and hidden > 0:
             more = "1 more line" if hidden == 1 else f"{hidden} more lines"
-            lines = [*lines[:SHOWN], f"({more}. To see all: {repeated(verdict)})"]
+            lines = [*lines[:SHOWN], f"({more}. To see them: {repeated(verdict)})"]
         show("\n".join([head, *lines]), is_code=True)
 
 
