@@ -51,6 +51,8 @@ def is_at_least(text, *least):
 
 
 fix = "run `make setup` in the repository, then pick the kernel from its .venv"
+if "google.colab" in sys.modules:
+    fix = "the setup cell in section 2 installs it"
 needed = {"torch": (2, 11), "numpy": (2, 0), "matplotlib": (3, 8), "cloudpickle": (3, 0)}
 starts, cores = multiprocessing.get_all_start_methods(), os.cpu_count() or 1
 checks = [("python", platform.python_version(), sys.version_info >= (3, 11), fix)]
