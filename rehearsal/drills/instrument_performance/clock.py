@@ -87,7 +87,7 @@ class Clock:
         def until_the_last(work: Any, *args: Any, **kwargs: Any) -> Any:
             begin = self.now()
             result = wait(work, *args, **kwargs)
-            if (number := self._numbers.get(id(work))) is not None:
+            if (number := self._numbers.pop(id(work), None)) is not None:
                 self.syncs += 1
                 if self.is_drawn:
                     posts = [os.pread(file, 8, 8 * number) for file in self._posts]
