@@ -75,7 +75,7 @@ class Clock:
             number = len(self._issued)
             os.pwrite(self._posts[self._rank], struct.pack("q", self._ns), 8 * number)
             self._issued.append(None)
-            self._issued[number] = work = issue(group, *args, **kwargs)  # alive, so its id is
+            self._issued[number] = work = issue(group, *args, **kwargs)  # kept: ids are reused
             self._numbers[id(work)] = number
             return work
 
@@ -124,7 +124,10 @@ class Clock:
             yield
 
     def stand_ins(self) -> Mapping[str, Any]:
-        """The clocks of the module time that show how much time has passed, and its sleep."""
+        """The clocks of the module time that show how much time has passed, and its sleep.
+
+        Those of the CPU's time stay the machine's: a rank that waits uses next to none.
+        """
         cpu_time = (time.CLOCK_PROCESS_CPUTIME_ID, time.CLOCK_THREAD_CPUTIME_ID)
         machines = time.clock_gettime_ns
 

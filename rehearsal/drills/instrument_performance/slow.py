@@ -62,8 +62,6 @@ class SlowLoop:
             register_optimizer_step_pre_hook(before),
             register_optimizer_step_post_hook(after),
         ]
-        for parameter in self.model.parameters():
-            parameter.register_post_accumulate_grad_hook(self.grad_is_there)
         self.clock.on_wait = lambda begin: self.add("grad_sync", begin)
         start = self.clock.now()
         try:
@@ -104,10 +102,6 @@ class SlowLoop:
             yield batch
         if self.call.breaks:
             raise BrokenShard("shard-00007 is damaged")
-
-    def grad_is_there(self, _: Tensor) -> None:
-        """A moment in the backward pass; a step keeps the last one."""
-        self.steps[-1]["backward_end"] = self.clock.now()
 
     def save(self, step: int) -> None:
         """A stand-in for a checkpoint."""
