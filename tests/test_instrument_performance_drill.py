@@ -49,8 +49,8 @@ def test_all_clocks_show_the_time_that_the_check_lets_pass(tmp_path: Path) -> No
     clock = clock_of(tmp_path)
     with clock.in_place(names):
         before = {name: read() for name, read in names["READINGS"].items()}
-        names["sleep"](5000.0)
-        clock.spend(0.25)
+        names["sleep"](0.25)
+        clock.spend(5000.0)
         after = {name: read() for name, read in names["READINGS"].items()}
     for name in before:
         assert after[name] - before[name] == pytest.approx(5000.25, abs=1e-4), name
