@@ -139,12 +139,13 @@ class Clock:
         def in_seconds(read_ns: Callable[..., int]) -> Callable[..., float]:
             return lambda *which: read_ns(*which) / NS
 
+        reads: dict[str, Callable[..., int]] = {
+            "perf_counter": self.read_ns,
+            "monotonic": self.read_ns,
+            "time": lambda: self.read_ns(EPOCH_NS),
+            "clock_gettime": gettime_ns,
+        }
         stand_ins: dict[str, Any] = {"sleep": self.spend}
-        for name, read_ns in (
-            ("perf_counter", self.read_ns),
-            ("monotonic", self.read_ns),
-            ("time", lambda: self.read_ns(EPOCH_NS)),
-            ("clock_gettime", gettime_ns),
-        ):
+        for name, read_ns in reads.items():
             stand_ins |= {name: in_seconds(read_ns), f"{name}_ns": read_ns}
         return stand_ins
