@@ -1,4 +1,4 @@
-"""Two groups in one process: what wrapping does, and a resume that must match bit for bit."""
+"""Groups in one process: what wrapping does, a resume bit for bit, and two ranks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def gradients_of(model: nn.Module) -> dict[str, str]:
 
 
 def attempts(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
-    """Train all steps; then, in a second group, the last ones from what was saved."""
+    """Train all steps; in a second group, the last ones from what was saved; then two ranks."""
     close_answers(context)
     here = plan.ranks_on_a_node
     os.environ.update(LOCAL_RANK=str(context.rank % here), LOCAL_WORLD_SIZE=str(here))
@@ -97,10 +97,11 @@ def attempts(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     wrapped = learner.wrap_model(model, info, torch.zeros(0, plan.features))
     model.eval()
     train(plan, wrapped, model, range(plan.saved_after, plan.steps), context.rank)
+    context.record("resumed", finds=finds, weights=weights_of(model))
     drop(wrapped)
-    del wrapped
-    learner.cleanup_dist()
-    return {"finds": finds, "resumed": weights_of(model)}
+    del wrapped, store  # rank 0 hosts it, and the next group needs its port
+    leave(context, learner, "the second group", 0.0 if first["waits"] else PATIENCE_S)
+    return pair(plan.for_two(), context, learner) if context.rank < 2 else None
 
 
 def drop(wrapped: nn.Module) -> None:
@@ -140,13 +141,26 @@ def first_attempt(
     answer["straight"] = weights_of(model)
     drop(wrapped)
     del wrapped
-    # Rank 0 leaves first; the others wait for its note, for as long as a slow machine needs.
-    note = context.folder / "rank-0-has-left"
-    answer["waits"] = context.rank > 0 and not wait_until(note.exists, PATIENCE_S)
+    answer["waits"] = not leave(context, learner, "the first group", PATIENCE_S)
+    return answer
+
+
+def leave(
+    context: RankContext, learner: SimpleNamespace, group: str, patience_s: float
+) -> bool:
+    """Rank 0 leaves first; the others wait for its note, for as long as a slow machine needs.
+
+    The next group's store then finds its port free.
+
+    Returns:
+        whether the note has come.
+    """
+    note = context.folder / f"rank 0 has left {group}"
+    has_come = context.rank == 0 or wait_until(note.exists, patience_s)
     learner.cleanup_dist()
     if context.rank == 0:
         note.touch()
-    return answer
+    return has_come
 
 
 def after_wrapping(
@@ -165,14 +179,13 @@ def after_wrapping(
     }
     model.eval()  # from here on, nothing is random
     model.zero_grad()
-    backward(plan, wrapped, 0, context.rank, context.world_size)
+    backward(plan, wrapped, 0, context.rank, plan.world_size)
     return answer | {"gradient": gradients_of(model), "mean": gradients_of(whole_step(plan))}
 
 
 def pair(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     """Wrap on two ranks: a rule for "more than two" would leave them on their own."""
-    close_answers(context)
-    os.environ.update(LOCAL_RANK=str(context.rank), LOCAL_WORLD_SIZE="2")
+    os.environ.update(LOCAL_RANK=str(context.rank), LOCAL_WORLD_SIZE="2", WORLD_SIZE="2")
     info = learner.maybe_init_dist(TrainConfig(device="cpu"))
     model = Crossed(plan, seed=context.rank)
     wrapped = learner.wrap_model(model, info, torch.zeros(0, plan.features))

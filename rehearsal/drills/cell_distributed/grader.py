@@ -1,4 +1,4 @@
-"""Identity from the environment, two attempts in one process, a bit-identical resume.
+"""Identity from the environment, attempts in one process, a bit-identical resume.
 
 LOCAL_RANK simulates two nodes, and a torch.cuda that only records calls simulates GPUs.
 """
@@ -9,8 +9,8 @@ from functools import partial
 
 from rehearsal.grading.drill import Scenario
 from rehearsal.kit.judge.findings import only_first
-from .attempts import attempts, pair
-from .judge_attempts import judge_attempts, judge_pair
+from .attempts import attempts
+from .judge_attempts import judge_attempts
 from .codes import TABLE
 from .plan import plan_of
 from .judge_starts import judge_starts
@@ -20,7 +20,7 @@ CODES = TABLE.codes
 
 
 def scenarios(seed: int) -> list[Scenario]:
-    """Starts whose GPUs only record calls; two real groups, one after the other; two ranks."""
+    """Starts whose GPUs only record calls; three real groups, one after the other."""
     plan = plan_of(seed)
     return [
         Scenario(
@@ -37,12 +37,5 @@ def scenarios(seed: int) -> list[Scenario]:
             world_size=plan.world_size,
             deadline_s=9,
             judges_failures=True,
-        ),
-        Scenario(
-            name="two ranks",
-            body=partial(pair, plan.for_two()),
-            judge=only_first(partial(judge_pair, plan.for_two())),
-            world_size=2,
-            deadline_s=9,
         ),
     ]

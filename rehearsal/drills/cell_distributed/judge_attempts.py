@@ -38,7 +38,8 @@ def judge_attempts(plan: Plan, reports: Sequence[RankReport], _: object) -> Iter
             yield TABLE("group-left-behind", found)
     for rank, (first, report) in enumerate(zip(left, reports, strict=True)):
         again = f"rank {rank}, in a second attempt in the same process, "
-        if not report.has_answer:
+        resumed = report.of("resumed")
+        if not resumed:
             why, look = "did not finish", ""
             if report.failure:
                 why = f"raised {report.failure.kind}: {shortened(report.failure.message, 120)}"
@@ -47,22 +48,19 @@ def judge_attempts(plan: Plan, reports: Sequence[RankReport], _: object) -> Iter
                     look += "init_process_group"
             yield TABLE("joins-the-last-attempt", again + why, look)
             continue
-        if report.answer["finds"]:
+        if resumed[0]["finds"]:
             found = "sees the first group's keys in the store"
             yield TABLE("joins-the-last-attempt", again + found)
-        difference, name = largest_difference(first["straight"], report.answer["resumed"])
-        if first["straight"] != report.answer["resumed"]:
+        difference, name = largest_difference(first["straight"], resumed[0]["weights"])
+        if first["straight"] != resumed[0]["weights"]:
             found = f"on {len(left)} ranks, the weights after {plan.steps} steps without a "
             found += f"restart and with one after step {plan.saved_after} differ by up to "
             found += f"{difference:.2g}, in {name}"
             yield TABLE("resumed-run-differs", found)
-
-
-def judge_pair(_: Plan, reports: Sequence[RankReport], __: object) -> Iterable[Finding]:
-    """Two ranks, wrapped."""
-    answers = [report.answer for report in reports]
-    yield from weight_findings(answers)
-    yield from gradient_findings(answers)
+    pair = [report.answer for report in reports[:2] if report.has_answer]
+    if len(pair) == 2:
+        yield from weight_findings(pair)
+        yield from gradient_findings(pair)
 
 
 def weight_findings(answers: Sequence[Mapping[str, Any]]) -> Iterable[Finding]:

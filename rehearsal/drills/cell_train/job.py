@@ -32,7 +32,8 @@ class Net(nn.Module):
 
     The last two features don't go through the layers. The first of them makes the gradient of
     ``shift`` infinite where it is -shift: sqrt(0) has an infinite slope. The second is added to
-    a logit. ``unused`` takes no part: its gradient stays None.
+    a logit. ``unused`` takes no part: its gradient stays None. On one rank, the network is so
+    sure of an input of zeros, which no sample has, that its loss is exactly 0.
     """
 
     def __init__(self, plan: Job, seed: int) -> None:
@@ -46,12 +47,13 @@ class Net(nn.Module):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
         self.shift = nn.Parameter(torch.tensor([4.0]))
         self.features = plan.features
+        self.sure = 200.0 if plan.world_size == 1 else 0.0
 
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.outer(torch.tanh(self.inner(inputs[:, : self.features])))
         extra = torch.zeros_like(inputs[:, :1]).expand(-1, logits.shape[1] - 2)
         root = torch.sqrt(self.shift + inputs[:, -2:-1])
-        margin = inputs[:, -1:]
+        margin = inputs[:, -1:] + self.sure * (inputs == 0).all(1, keepdim=True)
         return logits + torch.cat([margin + 0.3 * root, -0.3 * root, extra], 1).to(logits.dtype)
 
 

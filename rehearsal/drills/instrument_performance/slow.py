@@ -1,6 +1,6 @@
-"""Parts of a training loop that are slow on purpose and record how long each one took.
+"""Parts of a training loop that take their time and record how long each one took.
 
-Runs in the ranks. Processes of one machine share a clock: perf_counter counts from boot.
+Runs in the ranks.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,9 +21,8 @@ from torch.optim.optimizer import (
 
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 
-from .plan import Call, Plan
-
-ENCODING_S = 0.0004  # what a line of JSON takes, on top: time between two steps that shows
+from .clock import Clock
+from .plan import ENCODING, Call, Plan
 
 
 class BrokenShard(Exception):
@@ -38,8 +36,8 @@ class SlowLoop:
         log: the file the learner should write to.
     """
 
-    def __init__(self, rank: int, plan: Plan, call: Call, log: Path) -> None:
-        self.rank, self.plan, self.call, self.log = rank, plan, call, log
+    def __init__(self, clock: Clock, rank: int, plan: Plan, call: Call, log: Path) -> None:
+        self.clock, self.rank, self.plan, self.call, self.log = clock, rank, plan, call, log
         self.model = SlowNet(self)
         self.steps: list[dict[str, float]] = []  # seconds by phase, and moments
         self.saves: list[int] = []
@@ -53,8 +51,8 @@ class SlowLoop:
 
         def before(*_: Any) -> None:
             nonlocal begin
-            begin = time.perf_counter()
-            self.delay("optimizer")
+            begin = self.clock.now()
+            self.take("optimizer")
 
         def after(*_: Any) -> None:
             self.taken += 1
@@ -64,26 +62,27 @@ class SlowLoop:
             register_optimizer_step_pre_hook(before),
             register_optimizer_step_post_hook(after),
         ]
-        for parameter in self.model.parameters():
-            parameter.register_post_accumulate_grad_hook(self.grad_is_there)
-        start = time.perf_counter()
+        self.clock.on_wait = lambda begin: self.add("grad_sync", begin)
+        start = self.clock.now()
         try:
-            with slow_json():
+            with self.clock.in_place(getattr(train, "__globals__", {})), slow_json(self.clock):
                 return train(
                     self.model, self.batches(), lr=self.plan.lr, save=self.save, **settings
                 )
         finally:
-            self.run_s = time.perf_counter() - start
+            self.run_s = self.clock.now() - start
             for hook in hooks:
                 hook.remove()
 
-    def delay(self, phase: str) -> None:
-        """Sleep if a delay is planned for this phase, rank and step."""
-        time.sleep(self.call.delays.get((phase, self.rank, len(self.steps)), 0.0))
+    def take(self, phase: str) -> None:
+        """Let the time pass that this phase takes on this rank in this step."""
+        self.clock.spend(self.call.times.get((phase, self.rank, len(self.steps)), 0.0))
 
     def add(self, phase: str, begin: float) -> None:
         """Add the time since ``begin`` to this step."""
-        now, step = time.perf_counter(), self.steps[-1]
+        if not self.steps:  # a collective before the first batch
+            return
+        now, step = self.clock.now(), self.steps[-1]
         step[phase] = step.get(phase, 0.0) + now - begin
         step[f"{phase}_end"] = now
 
@@ -91,12 +90,12 @@ class SlowLoop:
         """Batches of uneven size, one by one."""
         inputs, targets = marked_samples(12, seed=self.plan.seed + self.rank)
         for step in range(1, self.call.num_steps + 1):
-            begin = time.perf_counter()
+            begin = self.clock.now()
             self.steps.append({"begin": begin})
             lines = self.log.read_bytes().count(b"\n") if self.log.exists() else 0
             if lines < step - 1:
                 self.late_lines.append((step - 1, lines))
-            self.delay("data_wait")
+            self.take("data_wait")
             size = batch_size(self.rank, step)
             batch = inputs[:size], targets[:size]
             self.add("data_wait", begin)
@@ -104,16 +103,12 @@ class SlowLoop:
         if self.call.breaks:
             raise BrokenShard("shard-00007 is damaged")
 
-    def grad_is_there(self, _: Tensor) -> None:
-        """A moment in the backward pass; a step keeps the last one."""
-        self.steps[-1]["backward_end"] = time.perf_counter()
-
     def save(self, step: int) -> None:
         """A stand-in for a checkpoint."""
-        begin = time.perf_counter()
+        begin = self.clock.now()
         self.saves.append(step)
         self.saved.append(weights_of(self.model))
-        self.delay("checkpoint")
+        self.take("checkpoint")
         self.add("checkpoint", begin)
 
     def facts(self) -> dict[str, Any]:
@@ -140,16 +135,17 @@ def batch_size(rank: int, step: int) -> int:
 
 
 class SlowNet(OddNet):
-    """OddNet, with passes as slow as the loop has planned."""
+    """OddNet, with passes that take as long as planned."""
 
     def __init__(self, loop: SlowLoop) -> None:
         super().__init__()
         self.loop = [loop]  # in a list: no part of the model
 
     def forward(self, inputs: Tensor) -> Tensor:
-        begin, loop = time.perf_counter(), self.loop[0]
+        loop = self.loop[0]
+        begin = loop.clock.now()
         outputs = super().forward(inputs)
-        loop.delay("forward")
+        loop.take("forward")
         loop.add("forward", begin)
         if outputs.requires_grad:
             outputs.register_hook(self.backward_begins)
@@ -157,25 +153,26 @@ class SlowNet(OddNet):
 
     def backward_begins(self, _: Tensor) -> None:
         """Called by autograd."""
-        begin, loop = time.perf_counter(), self.loop[0]
-        loop.delay("backward")
+        loop = self.loop[0]
+        begin = loop.clock.now()
+        loop.take("backward")
         loop.add("backward", begin)
 
 
 @contextmanager
-def slow_json() -> Iterator[None]:
-    """Make every encoding of JSON take a while longer."""
+def slow_json(clock: Clock) -> Iterator[None]:
+    """Make every encoding of JSON take a while: time between two steps that shows."""
     encode, iterencode = json.JSONEncoder.encode, json.JSONEncoder.iterencode
 
     @functools.wraps(encode)
     def slow_encode(self: json.JSONEncoder, o: Any) -> str:
-        time.sleep(ENCODING_S)
+        clock.spend(ENCODING)
         return encode(self, o)
 
     @functools.wraps(iterencode)
     def slow_iterencode(self: json.JSONEncoder, o: Any, _one_shot: bool = False) -> Any:
         if not _one_shot:  # which encode has slowed down
-            time.sleep(ENCODING_S)
+            clock.spend(ENCODING)
         return iterencode(self, o, _one_shot)
 
     json.JSONEncoder.encode = slow_encode  # type: ignore[method-assign]
