@@ -16,7 +16,12 @@ from rehearsal.kit.judge.coverage import trained_by_step
 from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.gradients import odd_net_gradient
 from rehearsal.kit.judge.steps import sgd_findings, weights_by_step
-from rehearsal.kit.judge.weights import largest_difference, ranks_differ, weights_of_ranks
+from rehearsal.kit.judge.weights import (
+    differs_from_one_run,
+    largest_difference,
+    ranks_differ,
+    weights_of_ranks,
+)
 
 from .jobs import call
 from .plan import AT_SAVE, Run, drawn
@@ -106,6 +111,7 @@ def judge_end(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iter
         end_findings(reports, start),
         finish_findings(run, reports, start),
         step_findings(run, reports, earlier),
+        differs_from_one_run(reports) if all(r.has_answer for r in reports) else (),
     )
 
 

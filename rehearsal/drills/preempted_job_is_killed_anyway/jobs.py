@@ -23,6 +23,7 @@ from rehearsal.kit.observe.samples import (
     weights_of,
 )
 from rehearsal.kit.observe.steps import watch_steps
+from rehearsal.kit.observe.stream import SampleStream
 
 from .plan import AT_SAVE, PLACES, Run, Signal
 
@@ -34,22 +35,25 @@ def call(run: Run, number: int, context: RankContext, learner: SimpleNamespace) 
     end_steps = watch_steps(context, model)
     reached = sends(context, model, run.signals[number].get(context.rank))
     watch_samples(context, model)
-    inputs, targets = marked_samples(run.num_samples, seed=run.data_seed)
+    stream = SampleStream(steps=run.steps, share=run.share, lr=run.lr)
 
     def shares(step: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for later in range(step, run.steps):
+        rest = stream.shares(context.rank, context.world_size)(step)
+        for _ in range(step, run.steps):
             reached("share", context.count("forward"))
-            ids = list(run.ids(later, context.rank))
-            yield inputs[ids], targets[ids]
+            yield next(rest)
 
     given, folder = weights_of(model), run_folder(context, "run")
     finished = learner.train(model, shares, folder, lr=run.lr)
     end_steps()
+    is_last = number == len(run.signals) - 1
+    inputs, targets = marked_samples(run.num_samples)
     return {
         "finished": finished,
         "given": given,
         "weights": weights_of(model),
         "samples": [inputs.tolist(), targets.tolist()] if context.rank == 0 else [],
+        "expected": stream.expected(context.world_size) if is_last else {},
     }
 
 

@@ -31,7 +31,6 @@ class Run:
     steps: int
     share: int
     lr: float
-    data_seed: int
     signals: tuple[Mapping[int, Signal], ...]
 
     @property
@@ -72,7 +71,6 @@ def drawn(seed: int) -> Run:
         steps=first + second + 2 + draw.randint(2, 4),
         share=draw.choice((3, 4, 5)),  # not 2, the number of outputs
         lr=draw.uniform(0.015, 0.025),
-        data_seed=draw.randrange(1000),
         signals=(
             {early: Signal(first, "update")} | dict.fromkeys(others, Signal(first, AT_SAVE)),
             {r: Signal(second, place) for r, place in zip(others, places, strict=False)},
