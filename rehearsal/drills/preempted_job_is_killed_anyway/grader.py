@@ -1,148 +1,284 @@
-"""SIGTERM on one rank, or on each at a different step: all leave together, and resume."""
+"""SIGTERM at different times on different ranks: all leave together, and the run continues."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
-from types import SimpleNamespace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
-from rehearsal.grading.drill import Body, Scenario
 from rehearsal.engine.reports import RankReport, killed
+from rehearsal.grading.drill import Scenario
+from rehearsal.grading.verdict import Finding, FindingTable, counted, named_ranks
 from rehearsal.kit.judge.collectives import mismatched_collectives
-from rehearsal.kit.judge.coverage import steps_in_stream, steps_taken
-from rehearsal.kit.judge.findings import some
-from rehearsal.kit.judge.weights import differs_from_one_run
-from rehearsal.kit.observe.restart import run_folder
-from rehearsal.kit.observe.samples import OddNet, watch_samples, weights_of
-from rehearsal.kit.observe.stream import SampleStream
-from rehearsal.engine.rank import RankContext
-from rehearsal.engine.reports import Fault
-from rehearsal.grading.verdict import Finding, counted, named_ranks
+from rehearsal.kit.judge.coverage import trained_by_step
+from rehearsal.kit.judge.findings import first_of, some
+from rehearsal.kit.judge.gradients import odd_net_gradient
+from rehearsal.kit.judge.steps import sgd_findings, weights_by_step
+from rehearsal.kit.judge.weights import (
+    differs_from_one_run,
+    largest_difference,
+    ranks_differ,
+    weights_of_ranks,
+)
 
+from .jobs import call
+from .plan import AT_SAVE, Run, drawn
+
+FINDINGS = FindingTable(
+    {
+        "leaves-alone": (
+            "a rank leaves by itself, and the others wait for it",
+            "all ranks take a step or none does, so they have to leave together",
+            "at what a rank knows when it decides to leave, and what the others know then",
+        ),
+        "killed-by-sigterm": (
+            "the signal ends a rank",
+            "SIGTERM asks a process to stop within the grace period; handle it",
+            "at which ranks handle the signal, and from when to when",
+        ),
+        "ignores-the-signal": (
+            "a rank got SIGTERM, and the job trained to its end",
+            "a signal on any rank stops all ranks",
+            "at what a rank knows when it decides to leave, and what the others know then",
+        ),
+        "stops-late": (
+            "the job takes more than one step after the signal",
+            "after the signal, ranks take at most one more step: the grace period is short",
+            "at how often the ranks check",
+        ),
+        "not-all-steps": (
+            "the job ends before a signal, or before its last step",
+            "without a signal, a run takes every step that shares yields, once",
+            "at what ends the loop, and at where the optimizer steps",
+        ),
+        "wrong-return-value": (
+            "train returns True for a stopped run, or False for a finished one",
+            "on every rank, train returns False if a signal stopped the run, and True if it "
+            "reached its end",
+            "at each return",
+        ),
+        "starts-over": (
+            "after the stop, the next job begins at step 0",
+            "the next job continues after the last step of the stopped one",
+            "at what is saved, on which rank, and at what each rank of the next job restores",
+        ),
+        "wrong-position": (
+            "the next job repeats or skips a step",
+            "the next job continues after the last step of the stopped one",
+            "at how a job counts its steps, what it saves, and what the next one restores",
+        ),
+        "not-the-same-run": (
+            "stopped and resumed, the run ends with different weights",
+            "stopped and resumed, a run ends with the weights of an uninterrupted one",
+            "at everything that the next step depends on: is it saved and restored?",
+        ),
+        "ranks-write-one-file": (
+            "two ranks write or delete the same file",
+            "no two ranks write or delete the same file",
+            "at which ranks save",
+        ),
+    }
+)
 CODES = {
-    "leaves-alone": "a rank leaves by itself, and the others wait for it",
-    "killed-by-sigterm": "the signal ends a rank before it can save",
-    "ignores-the-signal": "a rank got SIGTERM, and the job trained to its end",
-    "stops-late": "the job takes more than one step after the signal",
-    "not-all-steps": "the job ends before a signal, or before its last step",
-    "wrong-return-value": "train returns True for a stopped run, or False for a finished one",
-    "starts-over": "after the stop, the next job begins at step 0",
-    "wrong-position": "the next job repeats or skips a step",
-    "not-the-same-run": "stopped and resumed, the run ends with different weights",
+    **FINDINGS.codes,
+    "different-update": "a step doesn't follow the mean over all ranks' samples",
+    "ranks-differ": "the ranks end with different weights",
 }
-STREAM = SampleStream(steps=9)
-LOOP = "at what ends the loop, and at where the optimizer steps"
-WITHOUT_SIGNAL = "without a signal, a run takes every step that shares yields, once"
+CHANGES = {"open", "torch.save", "rename", "remove", "truncate", "link"}
+Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def body_in(name: str, signaled_after: Sequence[int] = ()) -> Body:
-    """A body that trains in a folder of that name; each rank is signaled after its step."""
-
-    def body(context: RankContext, learner: SimpleNamespace) -> Any:
-        context.init_group()
-        model = OddNet()
-        watch_samples(context, model)
-        folder = run_folder(context, name)
-        if signaled_after:
-            record_after(context, signaled_after[context.rank], "signaled")
-        shares = STREAM.shares(context.rank, context.world_size)
-        finished = learner.train(model, shares, folder, lr=STREAM.lr)
-        expected = STREAM.expected(context.world_size)
-        return {"finished": finished, "weights": weights_of(model), "expected": expected}
-
-    return body
+def judge_stop(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """A call during which ranks get SIGTERM."""
+    start = steps_before(earlier)
+    yield from first_of(
+        two_writers(reports),
+        begin_findings(run, reports, earlier),
+        end_findings(reports, start),
+        stop_findings(run, reports, start),
+        step_findings(run, reports, earlier),
+    )
 
 
-def record_after(context: RankContext, step: int, kind: str) -> None:
-    """Record an event after this rank's ``step``-th optimizer step: a fault waits for it."""
-    steps = count(1)
+def judge_end(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """The last call, during which no rank gets a signal."""
+    start = steps_before(earlier)
+    yield from first_of(
+        two_writers(reports),
+        begin_findings(run, reports, earlier),
+        end_findings(reports, start),
+        finish_findings(run, reports, start),
+        step_findings(run, reports, earlier),
+        differs_from_one_run(reports) if all(r.has_answer for r in reports) else (),
+    )
 
-    def record(*_: object) -> None:
-        if next(steps) == step:
-            context.record(kind)
 
-    register_optimizer_step_post_hook(record)
+def steps_before(earlier: Earlier) -> int:
+    """The steps that the calls before this one have taken."""
+    return sum(taken(reports[0]) for reports in earlier.values())
 
 
-def judge_stop(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterable[Finding]:
-    """All ranks left after the same step, at most one step after the first signal."""
-    signaled = {r.rank: steps_taken(r, "signaled") for r in reports if r.of("signaled")}
-    who = "; ".join(f"rank {rank} got SIGTERM after step {at}" for rank, at in signaled.items())
-    who = who or "no rank has got SIGTERM yet"
-    rule = "all ranks take a step or none does, so they have to leave together"
-    look = "at what a rank knows when it decides to leave, and what the others know then"
+def taken(report: RankReport) -> int:
+    """Optimizer steps of a call."""
+    return len(report.of("optimizer_step"))
+
+
+def two_writers(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """A finding if two ranks wrote or deleted the same file."""
+    writers: dict[str, int] = {}
+    for report in reports:
+        for event in report.of("file"):
+            changed = [event["path"], event.get("to")] if event["op"] in CHANGES else []
+            for path in filter(None, changed):
+                if writers.setdefault(path, report.rank) != report.rank:
+                    found = f"ranks {writers[path]} and {report.rank} both wrote or deleted "
+                    yield FINDINGS("ranks-write-one-file", found + path)
+                    return
+
+
+def begin_findings(
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """Where a call resumed: with which samples, and with which weights."""
+    if not earlier:
+        return
+    left, last = steps_before(earlier), [*earlier.values()][-1][0].answer["weights"]
+    begun = {report.rank: own[0] for report in reports if (own := trained_by_step(report))}
+    if not begun and not all(report.has_answer for report in reports):
+        return  # it failed before its first step
+    for report in reports:
+        samples = begun.get(report.rank, [])
+        step = samples[0] // (run.share * run.world_size) if samples else run.steps
+        if step != left:
+            text = f"the stopped run had taken {counted(left, 'optimizer step')}; in the next "
+            text += f"job, rank {report.rank} "
+            text += f"began at step {step}, counted from 0" if samples else "trained no samples"
+            yield FINDINGS("starts-over" if step == 0 else "wrong-position", text)
+            return
+        weights = weights_by_step(report)[0]
+        if weights != last:
+            difference, name = largest_difference(weights, last)
+            text = f"the run was stopped after step {left}; rank {report.rank} of the next job "
+            text += "began with other weights than the stopped one had ended with: they differ "
+            text += f"by up to {difference:.2g}, in {name}"
+            yield FINDINGS("not-the-same-run", text)
+            return
+
+
+def who_got_it(reports: Sequence[RankReport], start: int) -> str:
+    """ "rank 1 got SIGTERM after step 4"; one in a save comes after the decision to leave."""
+    who = "; ".join(
+        f"rank {report.rank} got SIGTERM after step {start + event['step']}"
+        for report in reports
+        for event in report.of("signaled")
+        if event["place"] != AT_SAVE
+    )
+    return who or "no rank has got SIGTERM yet"
+
+
+def end_findings(reports: Sequence[RankReport], start: int) -> Iterator[Finding]:
+    """A finding if a signal ended a rank, or if ranks wait for others that never come."""
+    who = who_got_it(reports, start)
     for report in reports:
         if report.exitcode == -15:
-            text = f"SIGTERM killed rank {report.rank} after "
-            text += counted(steps_taken(report), "step")
-            yield Finding(
-                "killed-by-sigterm",
-                text,
-                "SIGTERM asks a process to stop within the grace period; handle it",
-                "at which ranks handle the signal",
-            )
+            text = f"SIGTERM killed rank {report.rank} after step {start + taken(report)}"
+            at_save = [event for event in report.of("signaled") if event["place"] == AT_SAVE]
+            text += ", while it was saving" * bool(at_save)
+            yield FINDINGS("killed-by-sigterm", text)
             return
+    if all(report.has_answer for report in reports):
+        return
+    look = "at what a rank knows when it decides to leave, and what the others know then"
+    findings = list(mismatched_collectives(reports, "leaves-alone"))
+    if not findings and any(map(killed, reports)):
+        dead = named_ranks([report.rank for report in reports if killed(report)])
+        findings = [FINDINGS("leaves-alone", f"{dead} died while the job was still running")]
+    yield from (f._replace(found=f"{who}; {f.found}", look=look) for f in findings)
+
+
+def stop_findings(run: Run, reports: Sequence[RankReport], start: int) -> Iterator[Finding]:
+    """All ranks left after the same step, at most one step after the first signal."""
     if any(not report.has_answer for report in reports):
-        findings = list(mismatched_collectives(reports, "leaves-alone"))
-        if not findings and any(map(killed, reports)):
-            dead = named_ranks([report.rank for report in reports if killed(report)])
-            text = f"{dead} died while the job was still running"
-            findings = [Finding("leaves-alone", text, rule, look)]
-        yield from (f._replace(found=f"{who}; {f.found}", look=look) for f in findings)
         return
-    steps = [steps_taken(report) for report in reports]
-    if not signaled:  # a rank gets the signal right after one of its own optimizer steps
-        text = f"the ranks took {some(steps)} of {STREAM.steps} optimizer steps and returned "
+    steps = [start + taken(report) for report in reports]
+    signaled = [start + event["step"] for report in reports for event in report.of("signaled")]
+    if not signaled:
+        text = f"the ranks left after steps {some(steps)} of {run.steps} and returned "
         text += f"{some(returned(reports))}, before any of them got a signal"
-        yield Finding("not-all-steps", text, WITHOUT_SIGNAL, LOOP)
+        yield FINDINGS("not-all-steps", text)
         return
-    facts = f"{who}; the ranks left after steps {some(steps)} of {STREAM.steps}"
-    if max(steps) == STREAM.steps:
-        yield Finding("ignores-the-signal", facts, "a signal on any rank stops all ranks", look)
-    elif max(steps) > min(signaled.values()) + 1:
-        rule = "after the signal, ranks take at most one more step: the grace period is short"
-        yield Finding("stops-late", facts, rule, "at how often the ranks check")
-    elif any(report.answer["finished"] is not False for report in reports):
+    facts = f"{who_got_it(reports, start)}; the ranks left after steps {some(steps)} of "
+    facts += str(run.steps)
+    if max(steps) == run.steps:
+        yield FINDINGS("ignores-the-signal", facts)
+    elif max(steps) > min(signaled) + 1:
+        yield FINDINGS("stops-late", facts)
+    elif len(set(steps)) > 1:
+        yield FINDINGS("leaves-alone", facts)
+    elif any(value is not False for value in returned(reports)):
         text = f"the run was stopped, and its ranks returned {some(returned(reports))}"
-        rule = "train returns False on every rank if a signal stopped the run"
-        yield Finding("wrong-return-value", text, rule, "at each return")
+        yield FINDINGS("wrong-return-value", text)
 
 
-def judge_resume(
-    reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
-) -> Iterable[Finding]:
-    """The job resumed after the last step of the stopped one, and reached the same weights."""
-    left = steps_taken(earlier["one rank is signaled"][0])
-    trained = steps_in_stream(reports[0], len(reports), STREAM.share)
-    step = min(trained, default=STREAM.steps)
-    if step != left:
-        text = f"the stopped job took {counted(left, 'optimizer step')}; the next one "
-        text += (
-            f"began at step {step}, counted from 0"
-            if trained
-            else "trained no samples on rank 0"
-        )
-        rule = "the next job continues after the last step of the stopped one"
-        code = "starts-over" if step == 0 else "wrong-position"
-        look = "at how a job counts its steps, at what it saves and on which rank, and at what "
-        look += "the next job restores"
-        yield Finding(code, text, rule, look)
+def finish_findings(run: Run, reports: Sequence[RankReport], start: int) -> Iterator[Finding]:
+    """The last call took all steps that were left."""
+    if any(not report.has_answer for report in reports):
         return
-    if (taken := steps_taken(reports[0])) != STREAM.steps - left:
-        text = f"the next job began after step {left} and got no signal; rank 0 took "
-        text += f"{counted(taken, 'optimizer step')}, and {STREAM.steps - left} were left"
-        yield Finding("not-all-steps", text, WITHOUT_SIGNAL, LOOP)
-        return
-    if any(report.answer["finished"] is not True for report in reports):
+    for report in reports:
+        if start + taken(report) != run.steps:
+            text = f"the next job began after step {start} and got no signal; rank "
+            text += f"{report.rank} took {counted(taken(report), 'optimizer step')}, and "
+            text += f"{run.steps - start} were left"
+            yield FINDINGS("not-all-steps", text)
+            return
+    if any(value is not True for value in returned(reports)):
         text = f"the run reached its end, and its ranks returned {some(returned(reports))}"
-        rule = "train returns True on every rank if the run reached its end"
-        yield Finding("wrong-return-value", text, rule, "at each return")
-    yield from differs_from_one_run(reports)
+        yield FINDINGS("wrong-return-value", text)
+
+
+def step_findings(
+    run: Run, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """What each step trained, and its update, from the first one of the whole run."""
+    if any(not report.has_answer for report in reports):
+        return
+    calls = [*earlier.values(), reports]
+    whole = [in_one(list(own)) for own in zip(*calls, strict=True)]
+    for report in whole:
+        for step, samples in enumerate(trained_by_step(report)):
+            if samples != list(run.ids(step, report.rank)):
+                text = f"step {step + 1} trained samples {some(samples)} on rank {report.rank};"
+                text += f" its share is {some(run.ids(step, report.rank))}"
+                yield FINDINGS("wrong-position", text)
+                return
+    where = ""
+    if earlier:
+        stops = [*accumulate(taken(of_call[0]) for of_call in earlier.values())]
+        where = f"the run was stopped after step {' and after step '.join(map(str, stops))}; "
+    updates = list(
+        first_of(
+            ranks_differ(weights_of_ranks(reports), most=0.0, where=where),
+            sgd_findings(whole, odd_net_gradient(whole), run.lr, where),
+        )
+    )
+    for finding in updates:
+        if earlier and finding.code == "different-update":
+            # What was right before the stop and isn't after it has been lost in between.
+            yield FINDINGS("not-the-same-run", finding.found)
+        else:
+            yield finding
+
+
+def in_one(calls: Sequence[RankReport]) -> RankReport:
+    """A rank's calls as one run: their completed steps, and the answer of the last."""
+    events: list[dict[str, Any]] = []
+    for report in calls:
+        ends = [n for n, e in enumerate(report.events, 1) if e["kind"] == "optimizer_step"]
+        events += report.events[: max(ends, default=0)]
+    answer = {**calls[-1].answer, "given": calls[0].answer["given"]}
+    return replace(calls[-1], events=events, answer=answer)
 
 
 def returned(reports: Sequence[RankReport]) -> list[Any]:
@@ -150,23 +286,22 @@ def returned(reports: Sequence[RankReport]) -> list[Any]:
     return [report.answer["finished"] for report in reports]
 
 
-SCENARIOS = [
-    Scenario(
-        name="one rank is signaled",
-        body=body_in("a", (99, 2, 99)),
-        judge=judge_stop,
-        world_size=3,
-        deadline_s=4,
-        fault=Fault(rank=1, at="signaled", count=1, signal="TERM"),
-        judges_failures=True,
-    ),
-    Scenario(name="resumed", body=body_in("a"), judge=judge_resume, world_size=3, deadline_s=4),
-    Scenario(
-        name="each is signaled at a different step",
-        body=body_in("b", (3, 2)),
-        judge=judge_stop,
-        deadline_s=4,
-        fault=Fault(rank=None, at="signaled", count=1, signal="TERM"),
-        judges_failures=True,
-    ),
-]
+def scenarios(seed: int) -> list[Scenario]:
+    """Stopped by one rank's signal; resumed, and stopped by several; resumed until its end."""
+    run = drawn(seed)
+    jobs = [
+        ("one rank gets SIGTERM", judge_stop),
+        ("resumed; several ranks get SIGTERM", judge_stop),
+        ("resumed until its end", judge_end),
+    ]
+    return [
+        Scenario(
+            name=name,
+            body=partial(call, run, number),
+            judge=partial(judge, run),
+            world_size=run.world_size,
+            deadline_s=4,
+            judges_failures=True,
+        )
+        for number, (name, judge) in enumerate(jobs)
+    ]

@@ -42,11 +42,13 @@ def train(model, shares, folder, *, lr):
             torch.mean((ddp(inputs) - targets).square().sum(1)).backward()
             optimizer.step()
             if preemption.on_any_rank():
-                break
-        else:
-            return True
+                publish((done, model.state_dict(), optimizer.state_dict()), file)
+                return False
+    return True
+
+
+def publish(state, file):
     if dist.get_rank() == 0:
-        torch.save((done, model.state_dict(), optimizer.state_dict()), str(file) + ".new")
+        torch.save(state, str(file) + ".new")
         os.replace(str(file) + ".new", file)
     dist.barrier()
-    return False

@@ -1,0 +1,104 @@
+"""One call of ``train``, and the signals during it. In the ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from rehearsal.engine.rank import RankContext
+from rehearsal.kit.observe.restart import run_folder
+from rehearsal.kit.observe.samples import (
+    OddNet,
+    before_forward,
+    marked_samples,
+    watch_samples,
+    weights_of,
+)
+from rehearsal.kit.observe.steps import watch_steps
+from rehearsal.kit.observe.stream import SampleStream
+
+from .plan import AT_SAVE, PLACES, Run, Signal
+
+
+def call(run: Run, number: int, context: RankContext, learner: SimpleNamespace) -> Any:
+    """The ``number``-th call of ``train`` in the run's folder, from 0."""
+    context.init_group()
+    model = OddNet()
+    end_steps = watch_steps(context, model)
+    reached = sends(context, model, run.signals[number].get(context.rank))
+    watch_samples(context, model)
+    stream = SampleStream(steps=run.steps, share=run.share, lr=run.lr)
+
+    def shares(step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        rest = stream.shares(context.rank, context.world_size)(step)
+        for _ in range(step, run.steps):
+            reached("share", context.count("forward"))
+            yield next(rest)
+
+    given, folder = weights_of(model), run_folder(context, "run")
+    finished = learner.train(model, shares, folder, lr=run.lr)
+    end_steps()
+    is_last = number == len(run.signals) - 1
+    inputs, targets = marked_samples(run.num_samples)
+    return {
+        "finished": finished,
+        "given": given,
+        "weights": weights_of(model),
+        "samples": [inputs.tolist(), targets.tolist()] if context.rank == 0 else [],
+        "expected": stream.expected(context.world_size) if is_last else {},
+    }
+
+
+def sends(
+    context: RankContext, model: nn.Module, when: Signal | None
+) -> Callable[[str, int], None]:
+    """Watch the places of each step, and send this rank SIGTERM at the one that is due.
+
+    Records "signaled" (step: how many this call had completed, and the place). Where a design
+    has no such place (an update that is written out, shares that are read ahead), the next
+    one counts.
+
+    Returns what to call at a place: its name, and the completed steps.
+    """
+    is_sent = when is None
+    due = (when.after, PLACES.index(when.place)) if when and when.place in PLACES else None
+
+    def send(place: str, done: int) -> None:
+        nonlocal is_sent
+        if not is_sent:
+            is_sent = True
+            context.record("signaled", step=done, place=place)
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)  # for a thread that waits for the signal
+
+    def reached(place: str, done: int) -> None:
+        if due and not is_sent and (done, PLACES.index(place)) >= due:
+            if place == "update":
+                time.sleep(0.03)  # a straggler: the other ranks may have looked by now
+            send(place, done)
+
+    def updated(*_: object) -> None:
+        reached("update", context.count("optimizer_step"))
+
+    def passed(_: nn.Module, __: object, outputs: Tensor) -> None:
+        if outputs.requires_grad:
+            outputs.register_hook(lambda _: reached("backward", context.count("forward") - 1))
+
+    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "os.rename" and str(arguments[0]).startswith(str(context.folder)):
+            send(AT_SAVE, context.count("forward"))
+
+    if when and when.place == AT_SAVE:
+        sys.addaudithook(audit)
+    register_optimizer_step_post_hook(updated)
+    before_forward(model, lambda _: reached("forward", context.count("forward")))
+    model.register_forward_hook(passed)
+    return reached
