@@ -201,7 +201,7 @@ def print_findings(run: Run, reports: Sequence[RankReport]) -> Iterator[Finding]
 
 
 def scenarios(seed: int) -> list[Scenario]:
-    """Two ranks with a bound that clips most steps; three that clip some, and don't accumulate."""
+    """Two ranks that clip most steps; three that clip some, and don't accumulate."""
     runs = [drawn(seed, 2, (0.3, 1.5), (2, 3)), drawn(seed, 3, (6.0, 8.0), (1,))]
     return [
         Scenario(
