@@ -66,7 +66,7 @@ def alone(
 ) -> list[dict[str, Any]]:
     """On one rank: both runs, and the first of them called again."""
     context.init_group()
-    answers = []
+    answers = list[dict[str, Any]]()
     for number, is_again in ((0, False), (1, False), (0, True)):
         plan, net = plans[number], OddNet(seed=int(is_again))
         size = plan.later_micro_batch_size if is_again else plan.micro_batch_size
@@ -76,8 +76,13 @@ def alone(
             folder=run_folder(context, f"alone-{number}"),
             **plan.settings(size),
         )
-        answer = {"weights": weights_of(net), "expected": expected(plan)}
-        answers.append({**answer, "rates": [(int(step), float(rate)) for step, rate in rates]})
+        answers.append(
+            {
+                "weights": weights_of(net),
+                "rates": [(int(step), float(rate)) for step, rate in rates],
+                "expected": expected(plan),
+            }
+        )
     return answers
 
 
