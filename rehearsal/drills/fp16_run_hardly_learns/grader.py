@@ -201,8 +201,8 @@ def print_findings(run: Run, reports: Sequence[RankReport]) -> Iterator[Finding]
 
 
 def scenarios(seed: int) -> list[Scenario]:
-    """Two ranks with a bound that clips most steps, and three with one that clips some."""
-    runs = [drawn(seed, 2, (0.3, 1.5)), drawn(seed, 3, (4.0, 8.0))]
+    """Two ranks that clip most steps; three that clip some, and don't accumulate."""
+    runs = [drawn(seed, 2, (0.3, 1.5), (2, 3)), drawn(seed, 3, (6.0, 8.0), (1,))]
     return [
         Scenario(
             name=counted(run.world_size, "rank"),

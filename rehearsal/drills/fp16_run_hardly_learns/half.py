@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 
@@ -13,14 +13,28 @@ from .plan import Run
 
 
 class HalfNet(OddNet):
-    """Its outputs, and so the gradients that enter it, are in half precision."""
+    """Its outputs, and so the gradients that enter it, are in half precision.
+
+    Each output has two of the hidden features to itself, and output 0 has a shift. So an
+    overflow in output 1 is in a part of every other gradient, and not in the shift's.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed=seed)
+        self.shift = nn.Parameter(torch.zeros(1))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs).half()  # (B, 2)
+        first, second = torch.tanh(self.inner(inputs)).split(2, dim=1)
+        weight = self.outer.weight
+        columns = [first @ weight[0, :2] + self.shift, second @ weight[1, 2:]]
+        return (torch.stack(columns, dim=1) + self.outer.bias).half()  # (B, 2)
 
 
 def samples_of(run: Run) -> tuple[Tensor, Tensor]:
-    """Inputs and targets; an outlier's gradient is above the largest half, at any scale."""
+    """Inputs and targets; an outlier's gradient is above the largest half, at any scale.
+
+    Of output 1 only: see ``HalfNet``.
+    """
     inputs, targets = marked_samples(run.num_samples)
     targets[run.outliers(), 1] = 1e7
     return inputs, targets

@@ -58,14 +58,16 @@ class Run:
         return found
 
 
-def drawn(seed: int, world_size: int, max_norms: tuple[float, float]) -> Run:
+def drawn(
+    seed: int, world_size: int, max_norms: tuple[float, float], grad_accum_steps: Sequence[int]
+) -> Run:
     """A run in which rank 0, another rank and all ranks overflow, each in a step of its own.
 
     There are good steps before, between and after them; the scale grows at least once.
     """
     generator = random.Random(f"{seed} {world_size}")
     num_steps, growth_interval = generator.randint(11, 13), generator.randint(2, 3)
-    grad_accum_steps = generator.choice([2, 3])
+    num_micro_steps = generator.choice(grad_accum_steps)
     while True:
         steps = generator.sample(range(2, num_steps), 3)
         culprits: list[Sequence[int]] = [[0], [generator.randrange(1, world_size)]]
@@ -73,14 +75,14 @@ def drawn(seed: int, world_size: int, max_norms: tuple[float, float]) -> Run:
         run = Run(
             world_size=world_size,
             num_steps=num_steps,
-            grad_accum_steps=grad_accum_steps,
+            grad_accum_steps=num_micro_steps,
             micro_batch_size=generator.randint(2, 4),
             lr=generator.uniform(0.01, 0.03),
             max_norm=generator.uniform(*max_norms),
             init_scale=2.0 ** generator.randint(5, 7),
             growth_interval=growth_interval,
             overflows={
-                step: (ranks, generator.randrange(grad_accum_steps))
+                step: (ranks, generator.randrange(num_micro_steps))
                 for step, ranks in zip(steps, culprits, strict=True)
             },
         )

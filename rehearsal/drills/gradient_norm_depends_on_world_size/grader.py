@@ -202,7 +202,7 @@ def log_findings(run: Run, reports: Sequence[RankReport]) -> Iterator[Finding]:
 
 
 def scenarios(seed: int) -> list[Scenario]:
-    """The same run on three ranks, two and one."""
+    """Almost the same run on three ranks, two and one."""
     return [
         Scenario(
             name=name,

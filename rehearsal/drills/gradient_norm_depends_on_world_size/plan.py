@@ -24,7 +24,7 @@ class Run:
 
     @property
     def num_samples(self) -> int:
-        """Two full batches and a small one."""
+        """Two full batches and a last one."""
         return 2 * self.global_batch_size + self.last_batch
 
     @property
@@ -43,16 +43,17 @@ class Run:
 
 
 def drawn(seed: int) -> dict[str, Run]:
-    """The same run on three ranks, two and one.
+    """Almost the same run on three ranks, two and one.
 
     No number of ranks divides the batch. On three ranks, each has two micro-batches of it; on
-    two, one has more than the other. In an epoch's last step, one of three has no samples. A
-    full batch has an outlier, so that it is clipped: in a rank's first micro-batch, if ranks
-    take turns. The last batch has none, and is within the bound.
+    two, one has more than the other. An epoch's last step has one sample too few for all ranks
+    to get one; on a single rank, it's as large as the others. A full batch has an outlier, so
+    that it is clipped: in a rank's first micro-batch, if ranks take turns. A smaller batch has
+    none, and is within the bound.
     """
     draw = random.Random(seed)
     batch, micro = draw.choice(((13, 3), (17, 4)))
-    last = 2  # fewer than three ranks
+    last = 2
     run = Run(
         world_size=3,
         data_seed=draw.randrange(1000),
@@ -61,8 +62,11 @@ def drawn(seed: int) -> dict[str, Run]:
         last_batch=last,
         outlier=draw.randrange(last, 3 * micro),
         micro_batch_size=micro,
-        max_norm=draw.uniform(9, 12),
+        max_norm=draw.uniform(14, 18),
         lr=draw.uniform(0.015, 0.02),
     )
-    names = {3: "three ranks", 2: "two ranks", 1: "one rank"}
-    return {name: replace(run, world_size=size) for size, name in names.items()}
+    return {
+        "three ranks": run,
+        "two ranks": replace(run, world_size=2, last_batch=1),
+        "one rank": replace(run, world_size=1, last_batch=batch),
+    }

@@ -19,9 +19,9 @@ from .plan import Run
 def outlying_samples(run: Run) -> tuple[Tensor, Tensor]:
     """Inputs (n, D) and targets (n, 2); one sample of each full batch is an outlier."""
     inputs, targets = marked_samples(run.num_samples, seed=run.data_seed)
-    targets *= 0.3
+    targets *= 0.2
     outliers = targets[run.outlier :: run.global_batch_size]
-    outliers *= 120 / outliers.norm(dim=1, keepdim=True)
+    outliers *= 240 / outliers.norm(dim=1, keepdim=True)
     return inputs, targets
 
 

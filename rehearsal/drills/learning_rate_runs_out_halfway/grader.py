@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
@@ -18,7 +19,8 @@ from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ, weights_of_ranks
 from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
-from .runs import RunPlan, expected, plan_of
+from rehearsal.kit.observe.updates import UpdateWatch
+from .runs import RunPlan, expected, plan_of, plans_alone
 
 CODES = {
     "wrong-steps": "a call takes more or fewer steps than the run has left",
@@ -43,6 +45,7 @@ def body(
     """Train in the folder of ``run``, or resume there, in micro-batches of ``size``."""
     context.init_group()
     net = OddNet(seed=context.rank)
+    updates = UpdateWatch(context, net)
     watch_samples(context, net)
     rates = learner.train(
         net,
@@ -50,11 +53,54 @@ def body(
         folder=run_folder(context, run),
         **plan.settings(size),
     )
+    updates.end()
     return {
         "weights": weights_of(net),
         "rates": [(int(step), float(rate)) for step, rate in rates],
         "expected": expected(plan) if context.rank == 0 else None,
     }
+
+
+def alone(
+    context: RankContext, learner: SimpleNamespace, *, plans: Sequence[RunPlan]
+) -> list[dict[str, Any]]:
+    """On one rank: both runs, and the first of them called again."""
+    context.init_group()
+    answers = list[dict[str, Any]]()
+    for number, is_again in ((0, False), (1, False), (0, True)):
+        plan, net = plans[number], OddNet(seed=int(is_again))
+        size = plan.later_micro_batch_size if is_again else plan.micro_batch_size
+        rates = learner.train(
+            net,
+            *marked_samples(plan.num_samples),
+            folder=run_folder(context, f"alone-{number}"),
+            **plan.settings(size),
+        )
+        answers.append(
+            {
+                "weights": weights_of(net),
+                "rates": [(int(step), float(rate)) for step, rate in rates],
+                "expected": expected(plan),
+            }
+        )
+    return answers
+
+
+def judge_alone(
+    reports: Sequence[RankReport], earlier: object, *, plans: Sequence[RunPlan]
+) -> Iterator[Finding]:
+    """The results of each call. The last one may train only what came after the last save."""
+    for number, answer in zip((0, 1, 0), reports[0].answer, strict=True):
+        plan, start, where = plans[number], 0, "on one rank, "
+        if answer is reports[0].answer[-1]:
+            first = answer["rates"][0][0] if answer["rates"] else plan.steps + 1
+            start = max(plan.start, first - 1)  # it may have saved more often
+            where += f"called again after its last step, with a save due at step {plan.start}, "
+            if first <= plan.start:
+                found = f"{where}it began with step {first}"
+                rule = "a restart resumes from the newest checkpoint"
+                yield Finding("starts-over", found, rule, "at who saves, what and when")
+        yield from result_findings([replace(reports[0], answer=answer)], plan, start, where)
 
 
 def judge(
@@ -65,7 +111,7 @@ def judge(
     where += f"restarted after the save due at step {start}, " if start else "uninterrupted, "
     left = plan.steps - start
     for report in reports:
-        taken = len(report.of("optimizer_step"))
+        taken = len(report.of("stepped"))
         if taken != left:
             found = f"{where}rank {report.rank} took {counted(taken, 'optimizer step')}; "
             found += f"of {plan.steps}, {left} were left"
@@ -81,6 +127,13 @@ def judge(
             found += f"at once; micro_batch_size is {size}"
             rule = "no forward pass has more than micro_batch_size samples"
             yield Finding("wrong-micro-batches", found, rule, "at how a share is cut")
+    yield from result_findings(reports, plan, start, where)
+
+
+def result_findings(
+    reports: Sequence[RankReport], plan: RunPlan, start: int, where: str
+) -> Iterator[Finding]:
+    """Rates and weights of one call."""
     for report in reports:
         yield from rate_findings(report, plan, start, where)
     look = "at the weights with which each rank begins, and at each update"
@@ -165,7 +218,7 @@ def used(report: RankReport, plan: RunPlan, step: int, rate: float) -> str:
 
 def scenarios(seed: int) -> list[Scenario]:
     """The jobs of a check."""
-    plan = plan_of(seed)
+    plan, plans = plan_of(seed), plans_alone(seed)
     size, later = plan.micro_batch_size, plan.later_micro_batch_size
     return [
         Scenario(
@@ -179,12 +232,18 @@ def scenarios(seed: int) -> list[Scenario]:
             body=partial(body, plan=plan, run="b", size=size),
             judge=judge_killed,
             world_size=plan.world_size,
-            fault=Fault.after_step(plan.killed_after, rank=plan.killed_rank),
+            fault=Fault(rank=plan.killed_rank, at="stepped", count=plan.killed_after),
         ),
         Scenario(
             name="restarted",
             body=partial(body, plan=plan, run="b", size=later),
             judge=only_first(partial(judge, plan=plan, start=plan.start, size=later)),
             world_size=plan.world_size,
+        ),
+        Scenario(
+            name="alone",
+            body=partial(alone, plans=plans),
+            judge=only_first(partial(judge_alone, plans=plans)),
+            world_size=1,
         ),
     ]

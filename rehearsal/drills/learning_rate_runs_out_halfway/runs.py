@@ -87,6 +87,32 @@ def plan_of(seed: int) -> RunPlan:
             return plan
 
 
+def plans_alone(seed: int) -> tuple[RunPlan, RunPlan]:
+    """Two short runs on one rank, whose epochs end with one sample, or with a full batch.
+
+    The first has steps left after its last checkpoint.
+    """
+    rng = random.Random(f"alone {seed}")
+    found = list[RunPlan]()
+    for rest in (1, 0):
+        batch, epochs = rng.randint(3, 5), rng.choice([1, 3])
+        plan = RunPlan(
+            world_size=1,
+            num_samples=(5 - rest) * batch + rest,  # five steps
+            global_batch_size=batch,
+            epochs=epochs,
+            micro_batch_size=2,
+            later_micro_batch_size=1,
+            warmup_steps=2,
+            checkpoint_every=2,
+            killed_rank=0,
+            killed_after=epochs * 5,
+            lr=round(rng.uniform(0.01, 0.02), 4),
+        )
+        found.append(plan)
+    return found[0], found[1]
+
+
 def expected(plan: RunPlan) -> dict[str, str]:
     """The last weights of one process, with SGD's momentum written out."""
     import torch

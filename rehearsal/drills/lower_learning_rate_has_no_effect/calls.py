@@ -6,11 +6,12 @@ The run's position carries over from one call to the next; its settings do not.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from rehearsal.grading.verdict import Finding
 
+Settings = Callable[[str, int], tuple[float, float]]  # a parameter's rate and decay in a step
 RULE = "a call's own settings apply from its first step; the run's position carries over"
 
 
@@ -43,6 +44,25 @@ class Call(NamedTuple):
 def factor(step: int) -> float:
     """A warmup, then a decay."""
     return min(1.0, (step + 1) / 3) * float(0.9**step)
+
+
+def mistakes(calls: Sequence[Call]) -> list[tuple[str, Settings]]:
+    """What the last call may use instead of its own settings, and the code for it."""
+    now, found = calls[-1], list[tuple[str, Settings]]()
+
+    def old_rate(earlier: Call) -> Settings:
+        return lambda name, step: (earlier.settings(name, step)[0], now.settings(name, step)[1])
+
+    def old_decay(earlier: Call) -> Settings:
+        return lambda name, step: (now.settings(name, step)[0], earlier.settings(name, step)[1])
+
+    for call in calls[:-1]:
+        found.append(("old-rate", call.settings))
+        found.append(("old-rate", old_rate(call)))
+        found.append(("old-decay", old_decay(call)))
+    found.append(("schedule-restarts", lambda name, step: now.settings(name, step - now.start)))
+    found.append(("settings-of-another-group", lambda _, step: now.settings("weight", step)))
+    return found
 
 
 def setting_findings(

@@ -11,11 +11,12 @@ from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import only_first, some
-from rehearsal.kit.judge.weights import largest_difference, ranks_differ
+from rehearsal.kit.judge.weights import Weights, largest_difference, ranks_differ
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples
-from .calls import RULE, Call, setting_findings
+from rehearsal.kit.observe.updates import UpdateWatch
+from .calls import RULE, Call, mistakes, setting_findings
 from .plan import Plan, plan_of
-from .reference import go_through, watch_settings
+from .reference import go_through
 
 CODES = {
     "starts-over": "a call begins at step 0 although there is a checkpoint",
@@ -29,6 +30,12 @@ CODES = {
     "ranks-differ": "the ranks end a step with different weights",
     "moments-lost": "the optimizer starts fresh",
     "not-the-same-run": "a step with the right settings ends with the wrong weights",
+}
+WRONG = {
+    "old-rate": "the learning rate of an earlier call",
+    "old-decay": "the weight decay of an earlier call",
+    "schedule-restarts": "a schedule that starts over",
+    "settings-of-another-group": "one rate and one decay for all groups",
 }
 EXACT = 2e-5  # of a weight; the same sums in another order differ by far less
 
@@ -55,8 +62,15 @@ def body(
         context.record("reference", right=right, forgets=forgets)
     torch.distributed.barrier()
     model, (inputs, targets) = OddNet(seed=context.rank), marked_samples(data.num_samples)
+
+    def explain() -> None:
+        """An update that is written out shows no settings: go through what it may have used."""
+        for code, settings in mistakes(calls) if context.rank == 0 else ():
+            weights = go_through(data, calls, steps, settings=settings)
+            context.record("mistake", code=code, weights=weights)
+
+    updates = UpdateWatch(context, model, keeps_weights=True, when_written_out=explain)
     watch_samples(context, model)
-    watch_settings(context, model)
     learner.train(
         model,
         inputs,
@@ -68,6 +82,7 @@ def body(
         lr=calls[-1].lr,
         weight_decay=calls[-1].weight_decay,
     )
+    updates.end()
 
 
 def judge(
@@ -123,27 +138,45 @@ def step_findings(
     reports: Sequence[RankReport], calls: Sequence[Call], step: int, number: int, where: str
 ) -> Iterator[Finding]:
     """One step of a call: its ``number``-th, the run's ``step``-th, both from 0."""
-    for report in reports:
-        for event in report.of("before_step")[number : number + 1]:
-            for name, settings in event["settings"].items():
-                about = f"{where}rank {report.rank}'s {name} had "
-                yield from setting_findings(calls, step, name, settings, about)
     reference = reports[0].of("reference")[0]
     ends = [e["weights"] for r in reports for e in r.of("stepped")[number : number + 1]]
-    if not ends:
-        return
     about = f"{where}the settings are right, but "
-    yield from ranks_differ(ends, "at which rank starts with what, or restores it", where=about)
-    difference, name = largest_difference(ends[0], reference["right"][step])
+    look = "at which rank starts with what, or restores it"
+    unequal = list(ranks_differ(ends, look, where=about))
+    difference, name = 0.0, ""
+    if ends:
+        difference, name = largest_difference(ends[0], reference["right"][step])
+        if difference < EXACT and not unequal:
+            return  # whatever the settings are called that led there
+    for report in reports:
+        for event in report.of("before_step")[number : number + 1]:
+            for parameter, settings in event["settings"].items():
+                whose = f"{where}rank {report.rank}'s {parameter} had "
+                yield from setting_findings(calls, step, parameter, settings, whose)
+    yield from unequal
     if not difference < EXACT:
+        yield from written_out_findings(reports, step, ends[0], where)
         forgets = largest_difference(ends[0], reference["forgets"][step])[0] < EXACT
-        found = f"{where}the settings are right, but the weights differ by up to "
+        found = f"{about}the weights differ by up to "
         found += f"{difference:.2g}, in {name}, from those of an uninterrupted run"
         found += "; a new optimizer, without the saved moments, reaches these weights" * forgets
         look = "at what else a step depends on: the weights before it, the gradient, and the "
         look += "optimizer's moments"
         code = "moments-lost" if forgets else "not-the-same-run"
         yield Finding(code, found, RULE, look)
+
+
+def written_out_findings(
+    reports: Sequence[RankReport], step: int, end: Weights, where: str
+) -> Iterator[Finding]:
+    """A finding if a mistake in the settings explains the weights of an update without any."""
+    for event in reports[0].of("mistake"):
+        if largest_difference(end, event["weights"][step])[0] < EXACT:
+            found = f"{where}rank 0 reached the weights to which {WRONG[event['code']]} leads"
+            look = "at everything that the file brings back, and at which rate and decay each "
+            look += "parameter's update uses"
+            yield Finding(event["code"], found, RULE, look)
+            return
 
 
 def scenarios(seed: int) -> list[Scenario]:

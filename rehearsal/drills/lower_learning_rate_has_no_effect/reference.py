@@ -1,4 +1,7 @@
-"""The run as it should be, an earlier call's file, a recorder of settings. For the ranks."""
+"""The run as it should be, or with a mistake in its last call; an earlier call's file.
+
+Runs in the ranks.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
-from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
-from .calls import Call, Data, factor
+from .calls import Call, Data, Settings, factor
 
 
 def go_through(
@@ -23,12 +21,14 @@ def go_through(
     calls: Sequence[Call],
     steps: int,
     *,
+    settings: Settings | None = None,
     forgets: bool = False,
     file: Path | None = None,
 ) -> list[dict[str, str]]:
     """The weights after each step, in one process.
 
     Args:
+        settings: what the last call uses; by default, what it was given.
         forgets: begins each call with a new optimizer.
         file: writes the final checkpoint there, as the drill's broken trainer would.
     """
@@ -43,8 +43,9 @@ def go_through(
         call = [call for call in calls if call.start <= step][-1]
         if forgets and step == call.start:
             optimizer = torch.optim.AdamW(groups, lr=call.lr)
+        of_call = settings if settings and call == calls[-1] else call.settings
         for group, name in zip(optimizer.param_groups, ("weight", "bias"), strict=True):
-            group["lr"], group["weight_decay"] = call.settings(name, step)
+            group["lr"], group["weight_decay"] = of_call(name, step)
         optimizer.zero_grad()
         samples = data.samples_of(step)
         errors = (model(inputs[samples]) - targets[samples]).pow(2)
@@ -66,22 +67,3 @@ def write_checkpoint(
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "schedule": schedule}
     state = {name: part.state_dict() for name, part in parts.items()}
     torch.save({**state, "step": steps}, file)
-
-
-def watch_settings(context: RankContext, model: nn.Module) -> None:
-    """Record each parameter's rate and decay in every step, and the weights after it."""
-    names = {id(p): name for name, p in model.named_parameters() if name != "unused"}
-
-    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        settings = {
-            names[id(p)]: [float(group["lr"]), float(group["weight_decay"])]
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if id(p) in names
-        }
-        context.record("before_step", settings=settings)
-
-    register_optimizer_step_pre_hook(before)
-    register_optimizer_step_post_hook(
-        lambda *_: context.record("stepped", weights=weights_of(model))
-    )
