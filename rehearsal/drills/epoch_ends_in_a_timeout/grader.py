@@ -26,9 +26,9 @@ from .streams import SmallNet, Watched, expected
 FINDINGS = FindingTable(
     {
         "read-more-than-once": (
-            "a stream is opened more than once per epoch",
+            "a stream is opened more than once per epoch, or read by two threads at a time",
             "the stream of an epoch can be read once: it may be a pipe",
-            "at every call of stream",
+            "at every call of stream, and at what reads it",
         ),
         "reads-too-far-ahead": (
             "a rank holds more of an epoch in memory than the brief allows",
@@ -101,26 +101,28 @@ def body(plan: Streams, context: RankContext, learner: SimpleNamespace) -> Any:
 
 
 def broken(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Whether ``train`` raises what the stream raises; after some batches, on one rank."""
+    """Whether ``train`` raises what two streams raise; after some batches, on one rank."""
     context.init_group()
     model = SmallNet(seed=0)
-    num_read = 2 + context.seed % 9
-
-    pairs = list(zip(*marked_samples(num_read), strict=True))
+    pairs = list(zip(*marked_samples(2 + context.seed % 9), strict=True))
     # No frame of this file may be in the traceback: a thread that prints one opens the file.
     missing = map(open, [context.folder / "shard-00007"])
-    try:
-        learner.train(
-            model,
-            lambda epoch: chain(pairs, missing),
-            epochs=1,
-            batch_size=2,
-            lr=0.01,
-            warmup_steps=3,
-        )
-    except FileNotFoundError:
-        return {"raised": True, "num_read": num_read}
-    return {"raised": False, "num_read": num_read}
+    spoiled: list[tuple[str, Iterator[Any]]] = [
+        ("KeyError", map(dict[str, str]().__getitem__, ["text"])),
+        ("UnicodeDecodeError", map(bytes.decode, [b"\xff"])),
+    ]
+    for name, last in [("FileNotFoundError", missing), spoiled[context.seed % len(spoiled)]]:
+        context.record("stream", raises=name)
+        stream = chain(pairs, last)
+        settings = {"epochs": 1, "batch_size": 2, "lr": 0.01, "warmup_steps": 3}
+        try:
+            learner.train(model, lambda epoch, own=stream: own, **settings)
+        except Exception as error:
+            if type(error).__name__ != name:
+                raise
+        else:
+            return {"raised": False}
+    return {"raised": True}
 
 
 def judge_broken(reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
@@ -128,7 +130,11 @@ def judge_broken(reports: Sequence[RankReport], earlier: object) -> Iterator[Fin
     for report in reports:
         is_late = report.exitcode is None
         if is_late or (report.has_answer and not report.answer["raised"]):
-            found = "the stream of the only rank raised an exception after some pairs; train "
+            raised = [event["raises"] for event in report.of("stream")][-1:]
+            found = (
+                f"the stream of the only rank raised {some(raised) or 'an exception'} after "
+            )
+            found += "some pairs; train "
             found += "was still running at the deadline" if is_late else "returned"
             yield FINDINGS("stream-error-lost", found)
 
@@ -157,6 +163,9 @@ def reading_findings(plan: Streams, reports: Sequence[RankReport]) -> Iterator[F
         if answer["opened"] != list(range(len(plan.counts))):
             found = f"{who} called stream for epochs {some(answer['opened'])}; there are "
             found += f"{len(plan.counts)}"
+            yield FINDINGS("read-more-than-once", found)
+        elif answer["num_at_once"]:
+            found = f"two threads of {who} read its stream at the same time"
             yield FINDINGS("read-more-than-once", found)
         elif answer["num_read_by_main"]:
             found = f"{who} read {counted(answer['num_read_by_main'], 'pair')} in its main "
@@ -255,7 +264,7 @@ def scenarios(seed: int) -> list[Scenario]:
             body=partial(body, plan),
             judge=partial(judge, plan),
             world_size=plan.world_size,
-            deadline_s=4,
+            deadline_s=5,
             judges_failures=True,
         )
         for name, plan in zip(names, drawn(seed), strict=True)

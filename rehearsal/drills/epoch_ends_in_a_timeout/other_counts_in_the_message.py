@@ -23,7 +23,7 @@ class Reader:
                     self.batches.put(batch)
                     batch = []
                     self.room.acquire()
-        except OSError as error:
+        except Exception as error:
             self.error = error
             batch = None
         self.batches.put(batch or None)

@@ -54,9 +54,10 @@ def drawn(seed: int) -> tuple[Streams, Streams]:
     """
     generator = random.Random(seed)
     batch_size = generator.randint(2, 4)
-    long = (READ_AHEAD + generator.randint(2, 4)) * batch_size
+    # So long that a reader that may gain a batch in each step is too far ahead at some time.
+    long = (READ_AHEAD + generator.randint(8, 9)) * batch_size
     short = generator.randint(2, READ_AHEAD) * batch_size + generator.randrange(batch_size)
-    ends = [generator.randrange(1, batch_size), generator.randint(3, 5) * batch_size]
+    ends = [generator.randrange(1, batch_size), generator.randint(3, 4) * batch_size]
     pairs = [[long + ends[0], short], [batch_size + 1, ends[1]]]
     if generator.random() < 0.5:
         pairs = [pair[::-1] for pair in pairs]

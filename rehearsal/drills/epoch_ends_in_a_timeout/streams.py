@@ -15,9 +15,13 @@ from rehearsal.kit.observe.samples import before_forward, ids_of, marked_samples
 
 from .plan import Streams
 
+# The forward passes before which a rank waits: at first, and once a reader that gains on the
+# training loop would be too far ahead.
+LOOKS = (0, 6)
+
 
 class SmallNet(nn.Sequential):
-    """Every parameter gets a gradient."""
+    """Every parameter gets a gradient; that of the first hidden unit is always zero."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
@@ -25,6 +29,21 @@ class SmallNet(nn.Sequential):
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
+            # tanh(0) is 0, and what doesn't reach the output never changes.
+            for part in (self[0].weight[0], self[0].bias[:1], self[2].weight[:, 0]):
+                part.zero_()
+
+
+class Pairs(Iterator[tuple[Tensor, Tensor]]):
+    """An epoch's pairs on one rank, one by one, for one reader."""
+
+    def __init__(self, stream: Watched, ids: range) -> None:
+        self.stream, self.ids, self.is_first = stream, iter(ids), True
+
+    def __next__(self) -> tuple[Tensor, Tensor]:
+        """The next pair."""
+        is_first, self.is_first = self.is_first, False
+        return self.stream.read(self.ids, is_first)
 
 
 class Watched:
@@ -34,34 +53,42 @@ class Watched:
         self.rank, self.plan = context.rank, plan
         self.inputs, self.targets = marked_samples(plan.num_samples)
         self.num_read = self.num_trained = self.most_ahead = self.num_read_by_main = 0
+        self.num_passes = self.num_at_once = 0
+        self.reading = threading.Lock()
         self.opened: list[int] = []
         before_forward(model, self.trained)
 
     def trained(self, batch: Tensor) -> None:
         """Give the reader time to run as far ahead as it wants to."""
-        if self.num_trained == 0:
+        if self.num_passes in LOOKS:
             time.sleep(0.01)
+        self.num_passes += 1
         self.num_trained += len(ids_of(batch))
 
     def __call__(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The argument ``stream`` of ``train``."""
         self.opened.append(epoch)
-        return self.read(epoch)
+        return Pairs(self, self.plan.ids(epoch, self.rank))
 
-    def read(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The samples of an epoch, one by one."""
-        for sample in self.plan.ids(epoch, self.rank):
+    def read(self, ids: Iterator[int], is_first: bool) -> tuple[Tensor, Tensor]:
+        """The next pair of an epoch."""
+        self.num_at_once += self.reading.locked()
+        with self.reading:
+            if is_first:  # a shard takes a moment to open, in which another reader shows up
+                time.sleep(0.002)
+            sample = next(ids)
             self.num_read += 1
             # The batch that is being trained is not ahead.
             self.most_ahead = max(self.most_ahead, self.num_read - self.num_trained)
             self.num_read_by_main += threading.current_thread() is threading.main_thread()
-            yield self.inputs[sample], self.targets[sample]
+            return self.inputs[sample], self.targets[sample]
 
     def observed(self) -> dict[str, Any]:
         """For the judge."""
         return {
             "opened": self.opened,
             "most_ahead": self.most_ahead,
+            "num_at_once": self.num_at_once,
             "num_read_by_main": self.num_read_by_main,
         }
 

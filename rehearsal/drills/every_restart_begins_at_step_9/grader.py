@@ -115,7 +115,7 @@ def judge_second(
     # A step's forward pass shows that the save of the previous step was complete.
     newest = max(done[0]) if done and done[0] else plan.killed.newest
     begins = [(plan.killed, newest), (plan.empty, 0), (plan.hundreds, plan.hundreds.newest)]
-    kept = reports[0].of("moments")
+    moments = {m["folder"]: m for r in reports for e in r.of("moments") for m in e["kept"]}
     prepared = [*earlier["resumes"][0].of("expected"), *reports[0].of("expected")]
     expected = {event["folder"]: event["weights"] for event in prepared}
     yield from first_of(
@@ -128,8 +128,8 @@ def judge_second(
             for number, (folder, begin) in enumerate(begins)
         ),
         *(
-            kill_findings(plan.empty, reports, len(begins) + number, moment, expected)
-            for number, moment in enumerate(kept[0]["kept"] if kept else ())
+            kill_findings(plan.hundreds, reports, len(begins) + number, moments[name], expected)
+            for number, name in enumerate(sorted(moments))
         ),
     )
 
@@ -232,17 +232,19 @@ def kill_findings(
     moment: Mapping[str, Any],
     expected: Mapping[str, Any],
 ) -> Iterator[Finding]:
-    """The start after a kill at one moment of a run that began with step 0."""
+    """The start after a kill at one moment of a run that began with its newest checkpoint."""
     starts = [own[number] for report in reports if len(own := begun_jobs(report)) > number]
     if not starts:
         return
-    saved = moment["passes"] - 1  # and perhaps that of the last pass
-    where = f"rank 0 was killed {moment['where']}, in step {saved + 1}; the next start "
+    trained = plan.newest + moment["passes"]  # the last step's save may be complete, or not
+    saved = max(trained - 1, plan.newest)
+    rank = moment["rank"]
+    where = f"rank {rank} was killed {moment['where']}, in step {saved + 1}; the next start "
     failed = [report for report in reports if report.failure]
     if len(starts) == len(reports) and all(start.end for start in starts):
         steps = [steps_of(start, plan) for start in starts]
         begins = sorted({own[0] if own else plan.steps for own in steps})
-        if len(begins) > 1 or begins[0] not in (saved, moment["passes"]):
+        if len(begins) > 1 or begins[0] not in (saved, trained):
             found = (
                 f"{where}began with step {some(begins)}; the save of step {saved} was complete"
             )

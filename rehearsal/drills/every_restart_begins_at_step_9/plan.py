@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MOMENTS = 8  # of a kill, from which the check resumes, at most
+MOMENTS = 4  # of a kill in one rank's saves, from which the check resumes, at most
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,11 +45,12 @@ class Plan:
 
 
 def drawn(seed: int) -> Plan:
-    """All runs cross from 9 to 10, or from 99 to 100.
+    """Two folders in which the order of the names is not that of the steps, and an empty one.
 
-    There are always two checkpoints whose numbers have as many digits, the newest among them.
-    The first job is killed after at least one save. The empty folder keeps one checkpoint: a
-    kill while it is replaced has nothing else to fall back on.
+    In those two, there are always two checkpoints whose numbers have as many digits, the
+    newest among them. The first job is killed after at least one save. The folder with steps
+    99 and 100, in whose saves the other kills come, keeps one checkpoint: a kill while it is
+    replaced has nothing else to fall back on.
     """
     draw = random.Random(seed)
     world_size, share = draw.choice((2, 3)), draw.choice((3, 4))
@@ -78,12 +79,12 @@ def drawn(seed: int) -> Plan:
             last + kill_forward - 1 + draw.randint(2, 3),
             draw.choice((2, 3)),
         ),
-        empty=folder("empty", [], draw.randint(10, 12), 1),
+        empty=folder("empty", [], draw.randint(3, 4), draw.choice((1, 3))),
         hundreds=folder(
             "hundreds",
             draw.choice(([99, 100, 101], [98, 99, 100, 101], [9, 10, 99, 100, 101])),
             103,
-            draw.choice((1, 3)),
+            1,
         ),
         kill_forward=kill_forward,
     )

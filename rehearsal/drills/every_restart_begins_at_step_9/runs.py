@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import re
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from rehearsal.engine.rank import RankContext
-from rehearsal.kit.observe.moments import drawn_moments, watch_moments
+from rehearsal.kit.observe.moments import Moment, watch_moments
 from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import OddNet, watch_samples, weights_of
 from rehearsal.kit.observe.stream import SampleStream
@@ -81,18 +83,34 @@ def second_job(plan: Plan, context: RankContext, learner: SimpleNamespace) -> An
     for folder in (plan.empty, plan.hundreds):
         prepare(context, folder)
     start(context, learner, plan.killed)
-    path, before = (context.folder / plan.empty.name).resolve(), context.count("forward")
+    start(context, learner, plan.empty)
+    path, before = (context.folder / plan.hundreds.name).resolve(), context.count("forward")
     with watch_moments(path, lambda: context.count("forward") - before) as moments:
-        start(context, learner, plan.empty)
-    start(context, learner, plan.hundreds)
+        start(context, learner, plan.hundreds)
     kept = []
-    if context.rank == 0:
-        late = [moment for moment in moments if moment.note > plan.empty.steps - 3]
-        chosen = drawn_moments(late, MOMENTS, random.Random(plan.seed))
-        for number, (_, moment) in enumerate(chosen):
-            moment.restore(context.folder / f"moment-{number}")
-            kept.append({"where": moment.where, "passes": moment.note})
+    for number, moment in enumerate(few_of(moments, random.Random(plan.seed))):
+        name = f"moment-{context.rank}-{number}"
+        moment.restore(context.folder / name)
+        where = {"folder": name, "rank": context.rank, "where": moment.where}
+        kept.append({**where, "passes": moment.note})
     context.record("moments", kept=kept)
     dist.barrier()
     for restored in sorted(path.parent.glob("moment-*")):
-        start(context, learner, plan.empty, restored.name)
+        start(context, learner, plan.hundreds, restored.name)
+
+
+def few_of(moments: Sequence[Moment], draw: random.Random) -> list[Moment]:
+    """One of each kind, drawn, those in the middle of a write first: each costs a start.
+
+    A kind is an operation on a file, or a write that is cut, apart from the digits in its name.
+    Of one write, the places at which it is cut leave much the same. What is there at the end is
+    what a start without a kill finds.
+    """
+    kinds: dict[str, list[Moment]] = {}
+    for moment in moments:
+        if moment.part != "end":
+            kind = re.sub("with .* new bytes of", "in the write of", moment.where)
+            kinds.setdefault(re.sub(r"\d+", "#", kind), []).append(moment)
+    drawn = [draw.choice(of_kind) for of_kind in kinds.values()]
+    draw.shuffle(drawn)
+    return sorted(drawn, key=lambda moment: moment.part == "before")[:MOMENTS]

@@ -119,7 +119,8 @@ def share_findings(run: Run, reports: Sequence[RankReport]) -> Iterator[Finding]
     firsts = [*range(0, run.num_samples, run.global_batch_size)] * run.epochs
     for number, first in enumerate(firsts):
         step = list(range(first, min(first + run.global_batch_size, run.num_samples)))
-        shares = [own[number] if number < len(own) else [] for own in passes]
+        # A rank that has no sample in a step may go without a forward pass.
+        shares = [own.pop(0) if own and set(own[0]) & set(step) else [] for own in passes]
         sizes = [len(share) for share in shares]
         if sorted(sample for share in shares for sample in share) != step:
             found = f"{on(run)}, step {number + 1} trained samples "

@@ -24,31 +24,30 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps; the last one of an epoch is smaller."""
+        """Optimizer steps; the last one of an epoch may be smaller."""
         return self.epochs * -(-self.num_samples // self.global_batch_size)
 
 
 def drawn(seed: int) -> tuple[Run, Run]:
     """Two nodes of two ranks, and a job in which one of the two groups has a single rank.
 
-    The world size divides neither the global batch nor the epoch's last one. Every rank has a
-    sample in each step. Four ranks have at least two samples left over in a full step: if one
-    rank got them all, its share would be larger by two.
+    The world size divides neither global batch. Four ranks have at least two samples left over
+    in a step: if one rank got them all, its share would be larger by two. Their epoch ends with
+    a full step; that of the other job, with a single sample, so that some rank has none.
     """
     generator = random.Random(seed)
+    one_dimension = generator.choice([(1, 2), (2, 1), (3, 1), (1, 3)])
     runs = []
-    for num_nodes, node_size in ((2, 2), generator.choice([(1, 2), (2, 1), (3, 1), (1, 3)])):
+    for (num_nodes, node_size), rest in (((2, 2), 0), (one_dimension, 1)):
         world_size = num_nodes * node_size
         least = 2 if world_size == 4 else 1
         sizes = range(world_size + 1, 3 * world_size + 2)
         global_batch_size = generator.choice([n for n in sizes if n % world_size >= least])
-        rests = [rest for rest in range(world_size, global_batch_size) if rest % world_size]
         runs.append(
             Run(
                 num_nodes=num_nodes,
                 node_size=node_size,
-                num_samples=generator.randint(3, 4) * global_batch_size
-                + generator.choice(rests or [world_size]),
+                num_samples=generator.randint(3, 4) * global_batch_size + rest,
                 global_batch_size=global_batch_size,
                 epochs=2,
                 lr=generator.uniform(0.01, 0.03),
