@@ -30,9 +30,11 @@ def drawn(seed: int) -> Plan:
     world_size = draw.choice((2, 3))
     steps_per_epoch, epochs, every = draw.choice(CADENCES)
     batch = draw.choice([size for size in (4, 5, 7) if size % world_size])
+    # A rank has no sample in an epoch's last step. It may leave the step out, so it isn't the
+    # one whose steps are counted for a kill.
+    left = draw.randrange(1, world_size)
     run = SavedRun(
-        # One of the ranks has no sample in an epoch's last step.
-        num_samples=batch * (steps_per_epoch - 1) + draw.randrange(1, world_size),
+        num_samples=batch * (steps_per_epoch - 1) + left,
         epochs=epochs,
         steps_per_epoch=steps_per_epoch,
         every=every,
@@ -43,6 +45,4 @@ def drawn(seed: int) -> Plan:
     )
     # After the first epoch, and not where a checkpoint is due: rank 0 may be saving.
     quiet = [s for s in range(steps_per_epoch + 1, run.total) if s not in run.dues()]
-    return Plan(
-        run=run, killed_after=draw.choice(quiet), killed_rank=draw.randrange(world_size)
-    )
+    return Plan(run=run, killed_after=draw.choice(quiet), killed_rank=draw.randrange(left))

@@ -135,7 +135,7 @@ def batch_findings(
     sizes = [len(samples) for samples in samples_by_step(start)]
     if at is None or not sizes:
         return
-    if not all(report.has_answer for report in start):
+    if not all(report.answer for report in start):
         del sizes[-1]  # a rank was killed in it
     planned = [run.size_of(number) for number in range(at, run.total)][: len(sizes)]
     if max(sizes, default=0) != max(planned, default=0):

@@ -30,9 +30,11 @@ def drawn(seed: int) -> Plan:
     draw = random.Random(seed)
     batch, steps_per_epoch, epochs, every = draw.choice(CADENCES)
     world_sizes = draw.choice(WORLD_SIZES)
+    # In an epoch's last step, one rank of the first job has no sample. It may leave the step
+    # out, so it isn't the one whose steps are counted for a kill.
+    left = draw.randrange(1, world_sizes[0])
     run = SavedRun(
-        # In an epoch's last step, one rank of the first job has no sample.
-        num_samples=batch * (steps_per_epoch - 1) + draw.randrange(1, world_sizes[0]),
+        num_samples=batch * (steps_per_epoch - 1) + left,
         epochs=epochs,
         steps_per_epoch=steps_per_epoch,
         every=every,
@@ -49,5 +51,5 @@ def drawn(seed: int) -> Plan:
         run=run,
         world_sizes=world_sizes,
         killed_after=(first, second),
-        killed_ranks=(draw.randrange(world_sizes[0]), draw.randrange(world_sizes[1])),
+        killed_ranks=(draw.randrange(left), draw.randrange(min(left, world_sizes[1]))),
     )

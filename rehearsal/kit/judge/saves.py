@@ -191,7 +191,7 @@ def start_findings(
     if at == 0:
         began = f"{kill.how}; the restart began with the initial weights"
     due = next(due for due in run.dues() if due > at)
-    if any(due == done for report in whole for _, _, done in report.answer["moments"]):
+    if any(due in report.answer["saved"] for report in whole):
         found = f"{began}, although the checkpoint of step {kill.saved} was complete"
         yield FINDINGS("not-the-newest" if at else "starts-over", found)
     else:
@@ -236,7 +236,7 @@ def aligned(
     longest = max(by_rank, key=lambda own: sum(step.before is not None for step in own))
     begun = [step.before for step in longest]
     return [
-        report_of(report, with_all(begun, own, has_ended=report.has_answer), near)
+        report_of(report, with_all(begun, own, has_ended=report.answer is not None), near)
         for report, own in zip(reports, by_rank, strict=True)
     ]
 
@@ -280,13 +280,13 @@ def with_all(
     steps: list[RankStep] = []
     rest = [*own]
     for number, before in enumerate(begun):
-        if rest and (rest[0].before is None or rest[0].before not in begun[number + 1 :]):
+        known = rest[0].before if rest else None
+        is_later = known is not None and known != before and known in begun[number + 1 :]
+        if is_later or (has_ended and not rest):
+            steps.append(RankStep(before, []))
+        elif rest:
             step = rest.pop(0)
             steps.append(step._replace(before=step.before or before))
-        elif rest and rest[0].before == before:
-            steps.append(rest.pop(0))
-        elif rest or has_ended:
-            steps.append(RankStep(before, []))
     return steps + rest
 
 

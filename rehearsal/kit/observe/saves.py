@@ -23,7 +23,8 @@ def keeping_saves(train: Body, run: str, *, at_most: int, seed: int) -> Body:
 
     Kept are the files that each of the last saves finds, and some moments inside the first save
     and inside later ones. The answer lists them as "moments": folder, where the kill would
-    strike, and the optimizer steps by then. "in_thread" says whether a thread wrote.
+    strike, and the optimizer steps by then; "saved", the steps after which a file was written;
+    "in_thread", whether a thread wrote.
     """
 
     def body(context: RankContext, learner: SimpleNamespace) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def keeping_saves(train: Body, run: str, *, at_most: int, seed: int) -> Body:
             moment.restore(context.folder / folder)
             context.is_armed = True
             kept.append((folder, moment.where, moment.note))
-        return {**answer, "moments": kept, "in_thread": len(threads) > 1}
+        return {**answer, "moments": kept, "saved": [*saves], "in_thread": len(threads) > 1}
 
     return body
 
