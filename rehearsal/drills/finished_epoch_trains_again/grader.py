@@ -19,12 +19,12 @@ from rehearsal.kit.judge.saves import (
     Kill,
     aligned,
     kills_in_saves,
-    order_findings,
-    restart_findings,
+    repeated_order,
+    first_wrong_start,
     resumed_after,
     saved_by,
-    size_findings,
-    start_findings,
+    wrong_sizes,
+    start_after_kill,
 )
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import (
@@ -100,10 +100,10 @@ def judge_uninterrupted(
         first_weight_findings(whole, where),
         step_count_findings(run, whole, where),
         epoch_coverage(run, samples_by_step(whole), where, EPOCH_BOUNDS),
-        size_findings(run, whole),
+        wrong_sizes(run, whole),
         adamw_findings(whole, run.lr),
         ranks_differ(ends, most=0.0, where=where),
-        order_findings(run, whole),
+        repeated_order(run, whole),
     )
 
 
@@ -118,7 +118,7 @@ def judge_again(
         *kills_in_saves(run, whole),
         ("whole", Kill("the run had finished, and was started again", run.total)),
     ]
-    yield from restart_findings(run, whole, reports, kills, partial(judge_start, plan, whole))
+    yield from first_wrong_start(run, whole, reports, kills, partial(judge_start, plan, whole))
 
 
 def judge_start(
@@ -127,7 +127,7 @@ def judge_start(
     """The findings of one start, with codes of their own where all of an epoch is affected."""
     run, at = plan.run, resumed_after(whole, start) or 0
     found = first_of(
-        share_findings(whole, start, kill), start_findings(run, whole, start, kill, POSITION)
+        share_findings(whole, start, kill), start_after_kill(run, whole, start, kill, POSITION)
     )
     for finding in found:
         lineage = [*samples_by_step(whole)[:at], *samples_by_step(start)]

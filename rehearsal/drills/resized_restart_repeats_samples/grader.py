@@ -19,12 +19,12 @@ from rehearsal.kit.judge.saves import (
     Kill,
     aligned,
     kills_in_saves,
-    order_findings,
-    restart_findings,
+    repeated_order,
+    first_wrong_start,
     resumed_after,
     saved_by,
-    size_findings,
-    start_findings,
+    wrong_sizes,
+    start_after_kill,
 )
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import whole_findings
@@ -69,8 +69,8 @@ def judge_uninterrupted(
     run, whole = plan.run, aligned(plan.run, reports)
     yield from first_of(
         whole_findings(run, whole, odd_net_gradient(whole), run.lr),
-        size_findings(run, whole),
-        order_findings(run, whole),
+        wrong_sizes(run, whole),
+        repeated_order(run, whole),
     )
 
 
@@ -114,7 +114,7 @@ def judge_starts(
     """The findings of the first start that is wrong."""
     whole = aligned(plan.run, earlier["uninterrupted"])
     judge = partial(judge_start, plan, whole)
-    yield from restart_findings(plan.run, whole, reports, kills, judge)
+    yield from first_wrong_start(plan.run, whole, reports, kills, judge)
 
 
 def judge_start(
@@ -123,7 +123,7 @@ def judge_start(
     """What is wrong with a start on another number of ranks."""
     yield from first_of(
         batch_findings(plan, whole, start, kill),
-        start_findings(plan.run, whole, start, kill, LOOK),
+        start_after_kill(plan.run, whole, start, kill, LOOK),
     )
 
 

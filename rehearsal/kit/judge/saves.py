@@ -87,7 +87,7 @@ class Kill(NamedTuple):
 # ---------------------------------------------------------------- an uninterrupted run
 
 
-def size_findings(run: SavedRun, reports: Sequence[RankReport]) -> Iterator[Finding]:
+def wrong_sizes(run: SavedRun, reports: Sequence[RankReport]) -> Iterator[Finding]:
     """A finding if a step has more or fewer samples than planned."""
     for number, samples in enumerate(samples_by_step(reports)):
         if len(samples) != run.size_of(number):
@@ -101,7 +101,7 @@ def size_findings(run: SavedRun, reports: Sequence[RankReport]) -> Iterator[Find
             return
 
 
-def order_findings(run: SavedRun, reports: Sequence[RankReport]) -> Iterator[Finding]:
+def repeated_order(run: SavedRun, reports: Sequence[RankReport]) -> Iterator[Finding]:
     """A finding if an epoch is in index order, or in that of an earlier epoch."""
     steps, length = samples_by_step(reports), run.steps_per_epoch
     indices = range(run.num_samples)
@@ -136,7 +136,7 @@ def kills_in_saves(run: SavedRun, whole: Sequence[RankReport]) -> Iterator[tuple
             yield folder, Kill(how, saved_by(run, whole, done - 1))
 
 
-def restart_findings(
+def first_wrong_start(
     run: SavedRun,
     whole: Sequence[RankReport],
     reports: Sequence[RankReport],
@@ -170,7 +170,7 @@ def restart_findings(
             return
 
 
-def start_findings(
+def start_after_kill(
     run: SavedRun,
     whole: Sequence[RankReport],
     reports: Sequence[RankReport],
@@ -212,7 +212,7 @@ def resumed_after(whole: Sequence[RankReport], reports: Sequence[RankReport]) ->
 # ---------------------------------------------------------------- ranks without samples
 
 
-class RankStep(NamedTuple):
+class _RankStep(NamedTuple):
     """One step of one rank."""
 
     before: Weights | None  # None if it had no forward pass
@@ -228,20 +228,20 @@ def aligned(
     A rank without samples may leave out a step's forward pass, and then nothing shows an update
     that is written out. Weights within the run's tolerance of one of ``states`` become it.
     """
-    near = nearest_in(states, run.tolerance)
+    near = _nearest_in(states, run.tolerance)
     by_rank = [
-        [step._replace(before=step.before and near(step.before)) for step in steps_of(report)]
+        [step._replace(before=step.before and near(step.before)) for step in _steps_of(report)]
         for report in reports
     ]
     longest = max(by_rank, key=lambda own: sum(step.before is not None for step in own))
     begun = [step.before for step in longest]
     return [
-        report_of(report, with_all(begun, own, has_ended=report.answer is not None), near)
+        _report_of(report, _with_all(begun, own, has_ended=report.answer is not None), near)
         for report, own in zip(reports, by_rank, strict=True)
     ]
 
 
-def nearest_in(states: Sequence[Weights], most: float) -> Callable[[Weights], Weights]:
+def _nearest_in(states: Sequence[Weights], most: float) -> Callable[[Weights], Weights]:
     """A function from weights to the state that they equal up to ``most``, or else itself."""
     at = 0  # the last one found: a run goes from state to state
 
@@ -257,9 +257,9 @@ def nearest_in(states: Sequence[Weights], most: float) -> Callable[[Weights], We
     return near
 
 
-def steps_of(report: RankReport) -> list[RankStep]:
+def _steps_of(report: RankReport) -> list[_RankStep]:
     """The steps of one rank, as far as they were recorded."""
-    steps: list[RankStep] = []
+    steps: list[_RankStep] = []
     before: Weights | None = None
     samples: list[int] = []
     for event in report.events:
@@ -268,30 +268,30 @@ def steps_of(report: RankReport) -> list[RankStep]:
         elif event["kind"] == "forward":
             samples = samples + event["samples"]
         elif event["kind"] == "optimizer_step":
-            steps.append(RankStep(before, samples))
+            steps.append(_RankStep(before, samples))
             before, samples = None, []
-    return steps + [RankStep(before, samples, is_complete=False)] * (before is not None)
+    return steps + [_RankStep(before, samples, is_complete=False)] * (before is not None)
 
 
-def with_all(
-    begun: Sequence[Weights | None], own: Sequence[RankStep], *, has_ended: bool
-) -> list[RankStep]:
+def _with_all(
+    begun: Sequence[Weights | None], own: Sequence[_RankStep], *, has_ended: bool
+) -> list[_RankStep]:
     """The steps of a rank, with those that it has left out."""
-    steps: list[RankStep] = []
+    steps: list[_RankStep] = []
     rest = [*own]
     for number, before in enumerate(begun):
         known = rest[0].before if rest else None
         is_later = known is not None and known != before and known in begun[number + 1 :]
         if is_later or (has_ended and not rest):
-            steps.append(RankStep(before, []))
+            steps.append(_RankStep(before, []))
         elif rest:
             step = rest.pop(0)
             steps.append(step._replace(before=step.before or before))
     return steps + rest
 
 
-def report_of(
-    report: RankReport, steps: Iterable[RankStep], near: Callable[[Weights], Weights]
+def _report_of(
+    report: RankReport, steps: Iterable[_RankStep], near: Callable[[Weights], Weights]
 ) -> RankReport:
     """A report with these steps instead of its own."""
     events = []
