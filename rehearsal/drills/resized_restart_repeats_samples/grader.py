@@ -130,18 +130,14 @@ def judge_start(
 def batch_findings(
     plan: Plan, whole: Sequence[RankReport], start: Sequence[RankReport], kill: Kill
 ) -> Iterator[Finding]:
-    """A finding if a start's largest step has more or fewer samples than a global batch."""
-    run, at = plan.run, resumed_after(whole, start)
-    sizes = [len(samples) for samples in samples_by_step(start)]
-    if at is None or not sizes:
+    """A finding if a start continues at the right place with more or fewer samples."""
+    run, at, steps = plan.run, resumed_after(whole, start), samples_by_step(start)
+    if at is None or at == run.total or not steps:
         return
-    if not all(report.answer for report in start):
-        del sizes[-1]  # a rank was killed in it
-    planned = [run.size_of(number) for number in range(at, run.total)][: len(sizes)]
-    if max(sizes, default=0) != max(planned, default=0):
-        found = f"{kill.how}; after the restart on {counted(len(start), 'rank')}, the largest "
-        found += f"step had {counted(max(sizes), 'sample')}; "
-        found += f"global_batch_size={run.global_batch_size}"
+    is_right_place = set(steps[0]) & set(samples_by_step(whole)[at])
+    if is_right_place and len(steps[0]) != run.size_of(at):
+        found = f"{kill.how}; step {at + 1} then trained {counted(len(steps[0]), 'sample')} on "
+        found += f"{counted(len(start), 'rank')}; global_batch_size={run.global_batch_size}"
         yield FINDINGS("batch-follows-world-size", found)
 
 
