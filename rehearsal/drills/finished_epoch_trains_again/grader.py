@@ -133,7 +133,8 @@ def judge_start(
         lineage = [*samples_by_step(whole)[:at], *samples_by_step(start)]
         wrong = miscounted(chain(*lineage), run.num_samples, run.epochs)
         due = next((due for due in run.dues() if due > at), 0)
-        if run.total in (at, kill.saved):
+        took_none = not samples_by_step(start) and all(report.answer for report in start)
+        if at == run.total or (at == 0 and took_none):
             yield FINDINGS("finished-run-trains", finding.found)
         elif finding.code == "no-save-when-due" and due % run.every:
             yield FINDINGS("no-save-at-epoch-end", finding.found)

@@ -16,6 +16,7 @@ from rehearsal.kit.judge.coverage import samples_by_step
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.steps import (
     Steps,
+    epoch_coverage,
     failed_restart,
     resumption_findings,
     starts_of,
@@ -185,7 +186,12 @@ def start_after_kill(
     at = resumed_after(whole, reports)
     if at is None or at >= kill.saved:
         allowed = [kill.saved if at is None else at]
-        yield from resumption_findings(run, whole, reports, allowed, kill.how, look)
+        taken = samples_by_step(whole)[:at] + samples_by_step(reports)
+        where = f"{kill.how}; the restart took no step after step {at}, so "
+        yield from first_of(
+            epoch_coverage(run, taken, where, look) if len(taken) == at else (),
+            resumption_findings(run, whole, reports, allowed, kill.how, look),
+        )
         return
     began = f"{kill.how}; the restart began with the weights after step {at}"
     if at == 0:
