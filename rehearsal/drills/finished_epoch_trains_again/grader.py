@@ -148,7 +148,7 @@ def share_findings(
     whole: Sequence[RankReport], start: Sequence[RankReport], kill: Kill
 ) -> Iterator[Finding]:
     """A finding if the ranks began with their shares of different steps."""
-    shares = {}
+    shares: dict[int, set[int]] = {}
     for known, report in zip(whole, start, strict=True):
         first = next(iter(trained_by_step(report)), [])
         steps = trained_by_step(known)

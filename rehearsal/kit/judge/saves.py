@@ -300,7 +300,7 @@ def _report_of(
     report: RankReport, steps: Iterable[_RankStep], near: Callable[[Weights], Weights]
 ) -> RankReport:
     """A report with these steps instead of its own."""
-    events = []
+    events: list[dict[str, object]] = []
     for step in steps:
         events += [
             {"kind": "step_begins", "weights": step.before},
