@@ -164,10 +164,10 @@ def scenarios(seed: int) -> list[Scenario]:
     """A whole run, a killed one, and starts after it, after kills in saves, and at the end."""
     plan = drawn(seed)
 
-    def job(name: str, body: Body, judge: Any, **rest: Any) -> Scenario:
+    def job(name: str, body: Body, judge: Any, deadline_s: float = 6, **rest: Any) -> Scenario:
         ranks = plan.run.world_size
         return Scenario(
-            name=name, body=body, judge=judge, world_size=ranks, deadline_s=6, **rest
+            name=name, body=body, judge=judge, world_size=ranks, deadline_s=deadline_s, **rest
         )
 
     def folders(context: RankContext) -> list[str]:
@@ -189,6 +189,7 @@ def scenarios(seed: int) -> list[Scenario]:
             "restarted",
             starting_in(lambda folder: train_in(folder, plan), folders),
             partial(judge_again, plan),
+            deadline_s=15,  # for many starts
             judges_failures=True,
         ),
     ]

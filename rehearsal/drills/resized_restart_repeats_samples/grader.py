@@ -152,10 +152,12 @@ def scenarios(seed: int) -> list[Scenario]:
     ]
     resized = train_in("resized", plan)
 
-    def job(name: str, number: int, body: Body, judge: Any, **rest: Any) -> Scenario:
+    def job(
+        name: str, number: int, body: Body, judge: Any, deadline_s: float = 6, **rest: Any
+    ) -> Scenario:
         ranks = plan.world_sizes[number]
         return Scenario(
-            name=name, body=body, judge=judge, world_size=ranks, deadline_s=6, **rest
+            name=name, body=body, judge=judge, world_size=ranks, deadline_s=deadline_s, **rest
         )
 
     def starting(folders: Any) -> Body:
@@ -180,5 +182,12 @@ def scenarios(seed: int) -> list[Scenario]:
             fault=kills[1],
             judges_failures=True,
         ),
-        job("third", 2, starting(folders), partial(judge_third, plan), judges_failures=True),
+        job(
+            "third",
+            2,
+            starting(folders),
+            partial(judge_third, plan),
+            deadline_s=15,
+            judges_failures=True,
+        ),
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 from rehearsal.engine.reports import RankReport
@@ -254,7 +255,7 @@ def _nearest_in(states: Sequence[Weights], most: float) -> Callable[[Weights], W
     def near(weights: Weights) -> Weights:
         nonlocal at
         if most and weights not in states:
-            for number in (*range(at, len(states)), *range(at)):
+            for number in chain(range(at, len(states)), range(at)):
                 if largest_difference(weights, states[number])[0] <= most:
                     at = number
                     return states[number]
