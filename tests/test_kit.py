@@ -6,8 +6,9 @@ import math
 import random
 import sys
 import types
+from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, FindingTable, ch
 from rehearsal.kit.judge.clipping import norm, ways_to_clip
 from rehearsal.kit.judge.coverage import coverage_findings, miscounted, samples_by_step
 from rehearsal.kit.judge.findings import first_of, only_first
+from rehearsal.kit.judge.saves import SavedRun, aligned, resumed_after
+from rehearsal.kit.judge.steps import weights_by_step
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.random_state import global_changes
@@ -181,6 +184,11 @@ def rank(number: int, *steps: list[int], **facts: Any) -> RankReport:
     )
 
 
+def weights(value: float) -> dict[str, str]:
+    """The weights of a model with one parameter, as ``weights_of`` writes them down."""
+    return {"w": array("f", [value]).tobytes().hex()}
+
+
 class TestCounts:
     def test_samples_that_come_too_often_or_too_rarely(self) -> None:
         """Both can happen together, and different judges need each of them."""
@@ -201,6 +209,65 @@ class TestCounts:
         (finding,) = coverage_findings([rank(0, [0]), rank(1, [1])], 3, 1, "look")
         assert finding.code == "never-trained"
         assert "1 of 3 samples was never trained in 1 epoch: 2" in finding.found
+
+
+class TestRanksWithoutSamples:
+    """A rank may leave out a step in which it has no sample; its steps still match."""
+
+    RUN = SavedRun(
+        num_samples=5,
+        epochs=2,
+        steps_per_epoch=2,
+        every=3,
+        world_size=2,
+        global_batch_size=4,
+        lr=0.1,
+        tolerance=1e-5,
+    )
+
+    def report(self, number: int, *steps: tuple[float | None, list[int]]) -> RankReport:
+        """A rank's steps: the weight before each, if it had a forward pass, and its samples."""
+        events: list[dict[str, Any]] = []
+        for weight, samples in steps:
+            if weight is not None:
+                events.append({"kind": "step_begins", "weights": weights(weight)})
+                events.append({"kind": "forward", "samples": samples})
+            events.append({"kind": "optimizer_step"})
+        answer = {"weights": weights(4.0)}
+        return RankReport(rank=number, exitcode=0, answer=answer, events=events)
+
+    @pytest.mark.parametrize(
+        "left_out", [[(None, [])], []], ids=["torch's optimizer", "written out"]
+    )
+    def test_a_step_left_out_is_filled_in(self, left_out: list[tuple[None, list[int]]]) -> None:
+        first = self.report(0, (0.0, [0, 1]), (1.0, [4]), (2.0, [3, 2]), (3.0, [1]))
+        second = self.report(1, (0.0, [2, 3]), *left_out, (2.0, [4, 0]), *left_out)
+        reports = aligned(self.RUN, [first, second])
+        assert samples_by_step(reports) == [[0, 1, 2, 3], [4], [0, 2, 3, 4], [1]]
+        begun = [weights(float(step)) for step in range(4)]
+        assert [weights_by_step(report) for report in reports] == [begun, begun]
+
+    def test_weights_that_no_other_rank_has_stay(self) -> None:
+        first = self.report(0, (0.0, [0]), (1.0, [1]))
+        second = self.report(1, (0.0, [2]), (1.5, [3]))
+        _, drifted = aligned(self.RUN, [first, second])
+        assert weights_by_step(drifted) == [weights(0.0), weights(1.5)]
+
+    def test_rounding_does_not_count_and_a_difference_does(self) -> None:
+        states = [weights(float(step)) for step in range(5)]
+        start = self.report(0, (2.0 + 1e-6, [0]), (3.0 + 1e-4, [1]))
+        (report,) = aligned(self.RUN, [start], states)
+        assert weights_by_step(report) == [weights(2.0), weights(3.0 + 1e-4)]
+        assert (
+            resumed_after([self.report(0, *((float(s), []) for s in range(4)))], [report]) == 2
+        )
+
+    def test_a_checkpoint_is_due_every_so_many_steps_and_at_an_epochs_end(self) -> None:
+        assert self.RUN.dues() == [3]
+        run = replace(self.RUN, saves_epochs=True)
+        assert run.dues() == [2, 3, 4]
+        assert [run.newest(done) for done in range(5)] == [0, 0, 2, 3, 4]
+        assert [run.size_of(step) for step in range(4)] == [4, 1, 4, 1]
 
 
 class TestWeights:

@@ -42,18 +42,11 @@ EVENTS: dict[str, Kind] = {
     "forward": Kind(
         ("samples",), "by watch_samples(context, model): the ids in each batch that is trained"
     ),
-    "started": Kind(
-        ("run", "weights"), "by watched_start(context, model, run): a start begins"
-    ),
-    "pass": Kind(("samples", "weights"), "by watched_start: a forward pass that trains"),
-    "in_step": Kind((), "by watched_start: after the first pass of a step"),
     "step_begins": Kind(
         ("weights",), "by watch_steps: the first pass of a step, with the weights it uses"
     ),
-    "restarted": Kind(("folder",), "by from_moments: a start in what a kill would have left"),
-    "ended": Kind(
-        ("folder", "weights"), "by watched_start and from_moments: train has returned"
-    ),
+    "restarted": Kind(("folder",), "by from_moments and starting_in: a start after a kill"),
+    "ended": Kind(("folder", "weights"), "by from_moments and starting_in: train has returned"),
     "first_forward": Kind(("weights",), "by the restart kit: the weights a run begins with"),
 }
 

@@ -123,6 +123,7 @@ ENGINE_FINDINGS = FindingTable(
 )
 # Former codes of findings, which people's histories still have, and today's codes.
 FORMER_CODES = {
+    "wrong-step": "different-update",
     "walkthroughs-own": "imported-not-typed",
     "loads-by-itself": "loads-in-the-trainer",
     "epoch-left-out": "epoch-skipped",

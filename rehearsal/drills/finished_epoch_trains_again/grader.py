@@ -2,172 +2,194 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain
 from typing import Any
 
+from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault, RankReport
-from rehearsal.grading.drill import Scenario
-from rehearsal.grading.verdict import Finding, FindingTable, counted
-from rehearsal.kit.judge.coverage import miscounted
-from rehearsal.kit.judge.epoch_run import CODES as RESTART_CODES
-from rehearsal.kit.epoch_plan import EpochRun
-from rehearsal.kit.judge.epoch_run import POSITION, reference_of_run, whole_of_run
-from rehearsal.kit.judge.findings import first_of
-from rehearsal.kit.judge.restarted import kill_of_run, kills_of, missing_saves, restart_of_run
-from rehearsal.kit.judge.starts import RunStart, start_of
-from rehearsal.kit.judge.weights import largest_difference
+from rehearsal.grading.drill import Body, Scenario
+from rehearsal.grading.verdict import Finding, FindingTable
+from rehearsal.kit.judge.coverage import miscounted, samples_by_step, trained_by_step
+from rehearsal.kit.judge.findings import first_of, some
+from rehearsal.kit.judge.restart import EPOCH_BOUNDS, judge_killed
+from rehearsal.kit.judge.saves import FINDINGS as SAVE_FINDINGS
+from rehearsal.kit.judge.saves import (
+    Kill,
+    aligned,
+    kills_in_saves,
+    repeated_order,
+    first_wrong_start,
+    resumed_after,
+    saved_by,
+    wrong_sizes,
+    start_after_kill,
+)
+from rehearsal.kit.judge.steps import CODES as STEP_CODES
+from rehearsal.kit.judge.steps import (
+    ONCE,
+    epoch_coverage,
+    first_weight_findings,
+    step_count_findings,
+)
+from rehearsal.kit.judge.weights import ranks_differ
+from rehearsal.kit.observe.saves import keeping_saves, kept_folders, starting_in
+from rehearsal.kit.observe.steps import trains_in_steps
 
-from . import runs
-from .plan import CADENCES, TOGETHER, drawn, killed
+from .adamw import adamw_findings
+from .plan import Plan, drawn
 
-SAVES = "at what is saved after a step and after an epoch's last one, and at what it counts"
+POSITION = "at which position the newest checkpoint gives, when it is written, and who reads it"
 FINDINGS = FindingTable(
     {
         "epoch-skipped": (
             "a restart skips an epoch: every sample is trained too few times",
-            "each epoch trains each sample exactly once, across all ranks and restarts",
+            ONCE,
             POSITION,
         ),
         "epoch-trained-again": (
             "a restart repeats an epoch: every sample is trained too often",
-            "each epoch trains each sample exactly once, across all ranks and restarts",
+            ONCE,
             POSITION,
         ),
         "no-save-at-epoch-end": (
             "no checkpoint is saved at an epoch's end",
             "checkpoints are due every checkpoint_every steps and at each epoch's end",
-            SAVES,
+            "at what is saved after a step and after an epoch's last one, and at what counts",
         ),
         "finished-run-trains": (
             "a finished run trains, or loses its weights, when started again",
             "starting a finished run again takes no step and leaves its weights in the model",
             POSITION,
         ),
+        "ranks-resume-apart": (
+            "the ranks of a job resume from different steps",
+            "all ranks resume from the same position, with the same weights",
+            "at which ranks restore what, and at what happens to it before the first step",
+        ),
     }
 )
-CODES = {**RESTART_CODES, **FINDINGS.codes}
+CODES = {**STEP_CODES, **SAVE_FINDINGS.codes, **FINDINGS.codes}
 OF_ALL_SAMPLES = {"never-trained": "epoch-skipped", "trained-twice": "epoch-trained-again"}
+MOMENTS = 3
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def judge_uninterrupted(
-    run: EpochRun, reports: Sequence[RankReport], earlier: Earlier
-) -> Iterator[Finding]:
-    """The findings of the uninterrupted run."""
-    yield from whole_of_run(run, start_of(reports, run.name))
-
-
-def judge_kill(
-    run: EpochRun, in_step: int, reports: Sequence[RankReport], earlier: Earlier
-) -> Iterator[Finding]:
-    """A finding if the kill never came, or the two runs are not the same."""
-    whole = start_of(earlier[f"{run.name}, uninterrupted"], run.name)
-    yield from kill_of_run(whole, start_of(reports, f"{run.name}-killed"), reports, in_step)
-
-
-def judge_again(
-    run: EpochRun, fault: Fault | None, reports: Sequence[RankReport], earlier: Earlier
-) -> Iterator[Finding]:
-    """The findings of the first start that is wrong, or of a save that is missing."""
-    before = earlier[f"{run.name}, uninterrupted"]
-    whole = start_of(before, run.name)
-    kept = [moment for report in before for moment in report.answer]
-    positions: list[int | None] = []
-
-    def restarts() -> Iterator[Finding]:
-        if fault:
-            at = f"rank {fault.rank} was killed in step {fault.count}"
-            start, done = start_of(reports, f"{run.name}-killed"), fault.count - 1
-            yield from restarted(run, whole, start, reports, (at, run.due_by(done), done))
-        for folder, (at, saved, done) in kills_of(run, kept):
-            start = start_of(reports, folder)
-            if done == run.steps:
-                yield from finished_findings(at, whole, start, only_idle=True)
-            yield from restarted(run, whole, start, reports, (at, saved, done))
-            positions.extend(whole.position(rank.first) for rank in start.ranks if rank.first)
-
-    def saves() -> Iterator[Finding]:
-        for due, finding in missing_saves(run, positions, {done for _, _, done in kept}):
-            is_end = due % run.steps_per_epoch == 0 and due % run.every != 0
-            is_other = finding.code == "no-save-when-due" and is_end
-            yield FINDINGS("no-save-at-epoch-end", finding.found) if is_other else finding
-
-    is_complete = all(report.has_answer for report in reports)
-    finished = start_of(reports, run.name)
-    yield from first_of(
-        reference_of_run(run, whole, reports[0].answer) if is_complete else (),
-        islice(restarts(), 1),
-        saves() if is_complete and run.world_size == 1 else (),
-        finished_findings("the run had finished", whole, finished),
+def train_in(folder: str, plan: Plan) -> Body:
+    """A body that trains in ``folder``, or resumes there."""
+    run = plan.run
+    return trains_in_steps(
+        folder,
+        run.num_samples,
+        epochs=run.epochs,
+        global_batch_size=run.global_batch_size,
+        checkpoint_every=run.every,
+        lr=run.lr,
     )
 
 
-def restarted(
-    run: EpochRun,
-    whole: RunStart,
-    start: RunStart,
-    reports: Sequence[RankReport],
-    kill: tuple[str, int, int],
+def judge_uninterrupted(
+    plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
-    """The findings of one restart, with codes of their own where every sample is affected."""
-    for finding in restart_of_run(run, whole, start, reports, kill):
-        at = whole.position(start.ranks[0].first) or 0
-        if at == run.steps and finding.code == "trained-twice":
+    """The findings of the uninterrupted run."""
+    run, whole = plan.run, aligned(plan.run, reports)
+    where = f"on {run.world_size} ranks, without a restart, "
+    ends = [report.answer["weights"] for report in whole]
+    yield from first_of(
+        first_weight_findings(whole, where),
+        step_count_findings(run, whole, where),
+        epoch_coverage(run, samples_by_step(whole), where, EPOCH_BOUNDS),
+        wrong_sizes(run, whole),
+        adamw_findings(whole, run.lr),
+        ranks_differ(ends, most=0.0, where=where),
+        repeated_order(run, whole),
+    )
+
+
+def judge_again(
+    plan: Plan, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The findings of the first start that is wrong."""
+    run, whole = plan.run, aligned(plan.run, earlier["uninterrupted"])
+    signal = f"rank {plan.killed_rank} was killed after step {plan.killed_after}"
+    kills = [
+        ("killed", Kill(signal, saved_by(run, whole, plan.killed_after))),
+        *kills_in_saves(run, whole),
+        ("whole", Kill("the run had finished, and was started again", run.total)),
+    ]
+    yield from first_wrong_start(run, whole, reports, kills, partial(judge_start, plan, whole))
+
+
+def judge_start(
+    plan: Plan, whole: Sequence[RankReport], start: Sequence[RankReport], kill: Kill
+) -> Iterator[Finding]:
+    """The findings of one start, with codes of their own where all of an epoch is affected."""
+    run, at = plan.run, resumed_after(whole, start) or 0
+    found = first_of(
+        share_findings(whole, start, kill), start_after_kill(run, whole, start, kill, POSITION)
+    )
+    for finding in found:
+        lineage = [*samples_by_step(whole)[:at], *samples_by_step(start)]
+        wrong = miscounted(chain(*lineage), run.num_samples, run.epochs)
+        due = next((due for due in run.dues() if due > at), 0)
+        took_none = not samples_by_step(start) and all(report.answer for report in start)
+        if at == run.total or (at == 0 and took_none):
             yield FINDINGS("finished-run-trains", finding.found)
-            return
-        steps = (*whole.steps[:at], *start.steps)
-        wrong = miscounted(
-            (s for step in steps for s in step.samples), run.num_samples, run.epochs
-        )
-        is_all = run.num_samples in map(len, wrong)
-        code = OF_ALL_SAMPLES.get(finding.code, finding.code) if is_all else finding.code
-        yield finding._replace(code=code)
+        elif finding.code == "no-save-when-due" and due % run.every:
+            yield FINDINGS("no-save-at-epoch-end", finding.found)
+        elif run.num_samples in map(len, wrong):
+            yield finding._replace(code=OF_ALL_SAMPLES.get(finding.code, finding.code))
+        else:
+            yield finding
 
 
-def finished_findings(
-    at: str, whole: RunStart, start: RunStart, *, only_idle: bool = False
+def share_findings(
+    whole: Sequence[RankReport], start: Sequence[RankReport], kill: Kill
 ) -> Iterator[Finding]:
-    """A finding if the start of a finished run takes a step, or lacks the final weights.
-
-    Args:
-        only_idle: it may have lost a checkpoint and take steps.
-    """
-    taken = max((len(rank.steps) for rank in start.ranks), default=0)
-    ends = [rank.end for rank in start.ranks if rank.end]
-    difference = max((largest_difference(whole.weights[-1], end)[0] for end in ends), default=0)
-    if (taken and not only_idle) or (difference and not taken):
-        found = f"{at}; started again, it took {counted(taken, 'step')}"
-        if difference:
-            found += f", and its weights then differed by up to {difference:.2g} from those it "
-            found += "had ended with"
-        yield FINDINGS("finished-run-trains", found)
+    """A finding if the ranks began with their shares of different steps."""
+    shares: dict[int, set[int]] = {}
+    for known, report in zip(whole, start, strict=True):
+        first = next(iter(trained_by_step(report)), [])
+        steps = trained_by_step(known)
+        if first in steps and first:
+            shares[report.rank] = {n for n, samples in enumerate(steps, 1) if samples == first}
+    if shares and not set.intersection(*shares.values()):
+        said = [f"step {min(own)} on rank {rank}" for rank, own in shares.items()]
+        found = f"{kill.how}; the restart began with the samples of {some(said)}"
+        yield FINDINGS("ranks-resume-apart", found)
 
 
 def scenarios(seed: int) -> list[Scenario]:
-    """A run on one rank, restarted from all of its saves, and one on several."""
-    alone = drawn(seed, "alone", (1,), CADENCES)
-    together = drawn(seed, "together", (2, 3), TOGETHER)
-    rank, in_step = killed(seed, together)
-    fault = Fault(rank=rank, at="in_step", count=in_step)
+    """A whole run, a killed one, and starts after it, after kills in saves, and at the end."""
+    plan = drawn(seed)
 
-    def job(
-        name: str, run: EpochRun, body: Callable[..., Any], judge: Any, *drawn: Any, **rest: Any
-    ) -> Scenario:
+    def job(name: str, body: Body, judge: Any, deadline_s: float = 6, **rest: Any) -> Scenario:
+        ranks = plan.run.world_size
         return Scenario(
-            name=f"{run.name}, {name}",
-            body=partial(body, run),
-            judge=partial(judge, run, *drawn),
-            world_size=run.world_size,
-            deadline_s=6,
-            **rest,
+            name=name, body=body, judge=judge, world_size=ranks, deadline_s=deadline_s, **rest
         )
 
+    def folders(context: RankContext) -> list[str]:
+        return ["killed", *kept_folders(context, "whole"), "whole"]
+
     return [
-        job("uninterrupted", alone, runs.whole, judge_uninterrupted),
-        job("restarted", alone, runs.again, judge_again, None, judges_failures=True),
-        job("uninterrupted", together, runs.whole, judge_uninterrupted),
-        job("killed", together, runs.killed, judge_kill, in_step, fault=fault),
-        job("restarted", together, runs.again, judge_again, fault, judges_failures=True),
+        job(
+            "uninterrupted",
+            keeping_saves(train_in("whole", plan), "whole", at_most=MOMENTS, seed=seed),
+            partial(judge_uninterrupted, plan),
+        ),
+        job(
+            "killed",
+            train_in("killed", plan),
+            judge_killed,
+            fault=Fault.after_step(plan.killed_after, rank=plan.killed_rank),
+        ),
+        job(
+            "restarted",
+            starting_in(lambda folder: train_in(folder, plan), folders),
+            partial(judge_again, plan),
+            deadline_s=15,  # for many starts
+            judges_failures=True,
+        ),
     ]

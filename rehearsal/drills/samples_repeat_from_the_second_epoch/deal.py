@@ -77,7 +77,7 @@ def count_findings(reports: Sequence[RankReport], run: Run) -> Iterable[Finding]
 
 
 def epoch_findings(reports: Sequence[RankReport], run: Run) -> Iterable[Finding]:
-    """A finding for each epoch that doesn't train each sample once."""
+    """A finding at the first epoch that doesn't train each sample once."""
     for epoch, steps in enumerate(orders(reports, run)):
         twice, missing = miscounted(chain(*steps), run.num_samples)
         if not twice and not missing:
@@ -92,6 +92,7 @@ def epoch_findings(reports: Sequence[RankReport], run: Run) -> Iterable[Finding]
             text += f" ({some(twice or missing)})"
             look = "at how an epoch is cut into batches, and each of them among the ranks"
         yield FINDINGS("trained-twice", text, look)
+        return
 
 
 def size_findings(reports: Sequence[RankReport], run: Run) -> Iterable[Finding]:
