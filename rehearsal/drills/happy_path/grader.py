@@ -13,7 +13,7 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, counted
-from rehearsal.kit.judge.findings import only_first
+from rehearsal.kit.judge.findings import only_first, some
 from rehearsal.kit.judge.lineage import resume_findings
 from rehearsal.kit.judge.recorded_run import Step, UninterruptedRun, start_in
 from rehearsal.kit.observe.moments import Moment, drawn_moments, watch_moments
@@ -108,7 +108,7 @@ def keeps_graph(returned: Any) -> bool:
 
 
 def whole_run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
-    """Configs to refuse and to accept, the data, and three runs; what kills would leave."""
+    """Configs to refuse and to accept, the data, and the runs; what kills would leave."""
     sizes: dict[str, Any] = {"num_samples": plan.num_samples, "batch_size": plan.batch_size}
     sizes["epochs"] = EPOCHS
     rest: dict[str, Any] = {"lr": plan.lr, "seed": plan.seed, "folder": context.folder}
@@ -148,6 +148,7 @@ def whole_run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any
     answer["metrics"] = run_once(plan, context, learner, "a")
     run_once(plan, context, learner, "b", epochs=1, seed=plan.other_seed)
     run_once(plan, context, learner, "c", epochs=1, lr=plan.other_lr)
+    run_once(plan, context, learner, "even", epochs=1, num_samples=2 * plan.batch_size)
     return answer
 
 
@@ -186,7 +187,7 @@ def next_runs(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any
 def judge_whole_run(
     plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
-    """The config, the data, and three runs without a kill."""
+    """The config, the data, and the runs without a kill."""
     report, answer = reports[0], reports[0].answer
     yield from config_findings(answer)
     yield from data_findings(plan, answer)
@@ -209,6 +210,12 @@ def judge_whole_run(
             found += "epoch"
             rule = f"a different {name} gives a different run"
             yield Finding(code, found, rule, f"at where config.{name} is used")
+    sizes = [len(step.samples) for step in steps_in(report, "even")]
+    if sizes != [plan.batch_size] * 2:
+        found = f"with num_samples={2 * plan.batch_size}, batch_size={plan.batch_size} and "
+        found += f"epochs=1, the run's steps trained {some(sizes) or 'no'} samples"
+        rule = "an epoch ends with the batch that holds its last sample"
+        yield Finding("wrong-steps", found, rule, "at how many batches an epoch has")
 
 
 def steps_in(report: RankReport, folder: str) -> list[Step]:
