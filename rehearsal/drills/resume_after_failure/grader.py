@@ -363,5 +363,5 @@ def scenarios(seed: int) -> list[Scenario]:
             )
             for count, (folder, (name, _)) in enumerate(OTHERS.items(), 1)
         ),
-        job("resumed from each moment", start_all_again, judge_all, deadline_s=10),
+        job("resumed from each moment", start_all_again, judge_all, deadline_s=20),
     ]
