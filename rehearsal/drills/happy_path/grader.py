@@ -13,17 +13,17 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, counted
-from rehearsal.kit.judge.findings import only_first
+from rehearsal.kit.judge.findings import only_first, some
 from rehearsal.kit.judge.lineage import resume_findings
 from rehearsal.kit.judge.recorded_run import Step, UninterruptedRun, start_in
 from rehearsal.kit.observe.moments import Moment, drawn_moments, watch_moments
 from rehearsal.kit.observe.refusal import refusal
 from rehearsal.kit.observe.restart import run_folder
 
-from .labels import beats_guessing, pairs_of, problem_of
+from .labels import beats_guessing, outputs_for, pairs_of, problem_of
 from .plan import ENOUGH, EPOCHS, SHORT, STEPS_PER_EPOCH, Plan, complete_before, plan_of
 from .watch import watched_steps
-from .whole import metric_findings, run_findings
+from .whole import WHOLE_FOLDER, graph_findings, metric_findings, run_findings
 
 CODES = {
     "accepts-nonsense": "the config accepts a size below one, or raises no ValueError",
@@ -42,6 +42,7 @@ CODES = {
     "no-metrics": "run does not return a list with one dict per epoch trained",
     "mean-of-means": "the epoch's loss is a mean of batch means: a small batch counts too much",
     "wrong-loss": "the epoch's loss is not the mean over its samples",
+    "keeps-graph": "an epoch's loss is a tensor that holds the graph it was computed with",
     "does-not-learn": "the loss does not fall",
     "not-repeatable": "two runs of one config have different weights",
     "seed-ignored": "two seeds give the same run",
@@ -74,7 +75,7 @@ def new_random_states(context: RankContext) -> None:
     seed = random.Random(f"{context.seed} {context.folder} {number}").randrange(2**32)
     random.seed(seed)
     numpy.random.seed(seed)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed formats a stack each time
 
 
 def run_once(
@@ -91,12 +92,23 @@ def run_once(
     }
     config = learner.TrainConfig(**settings | changes)
     new_random_states(context)
-    with watched_steps(context, folder, learner.make_dataset(config)):
-        return learner.run(config)
+    dataset, is_judged = learner.make_dataset(config), folder == WHOLE_FOLDER
+    with watched_steps(context, folder, dataset, computes_losses=is_judged):
+        returned = learner.run(config)
+    if keeps_graph(returned):
+        context.record("kept_graph", folder=folder)
+    return returned
+
+
+def keeps_graph(returned: Any) -> bool:
+    """Whether a returned loss is a tensor that could still be backpropagated through."""
+    entries = returned if isinstance(returned, list) else []
+    losses = [entry.get("loss") for entry in entries if isinstance(entry, Mapping)]
+    return any(getattr(loss, "requires_grad", False) for loss in losses)
 
 
 def whole_run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
-    """Configs to refuse and to accept, the data, and three runs; what kills would leave."""
+    """Configs to refuse and to accept, the data, and the runs; what kills would leave."""
     sizes: dict[str, Any] = {"num_samples": plan.num_samples, "batch_size": plan.batch_size}
     sizes["epochs"] = EPOCHS
     rest: dict[str, Any] = {"lr": plan.lr, "seed": plan.seed, "folder": context.folder}
@@ -122,9 +134,13 @@ def whole_run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any
             return answer
         data.append(pairs_of(dataset))
     answer["differ"] = sum(one != two for one, two in zip(*data, strict=True))
-    large = learner.make_dataset(learner.TrainConfig(**sizes | {"num_samples": ENOUGH}, **rest))
+    large_config = learner.TrainConfig(**sizes | {"num_samples": ENOUGH}, **rest)
+    large = learner.make_dataset(large_config)
     answer["problem"] = problem_of(large, ENOUGH)
-    answer["learnable"] = bool(answer["problem"]) or beats_guessing(large)
+    if answer["problem"]:
+        return answer
+    answer["learnable"] = beats_guessing(large)
+    answer["outputs"] = outputs_for(learner.make_model(large_config), large)
     path = run_folder(context, "short")
     with watch_moments(path, note=lambda: context.count("optimizer_step")) as moments:
         run_once(plan, context, learner, "short", epochs=SHORT)
@@ -132,6 +148,7 @@ def whole_run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any
     answer["metrics"] = run_once(plan, context, learner, "a")
     run_once(plan, context, learner, "b", epochs=1, seed=plan.other_seed)
     run_once(plan, context, learner, "c", epochs=1, lr=plan.other_lr)
+    run_once(plan, context, learner, "even", epochs=1, num_samples=2 * plan.batch_size)
     return answer
 
 
@@ -170,13 +187,14 @@ def next_runs(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any
 def judge_whole_run(
     plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
-    """The config, the data, and three runs without a kill."""
+    """The config, the data, and the runs without a kill."""
     report, answer = reports[0], reports[0].answer
     yield from config_findings(answer)
     yield from data_findings(plan, answer)
     steps, other, faster = (steps_in(report, folder) for folder in "abc")
     yield from run_findings(plan, report, steps)
     yield from metric_findings(answer["metrics"], report)
+    yield from graph_findings(report)
     for code, name, values, run in (
         ("seed-ignored", "seed", (plan.seed, plan.other_seed), other),
         ("lr-ignored", "lr", (plan.lr, plan.other_lr), faster),
@@ -192,6 +210,12 @@ def judge_whole_run(
             found += "epoch"
             rule = f"a different {name} gives a different run"
             yield Finding(code, found, rule, f"at where config.{name} is used")
+    sizes = [len(step.samples) for step in steps_in(report, "even")]
+    if sizes != [plan.batch_size] * 2:
+        found = f"with num_samples={2 * plan.batch_size}, batch_size={plan.batch_size} and "
+        found += f"epochs=1, the run's steps trained {some(sizes) or 'no'} samples"
+        rule = "an epoch ends with the batch that holds its last sample"
+        yield Finding("wrong-steps", found, rule, "at how many batches an epoch has")
 
 
 def steps_in(report: RankReport, folder: str) -> list[Step]:
@@ -234,6 +258,10 @@ def data_findings(plan: Plan, answer: Mapping[str, Any]) -> Iterator[Finding]:
         found += "of the others predict its class better than a guess does"
         rule = "the labels can be learned from the inputs"
         yield Finding("nothing-to-learn", found, rule, "at what a label is made from")
+    elif answer["outputs"]:
+        found = f"with num_samples={ENOUGH}, {answer['outputs']}"
+        rule = "make_model maps a batch (B, ...) to logits (B, C), one for each class"
+        yield Finding("not-logits", found, rule, "at the number of classes in each of the two")
 
 
 def the_run(earlier: Earlier, folder: str = "a") -> UninterruptedRun:

@@ -1,5 +1,7 @@
 """Is a dataset what it should be: pairs, with classes that depend on the inputs?
 
+And has the model an output for each class?
+
 Runs in the ranks.
 """
 
@@ -67,3 +69,15 @@ def _above_chance(guess: Tensor, classes: Tensor) -> float:
     chance = classes.mean(0) @ guessed
     error = (chance * (1 - chance) / len(guess)).sqrt()
     return float((right - chance) / error) if error > 0 else 0.0
+
+
+def outputs_for(model: torch.nn.Module, dataset: Any) -> str:
+    """What is wrong with the shape of a model's outputs for a dataset; "" if nothing is."""
+    inputs, labels = zip(*(dataset[index] for index in range(len(dataset))), strict=True)
+    dtype = next((p.dtype for p in model.parameters()), inputs[0].dtype)
+    with torch.no_grad():
+        shape = tuple(model(torch.stack(inputs).to(dtype)).shape)
+    highest = max(int(label) for label in labels)
+    if len(shape) == 2 and shape[0] == len(labels) and shape[1] > highest:
+        return ""
+    return f"the classes go up to {highest}, and the model's output has the shape {shape}"

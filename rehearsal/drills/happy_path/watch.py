@@ -5,7 +5,7 @@ Runs in the ranks; ``kit.judge.recorded_run.start_in`` reads what is recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,12 +19,18 @@ from rehearsal.kit.observe.random_state import random_state_digest
 
 
 @contextmanager
-def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[None]:
-    """Record each step of whatever classifier is trained: samples, losses and weights.
+def watched_steps(
+    context: RankContext, folder: str, dataset: Any, *, computes_losses: bool
+) -> Iterator[None]:
+    """Record each step of whatever classifier is trained: samples and weights.
 
-    A sample is recognized by its row in ``dataset``; -1 is none of them. ``cosine`` compares a
-    step's gradient with that of its samples' cross-entropy, whatever the scale. A model whose
-    output isn't one number per class is recorded as "no_logits", and no further.
+    A sample is recognized by its row in ``dataset``; -1 is none of them. A model whose output
+    isn't one number per class is recorded as "no_logits", and no further.
+
+    Args:
+        computes_losses: record each sample's loss, the outputs' range and last operation, and
+            ``cosine``, which compares a step's gradient with that of its samples'
+            cross-entropy, whatever the scale. It takes a second backward pass per step.
     """
     rows = [torch.as_tensor(dataset[i][0]).float().flatten() for i in range(len(dataset))]
     ids = {row.numpy().tobytes(): i for i, row in enumerate(rows)}
@@ -56,10 +62,13 @@ def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[N
         if output.dim() != 2 or output.size(1) <= int(classes.max()):
             context.record("no_logits", shape=list(output.shape))
             return
-        losses = cross_entropy(output.float(), classes[samples], reduction="none")
-        grads = torch.autograd.grad(losses.sum(), own, retain_graph=True, allow_unused=True)
-        facts = {"samples": samples, "losses": losses.detach(), "rng": drew}
-        facts |= {"low": float(output.detach().min()), "high": float(output.detach().max())}
+        facts: dict[str, Any] = {"samples": samples, "rng": drew}
+        grads: Sequence[torch.Tensor | None] = [None] * len(own)
+        if computes_losses:
+            losses = cross_entropy(output.float(), classes[samples], reduction="none")
+            grads = torch.autograd.grad(losses.sum(), own, retain_graph=True, allow_unused=True)
+            facts |= {"losses": losses.detach(), "last": output.grad_fn.name()}
+            facts |= {"low": float(output.detach().min()), "high": float(output.detach().max())}
 
         def used(_: torch.Tensor) -> None:
             # Only now is it a training pass: something backpropagates through it.
@@ -70,7 +79,7 @@ def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[N
 
         output.register_hook(used)
 
-    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def cosine(optimizer: torch.optim.Optimizer) -> float:
         pairs = [(p.grad, wanted.get(id(p))) for p in parameters(optimizer)]
         found, right = (
             torch.cat(
@@ -81,10 +90,13 @@ def watched_steps(context: RankContext, folder: str, dataset: Any) -> Iterator[N
             )
             for side in zip(*pairs, strict=True)
         )
-        cosine = float(torch.cosine_similarity(found.double(), right.double(), dim=0))
-        lr = float(optimizer.param_groups[0]["lr"])
-        context.record("before_step", lr=lr, weights=weights(optimizer), cosine=cosine)
         wanted.clear()
+        return float(torch.cosine_similarity(found.double(), right.double(), dim=0))
+
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        facts = {"cosine": cosine(optimizer)} if computes_losses else {}
+        lr = float(optimizer.param_groups[0]["lr"])
+        context.record("before_step", lr=lr, weights=weights(optimizer), **facts)
 
     hooks = [
         modules.register_module_forward_pre_hook(enter),

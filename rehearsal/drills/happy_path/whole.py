@@ -16,6 +16,11 @@ from rehearsal.kit.judge.recorded_run import Step
 from .plan import EPOCHS, STEPS_PER_EPOCH, Plan
 
 WHOLE_FOLDER = "a"
+# What autograd calls the operations that bound their outputs.
+ACTIVATIONS = [
+    f"{name}Backward0"
+    for name in ("Relu", "Gelu", "Silu", "Softplus", "Elu", "Sigmoid", "Softmax", "Tanh")
+]
 LEARNS = "the labels can be learned from the inputs, and training lowers the loss"
 
 
@@ -63,6 +68,12 @@ def logits(report: RankReport, passes: Sequence[Mapping[str, Any]]) -> Iterator[
         found = f"in all {len(passes)} batches of the run, every output of the model lies "
         found += "between 0 and 1"
         rule += ", which cross-entropy turns into probabilities itself"
+        yield Finding("not-logits", found, rule, look)
+    elif passes and passes[0]["last"] in ACTIVATIONS:
+        found = "the last operation on the model's outputs is the activation "
+        found += f"{passes[0]['last'].removesuffix('Backward0')}; no output is below "
+        found += f"{min(each['low'] for each in passes):.3g}"
+        rule += ", and a logit may be any number"
         yield Finding("not-logits", found, rule, look)
 
 
@@ -203,6 +214,15 @@ def metric_findings(
     if not begin and not means[-1] < means[0] * (1 - 1e-5):
         found = f"the loss goes from {means[0]:.3f} to {means[-1]:.3f} in {EPOCHS} epochs"
         yield Finding("does-not-learn", found, LEARNS, "at the labels, and at the optimizer")
+
+
+def graph_findings(report: RankReport) -> Iterator[Finding]:
+    """A finding if a loss that was returned can still be backpropagated through."""
+    if any(event["folder"] == WHOLE_FOLDER for event in report.of("kept_graph")):
+        found = "run returned a loss that is a tensor with requires_grad=True"
+        rule = "a returned loss is detached: otherwise each batch's graph, with its "
+        rule += "activations, stays in memory"
+        yield Finding("keeps-graph", found, rule, "at what you add up over the batches")
 
 
 def is_near(ours: float, theirs: float) -> bool:

@@ -12,6 +12,7 @@ from rehearsal.engine.reports import Fault, RankReport, killed
 from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.coverage import coverage_findings, most_steps
+from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.lineage import resume_findings
 from rehearsal.kit.judge.recorded_run import Step, UninterruptedRun, start_in
 from rehearsal.kit.judge.weights import ranks_differ
@@ -31,6 +32,8 @@ CODES = {
     "does-not-learn": "the uninterrupted run hardly lowers the loss",
     "same-noise": "two ranks draw the same random numbers in the uninterrupted run",
     "not-this-model": "the steps do not change the model that was passed in",
+    "one-rank-trains-all": "in the uninterrupted run, one rank trains every sample",
+    "several-writers": "two ranks write the same file in one save",
     "saves-nothing": "the uninterrupted run leaves no file in its folder",
     "not-repeatable": "two fresh starts end with different weights",
     "cannot-resume": "a start after a kill raises an exception",
@@ -63,7 +66,7 @@ def start(plan: Plan, context: RankContext, learner: SimpleNamespace, folder: st
 
     inputs, targets = marked_samples(plan.num_samples, seed=plan.seed)
     model = DropoutNet(plan.dropout, seed=plan.seed + context.rank)
-    torch.manual_seed(plan.seed + 17 + context.rank)
+    torch.manual_seed(plan.seed + 17)  # equal on all ranks, as it is in new processes
 
     def loss() -> float:
         with torch.no_grad():
@@ -116,8 +119,14 @@ def start_all_again(plan: Plan, context: RankContext, learner: SimpleNamespace) 
     context.init_group()
     for folder in (*OTHERS, *kept_moments(context)):
         start(plan, context, learner, folder)
+    start(even_plan(plan), context, learner, "even")
     copy_folder(context, "whole", "finished")
     return start(plan, context, learner, "finished")
+
+
+def even_plan(plan: Plan) -> Plan:
+    """One epoch of two full steps: none may come after them."""
+    return plan._replace(num_samples=2 * plan.global_batch_size, steps_per_epoch=2, epochs=1)
 
 
 # ---------------------------------------------------------------- in the caller's process
@@ -136,6 +145,9 @@ def judge_uninterrupted(
     plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterable[Finding]:
     """The uninterrupted run trains, and saves."""
+    if any(report.failure for report in reports):
+        yield from several_writers(reports)
+        return
     ranks = [start.steps for r in reports if (start := start_in(r, "whole"))]
     if not any(ranks):
         found = f"no rank took an optimizer step; the plan has {plan.total}"
@@ -165,6 +177,12 @@ def judge_uninterrupted(
         rule = "a step trains the next global batch of the epoch; the last takes what is left"
         yield Finding("wrong-steps", found, rule, "at which samples each step takes")
         return
+    busy = [rank for rank, steps in enumerate(ranks) if any(step.samples for step in steps)]
+    if len(busy) == 1:
+        found = f"rank {busy[0]} trained all samples of the run, and the other ranks none"
+        rule = "the ranks split each step's samples among themselves"
+        yield Finding("one-rank-trains-all", found, rule, "at each rank's share of a step")
+        return
     first = ranks[0]
     if first[0].before == first[0].after:
         found = "step 1 of the uninterrupted run did not change the weights of the model"
@@ -192,6 +210,26 @@ def judge_uninterrupted(
         found = f"in {plan.total} steps with save_every={plan.save_every}, no rank wrote a file"
         rule = "only files survive a kill"
         yield Finding("saves-nothing", found, rule, "at where the loop saves")
+    yield from several_writers(reports)
+
+
+def several_writers(reports: Sequence[RankReport]) -> Iterable[Finding]:
+    """A finding if two ranks write one file in the same save, whichever of them is faster."""
+    writers: dict[tuple[int, str], set[int]] = {}
+    for report in reports:
+        steps = 0
+        for event in report.events:
+            steps += event["kind"] == "stepped"
+            if event["kind"] == "file" and event["op"] in ("open", "torch.save"):
+                writers.setdefault((steps, event["path"]), set()).add(report.rank)
+    for (steps, path), ranks in sorted(writers.items()):
+        if len(ranks) > 1:
+            found = f"after step {steps}, ranks {some(sorted(ranks))} each opened {path} to "
+            found += "write to it"
+            rule = "no two ranks write the same file: one may publish what the other is "
+            rule += "still writing"
+            yield Finding("several-writers", found, rule, "at which ranks write which file")
+            return
 
 
 def same_noise(ranks: Sequence[Sequence[Step]]) -> Iterable[Finding]:
@@ -275,6 +313,14 @@ def judge_all(plan: Plan, reports: Sequence[RankReport], earlier: Earlier) -> It
             found += f"changed {begun.files[0]}"
             rule = "starting a finished run changes no file"
             yield Finding("finished-changes", found, rule, "at what is saved without a step")
+    even = even_plan(plan)
+    ranks = [begun.steps for report in reports if (begun := start_in(report, "even"))]
+    sizes = [sum(len(step.samples) for step in steps) for steps in zip(*ranks, strict=False)]
+    if len(ranks) == len(reports) and sizes != [even.size_of(n) for n in range(even.total)]:
+        found = f"with {even.num_samples} samples, global_batch_size={even.global_batch_size} "
+        found += f"and epochs=1, the run's steps trained {some(sizes)} samples"
+        rule = "an epoch ends with the step that trains its last sample"
+        yield Finding("wrong-steps", found, rule, "at how many steps an epoch has")
 
 
 def scenarios(seed: int) -> list[Scenario]:
@@ -292,7 +338,7 @@ def scenarios(seed: int) -> list[Scenario]:
         )
 
     return [
-        job("uninterrupted", run_whole, judge_uninterrupted, judges_failures=False),
+        job("uninterrupted", run_whole, judge_uninterrupted),
         job(
             "killed in the middle of an epoch",
             partial(run_in, "killed"),
@@ -317,5 +363,5 @@ def scenarios(seed: int) -> list[Scenario]:
             )
             for count, (folder, (name, _)) in enumerate(OTHERS.items(), 1)
         ),
-        job("resumed from each moment", start_all_again, judge_all, deadline_s=10),
+        job("resumed from each moment", start_all_again, judge_all, deadline_s=20),
     ]
