@@ -138,7 +138,7 @@ class TestDraws:
             assert run.silent_at % run.steps_per_epoch
             assert any(step < 10 for step in run.saves)
             assert run.num_samples % run.global_batch_size
-            seen.add(run[:4])
+            seen.add((run.num_samples, run.global_batch_size, run.seed, run.every))
         assert len(seen) > 200
         assert draws.plan_of(5) == draws.plan_of(5)
 

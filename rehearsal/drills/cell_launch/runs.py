@@ -40,6 +40,7 @@ def run_body(plan: Plan, name: str, context: RankContext, learner: SimpleNamespa
         passes = gathered_passes(context, watch)
         cfg = replace(cfg, world_size=plan.world_size)
         answer |= {"is_training": watch.is_training, "order": order_of(cfg, watch.num_samples)}
+        answer["noise"] = watch.wrong_noise(plan.steps_per_epoch) if cfg.input_noise else None
         if context.rank == 0 and watch.initial:
             answer["update"] = redone(cfg, watch, passes, plan.total)
     return answer

@@ -67,7 +67,7 @@ def plan_of(seed: int) -> SmallRun:
     draw = random.Random(seed)
     while True:
         epochs, steps, every = draw.randint(2, 5), draw.randint(4, 9), draw.randint(3, 5)
-        batch = draw.choice((5, 7))
+        batch = draw.choice((5, 7, 9))
         plan = SmallRun(
             # With three ranks, at least one of them has no sample in the last step.
             num_samples=batch * (steps - 1) + draw.choice((1, 2)),

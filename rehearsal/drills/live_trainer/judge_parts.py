@@ -27,10 +27,6 @@ def model_judge(
         )
         yield TABLE("wrong-shape", found)
         return
-    for what, apart in answer["noise"].items():
-        if (apart > 0) != (what == "with dropout"):
-            found = f"{what}, two passes over the same batch differ by {apart:.2g}"
-            yield TABLE("wrong-dropout", found)
     if answer["unused"]:
         found = "parameters without a gradient after a backward pass: "
         look = "at what takes no part in the logits"
@@ -40,6 +36,10 @@ def model_judge(
         found = f"60 steps of AdamW on one batch took the loss from {first:.3f} to {last:.3f}; "
         found += "it should fall by at least 20%"
         yield TABLE("does-not-learn", found)
+    for what, apart in answer["noise"].items():
+        if (apart > 0) != (what == "with dropout"):
+            found = f"{what}, two passes over the same batch differ by {apart:.2g}"
+            yield TABLE("wrong-dropout", found)
     for warmup, rates, again in answer["rates"]:
         yield from rate_findings(plan.learning_rate, warmup, rates, again)
 
