@@ -89,7 +89,7 @@ def scenarios(seed: int) -> list[Scenario]:
             **{"name": of, "stage": of, "deadline_s": 10.0, **rest},
         )
 
-    resumes = {"judges_failures": True}
+    failing = {"judges_failures": True}
     return [
         stage("config", config_body, config_judge),
         stage("data", data_body, data_judge, 2),
@@ -105,6 +105,7 @@ def scenarios(seed: int) -> list[Scenario]:
             together_judge,
             2,
             fault=Fault(rank=1, at="strike", count=1),
+            **failing,
         ),
         stage(
             "two ranks",
@@ -119,9 +120,9 @@ def scenarios(seed: int) -> list[Scenario]:
             killed_judge,
             2,
             fault=Fault(rank=None, at="strike", count=1),
-            **resumes,
+            **failing,
         ),
-        stage("kill during a save", resumed_body, resumed_judge, 2, name="resumed", **resumes),
-        stage("a different number of ranks", other_body, other_judge, 3, **resumes),
+        stage("kill during a save", resumed_body, resumed_judge, 2, name="resumed", **failing),
+        stage("a different number of ranks", other_body, other_judge, 3, **failing),
         stage("audit", None, audit_judge),
     ]

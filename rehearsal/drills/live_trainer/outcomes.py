@@ -298,6 +298,10 @@ def together_judge(
 ) -> Iterator[Finding]:
     """The same steps as alone, with the same gradients, up to the kill."""
     said = f"on {len(reports)} ranks"
+    yield from collision_findings(reports, said)
+    crashed = any(report.failure and not is_echo(report) for report in reports)
+    if crashed or any(report.exitcode is None for report in reports):
+        return  # tracebacks or stacks say more
     yield from trained_findings(reports, planned(earlier)[: plan.silent_at], 0, said)
     for number, of_ranks in enumerate(zip(*map(updates, reports), strict=False), 1):
         if len({update.get("weights") for update in of_ranks}) > 1:
@@ -306,6 +310,20 @@ def together_judge(
             return
     yield from update_findings(reports, f"{said}, without dropout")
     yield from rate_findings(reports, rates_of(earlier), 0, said)
+
+
+def collision_findings(reports: Sequence[RankReport], said: str) -> Iterator[Finding]:
+    """Whether two ranks write one file of a checkpoint, or give two the same name."""
+    writers: dict[str, int] = {}
+    for report in reports:
+        for event in events_of(report):
+            if event["kind"] != "file" or event["op"] not in ("open", "torch.save", "rename"):
+                continue
+            name = event.get("to") or event["path"]
+            if "/checkpoints/" in name and writers.setdefault(name, report.rank) != report.rank:
+                found = f"{said}, ranks {writers[name]} and {report.rank} both wrote "
+                yield TABLE("saves-collide", found + name.partition("/")[2])
+                return
 
 
 def rates_of(earlier: Earlier) -> Sequence[float]:

@@ -69,6 +69,9 @@ def step_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) ->
     """Three steps, one with an empty share, each against the same step on one rank."""
     drawn = steps_of_check(plan)
     cfg = learner.TrainConfig(**plan.settings(context.folder / "step", dropout=0))
+    alone = learner.TrainConfig(
+        **plan.settings(context.folder / "step", dropout=0, micro_batch_size=1)
+    )
     rank, size = learner.maybe_init_dist(cfg)
     dataset = learner.ToyClassificationDataset(cfg)
     every, labels = batch_of(dataset, plan.num_samples)
@@ -85,6 +88,8 @@ def step_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) ->
     before_forward(model, seen)
     optimizer = torch.optim.SGD(model.parameters(), lr=drawn.learning_rate)
     for case, scale, count in drawn.cases:
+        # With micro-batches of one sample, a share of none still syncs once.
+        of_case = cfg if count > size else alone
         inputs, wanted = every[:count] * scale, labels[:count]
         mine = slice(rank, None, size)
         reference = copy.deepcopy(model)
@@ -93,7 +98,7 @@ def step_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) ->
         context.record_collectives()
         context.record("case", case=case)
         part = learner.train_step(
-            cfg, wrapped, optimizer, inputs[mine], wanted[mine], count, size, Silent()
+            of_case, wrapped, optimizer, inputs[mine], wanted[mine], count, size, Silent()
         )
         context.record_collectives()
         context.record("case done")
@@ -103,7 +108,7 @@ def step_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) ->
             "part": float(part),
             "loss": loss,
             "largest": max(micro, default=0),
-            "limit": cfg.micro_batch_size,
+            "limit": of_case.micro_batch_size,
             "share": len(inputs[mine]),
             "count": count,
         }

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import json
 import time
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -140,6 +141,8 @@ def start(
     run_dir = context.folder / folder
     cfg = learner.TrainConfig(**plan.settings(run_dir, **changes))
     watch = Watch(context, learner, cfg, compares=compares)
+    # What nobody seeds is another number in each start and on each rank.
+    torch.manual_seed(zlib.crc32(f"{folder} {context.world_size} {context.rank}".encode()))
     gc.freeze()  # a collection before the group closes inspects only what the run made
     context.record("begins")
     result = learner.run(cfg)
