@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import random
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import shortened
@@ -29,6 +32,8 @@ def run_body(plan: Plan, name: str, context: RankContext, learner: SimpleNamespa
     gc.freeze()  # a collection before the group closes inspects only what the run made
     cfg = plan.config(context.folder / name)
     watch = Watch(context, cfg)
+    # What nobody seeds is another number in each run and on each rank.
+    torch.default_generator.manual_seed(zlib.crc32(f"{name} {context.rank}".encode()))
     context.record("begins")
     summary = learner.run(cfg)
     context.record("ends")
