@@ -107,7 +107,7 @@ class StepCase(NamedTuple):
 
     name: str
     scale: float  # the inputs are multiplied by it
-    count: int  # samples, over all ranks
+    num_samples: int  # over all ranks
 
 
 class Steps(NamedTuple):

@@ -140,7 +140,7 @@ def nonfinite(
 ) -> Any:
     """A step in which one sample of one rank isn't finite."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    count = drawn.cases[0].count
+    count = drawn.cases[0].num_samples
     inputs = inputs[:count].clone()
     inputs[drawn.poisoned_rank + size * drawn.poisoned_sample] = drawn.poison
     before = weights_of(model)
