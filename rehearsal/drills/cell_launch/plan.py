@@ -114,8 +114,6 @@ def is_telling(plan: Plan, saved: int) -> bool:
         13 <= plan.total <= 20
         and 10 <= saved <= plan.total - 3
         and not any(plan.is_epoch_end(step) for step in (saved, saved + 1, saved + 2))
-        and stop
-        > plan.steps_per_epoch  # or a position rounded down to its epoch is a fresh start
         and not plan.is_due(stop)
         and not plan.is_due(stop + 1)
         and not plan.is_epoch_end(stop + 2)
