@@ -84,12 +84,12 @@ def plan_of(seed: int) -> SmallRun:
             kill_operation=draw.randrange(1, 5),  # a save of one file has four
             silent_at=0,
         )
-        in_saves, silent = kills_of(plan)
+        in_saves, silent = where_to_kill(plan)
         if 15 <= plan.total <= 18 and in_saves and silent:
             return plan._replace(kill_at=draw.choice(in_saves), silent_at=draw.choice(silent))
 
 
-def kills_of(plan: SmallRun) -> tuple[list[int], list[int]]:
+def where_to_kill(plan: SmallRun) -> tuple[list[int], list[int]]:
     """After which steps a rank may die: in a save, and before its ledger line.
 
     By name, step-9 is newer than step-10, so the save before the killed one comes at step 10 or
@@ -110,7 +110,7 @@ class StepCase(NamedTuple):
     num_samples: int  # over all ranks
 
 
-class Steps(NamedTuple):
+class StepDraws(NamedTuple):
     """What the stage "training step" draws."""
 
     cases: Sequence[StepCase]
@@ -120,7 +120,7 @@ class Steps(NamedTuple):
     poisoned_sample: int  # of that rank's share
 
 
-def steps_of_check(plan: SmallRun) -> Steps:
+def steps_of_check(plan: SmallRun) -> StepDraws:
     """Three steps, and a fourth one with a sample that isn't finite.
 
     Shares that differ, but as many micro-batches on each rank. With fewer on one, an answer
@@ -129,7 +129,7 @@ def steps_of_check(plan: SmallRun) -> Steps:
     draw, size = random.Random(f"steps {plan.seed}"), plan.micro_batch_size + 1
     full = PEERS * size + draw.choice((1, 2))
     small = draw.uniform(0.03, 0.08)
-    return Steps(
+    return StepDraws(
         cases=(
             StepCase("small", small, full),
             StepCase("large", draw.uniform(20, 40), full),

@@ -14,7 +14,7 @@ from torch import nn
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.samples import before_forward, weights_of
 
-from .draws import SmallRun, Steps, steps_of_check
+from .draws import SmallRun, StepDraws, steps_of_check
 from .parts import batch_of
 
 TORCHRUN = (
@@ -136,7 +136,7 @@ def nonfinite(
     optimizer: Any,
     inputs: Any,
     labels: Any,
-    drawn: Steps,
+    drawn: StepDraws,
 ) -> Any:
     """A step in which one sample of one rank isn't finite."""
     rank, size = dist.get_rank(), dist.get_world_size()
