@@ -114,6 +114,7 @@ def is_telling(plan: Plan, saved: int) -> bool:
         13 <= plan.total <= 20
         and 10 <= saved <= plan.total - 3
         and not any(plan.is_epoch_end(step) for step in (saved, saved + 1, saved + 2))
+        and plan.last_due(stop) > 0  # or a stop without a save is a fresh start
         and not plan.is_due(stop)
         and not plan.is_due(stop + 1)
         and not plan.is_epoch_end(stop + 2)
