@@ -75,7 +75,7 @@ def plan_of(seed: int) -> Plan:
     batch, settings = drawn_batch(draw, world_size)
     settings |= drawn_settings(draw)
     while True:
-        steps, epochs, every = draw.randint(3, 6), draw.randint(2, 6), draw.randint(3, 6)
+        steps, epochs, every = draw.randint(5, 9), draw.randint(2, 4), draw.randint(3, 6)
         plan = Plan(
             world_size=world_size,
             num_samples=(steps - 1) * batch + draw.randrange(1, world_size),
