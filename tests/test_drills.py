@@ -51,7 +51,8 @@ class TestForm:
 
     def test_every_sentence_of_what_must_hold_is_judged(self, drill: Drill) -> None:
         """A demand that nothing judges is a promise that the check does not keep."""
-        said = " ".join(drill.brief.split())
+        stages = " ".join(stage.must for stage in drill.stages)
+        said = " ".join(f"{drill.brief} {stages}".split())
         for one in drill.requirements:
             assert one.says in said, one.says
             assert set(one.codes) <= {*drill.codes, *ENGINE_FINDINGS.codes}, one.codes
@@ -59,7 +60,7 @@ class TestForm:
             assert one.defines or len(one.near_misses(drill)) >= 2, one.says
         if drill.requirements:
             must = drill.brief.partition("**What must hold**")[2].partition("\n\nExample")[0]
-            left = " ".join(must.split())
+            left = " ".join(f"{must} {stages}".split())
             for one in sorted(drill.requirements, key=lambda one: -len(one.says)):
                 left = left.replace(one.says, " ")
             assert not re.findall(r"\w+", left), left

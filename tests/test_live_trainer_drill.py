@@ -131,12 +131,14 @@ class TestDraws:
         seen = set()
         for seed in range(300):
             run = draws.plan_of(seed)
-            saved = max(step for step in run.saves if step < run.kill_at)
+            saved = run.saved_before(run.kill_at)
             assert 10 <= saved < run.kill_at < run.total
             assert saved % run.steps_per_epoch
+            assert 0 < run.saved_before(run.silent_at) < run.silent_at < 10
+            assert run.silent_at % run.steps_per_epoch
             assert any(step < 10 for step in run.saves)
             assert run.num_samples % run.global_batch_size
-            seen.add(run[:4])
+            seen.add((run.num_samples, run.global_batch_size, run.seed, run.every))
         assert len(seen) > 200
         assert draws.plan_of(5) == draws.plan_of(5)
 
@@ -169,7 +171,7 @@ class TestAudit:
         order = list(range(run.num_samples))[::-1]  # any order that is a function will do
         size = run.global_batch_size
         cut = [sorted(order[at : at + size]) for at in range(0, run.num_samples, size)]
-        return cut * draws.EPOCHS
+        return cut * run.epochs
 
     def codes(self, lines: Any) -> list[str]:
         findings = audit.audit_findings(lines, self.steps(), [2, 3], draws.plan_of(0))
@@ -209,7 +211,7 @@ class TestDurability:
             op, path, *to = line.split()
             events.append({"kind": "file", "op": op, "path": path, "to": to[0] if to else None})
         events.append({"kind": "ends"})
-        report = types.SimpleNamespace(events=events, answer={"files": ["c/step/state"]})
+        report = types.SimpleNamespace(events=events, answer={"files": {"c/step/state": "all"}})
         return [finding.code for finding in judge_saves.sync_findings(report)]
 
     def test_contents_before_names(self) -> None:

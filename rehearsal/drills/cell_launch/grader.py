@@ -35,6 +35,8 @@ def scenarios(seed: int) -> list[Scenario]:
     failing = plan._replace(settings=plan.settings | {"num_workers": 0})
     term = Fault(rank=plan.stop_rank, at="optimizer_step", count=plan.stop_at, signal="TERM")
     kill = Fault(rank=plan.kill_rank, at="optimizer_step", count=plan.kill_after)
+    # Whether saves are made in the background is a matter of each start.
+    behind = plan._replace(settings=plan.settings | {"async_checkpoint": True})
     of_a_run: list[tuple[str, str, Callable[..., Iterator[Finding]], Fault | None]] = [
         ("uninterrupted", "alone", alone_judge, None),
         ("sigterm", "again", sigterm_judge, term),
@@ -45,7 +47,7 @@ def scenarios(seed: int) -> list[Scenario]:
     jobs = [
         Scenario(
             name=name,
-            body=partial(run_body, plan, folder),
+            body=partial(run_body, behind if name == plan.saves_behind else plan, folder),
             judge=only_first(partial(judge, plan)),
             world_size=plan.world_size,
             deadline_s=8,
@@ -70,7 +72,7 @@ def scenarios(seed: int) -> list[Scenario]:
             body=partial(kills_body, single),
             judge=only_first(partial(kills_judge, single)),
             world_size=1,
-            deadline_s=10,
+            deadline_s=20,  # a dozen starts, one after the other
         )
     )
     return jobs

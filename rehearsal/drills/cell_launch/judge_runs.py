@@ -97,6 +97,17 @@ def alone_judge(
             "the model was trained in eval mode, so there was no dropout",
             "at the model's mode",
         )
+    for report in reports:
+        if report.answer["noise"]:
+            step, epoch = report.answer["noise"]
+            whose = f"epoch {epoch}'s noise" if epoch >= 0 else "no noise"
+            yield TABLE(
+                "different-update",
+                f"with input_noise={plan.settings['input_noise']}, the inputs of step "
+                f"{step + 1} had {whose}; cell 2 adds epoch {step // plan.steps_per_epoch}'s",
+                "at the view through which samples are read, and at its keys",
+            )
+            return
     difference, name = reports[0].answer.get("update") or (0.0, "")
     most = NOISE * plan.settings["learning_rate"]
     if not difference <= most:

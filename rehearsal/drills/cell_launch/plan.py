@@ -28,6 +28,7 @@ class Plan(NamedTuple):
     kill_rank: int = 0
     bad_step: int = 0  # bad_rank can't read one of its samples
     bad_rank: int = 0
+    saves_behind: str = ""  # the scenario whose start saves in the background
 
     @property
     def total(self) -> int:
@@ -59,7 +60,7 @@ class Plan(NamedTuple):
             device="cpu",
             dist_timeout_s=30.0,
             **SHAPES[data.partition(":")[0]],
-            **self.settings,
+            **(self.settings if data == "toy" else self.settings | {"input_noise": 0.0}),
         )
 
 
@@ -74,7 +75,7 @@ def plan_of(seed: int) -> Plan:
     batch, settings = drawn_batch(draw, world_size)
     settings |= drawn_settings(draw)
     while True:
-        steps, epochs, every = draw.randint(3, 6), draw.randint(2, 6), draw.randint(3, 6)
+        steps, epochs, every = draw.randint(5, 9), draw.randint(2, 4), draw.randint(3, 6)
         plan = Plan(
             world_size=world_size,
             num_samples=(steps - 1) * batch + draw.randrange(1, world_size),
@@ -83,12 +84,17 @@ def plan_of(seed: int) -> Plan:
             every=every,
             # Loader workers run ahead of the training.
             settings=settings
-            | {"num_workers": draw.choice((0, 0, 2)), "decay_steps": draw.choice((25, 40))},
+            | {
+                "num_workers": draw.choice((0, 0, 2)),
+                "decay_steps": draw.choice((25, 40)),
+                "input_noise": draw.choice((0.05, 0.1, 0.3)),
+            },
             stop_at=draw.randint(2, 7),
             stop_rank=draw.randrange(world_size),
             kill_rank=draw.randrange(world_size),
             bad_step=draw.randint(2, steps - 1),
             bad_rank=draw.randrange(world_size),
+            saves_behind=draw.choice(("uninterrupted", "sigterm", "resumed")),
         )
         saved = draw.choice(range(12 - 12 % every, 19, every))
         plan = plan._replace(kill_after=saved - plan.stop_at + 1)
@@ -108,6 +114,7 @@ def is_telling(plan: Plan, saved: int) -> bool:
         13 <= plan.total <= 20
         and 10 <= saved <= plan.total - 3
         and not any(plan.is_epoch_end(step) for step in (saved, saved + 1, saved + 2))
+        and plan.last_due(stop) > 0  # or a stop without a save is a fresh start
         and not plan.is_due(stop)
         and not plan.is_due(stop + 1)
         and not plan.is_epoch_end(stop + 2)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import random
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+import torch
 
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import shortened
@@ -29,6 +32,8 @@ def run_body(plan: Plan, name: str, context: RankContext, learner: SimpleNamespa
     gc.freeze()  # a collection before the group closes inspects only what the run made
     cfg = plan.config(context.folder / name)
     watch = Watch(context, cfg)
+    # What nobody seeds is another number in each run and on each rank.
+    torch.default_generator.manual_seed(zlib.crc32(f"{name} {context.rank}".encode()))
     context.record("begins")
     summary = learner.run(cfg)
     context.record("ends")
@@ -40,6 +45,7 @@ def run_body(plan: Plan, name: str, context: RankContext, learner: SimpleNamespa
         passes = gathered_passes(context, watch)
         cfg = replace(cfg, world_size=plan.world_size)
         answer |= {"is_training": watch.is_training, "order": order_of(cfg, watch.num_samples)}
+        answer["noise"] = watch.wrong_noise(plan.steps_per_epoch) if cfg.input_noise else None
         if context.rank == 0 and watch.initial:
             answer["update"] = redone(cfg, watch, passes, plan.total)
     return answer

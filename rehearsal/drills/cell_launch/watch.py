@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.waiting import all_arrive
 from trainer_core.config import TrainConfig
-from trainer_core.data import build_dataset
+from trainer_core.data import SampleKey, TrainingView, build_dataset
 from trainer_core.model import TinyNet, build_model, learning_rate_at
 
 
@@ -29,6 +29,7 @@ class Pass(NamedTuple):
     step: int  # optimizer steps before it
     ids: list[int]
     random_state: Tensor
+    epoch: int  # whose noise is on the inputs; -1 for none
     loss: float = 0.0  # the sum over its samples
 
 
@@ -38,8 +39,17 @@ class Watch:
     def __init__(self, context: RankContext, cfg: TrainConfig) -> None:
         self.context, self.source = context, build_dataset(cfg)
         self.num_samples = cfg.dataset_size or len(self.source)
-        self.inputs, self.targets = self.source.batch(range(self.num_samples))
-        self.ids = {row.numpy().tobytes(): at for at, row in enumerate(self.inputs)}
+        clean, self.targets = self.source.batch(range(self.num_samples))
+        self.inputs = {-1: clean}  # by epoch: cell 2's noise depends on it
+        view = TrainingView(self.source, seed=cfg.seed, input_noise=cfg.input_noise)
+        for epoch in range(cfg.max_epochs if cfg.input_noise else 0):
+            keys = [SampleKey(epoch, sample) for sample in range(self.num_samples)]
+            self.inputs[epoch] = view.__getitems__(keys).inputs
+        self.ids = {
+            row.numpy().tobytes(): (epoch, at)
+            for epoch, rows in self.inputs.items()
+            for at, row in enumerate(rows)
+        }
         self.is_on, self.depth, self.seen = True, 0, False
         self.random_state = torch.empty(0)
         self.new: list[int] = []  # samples of the pass that has begun
@@ -72,13 +82,14 @@ class Watch:
             return
         self.seen = True
         rows = inputs[0].detach().contiguous().numpy()
-        ids = [self.ids[row.tobytes()] for row in rows if row.tobytes() in self.ids]
-        if not ids:  # the placeholder of a rank without samples
+        known = [self.ids[row.tobytes()] for row in rows if row.tobytes() in self.ids]
+        if not known:  # the placeholder of a rank without samples
             return
+        ids = [at for _, at in known]
         if not self.initial:
             self.initial = {k: v.clone() for k, v in self.model.state_dict().items()}
         self.is_training = self.is_training and self.model.training
-        self.passes.append(Pass(self.taken, ids, self.random_state))
+        self.passes.append(Pass(self.taken, ids, self.random_state, known[0][0]))
         self.new = ids
 
     def leaves(self, module: nn.Module, inputs: object, outputs: object) -> None:
@@ -99,6 +110,13 @@ class Watch:
             if one.step < self.taken:
                 steps[one.step] += one.ids
         return [sorted(ids) for ids in steps]
+
+    def wrong_noise(self, steps_per_epoch: int) -> tuple[int, int] | None:
+        """The first step whose inputs have another epoch's noise, and that epoch; -1: none."""
+        for one in self.passes:
+            if one.epoch != one.step // steps_per_epoch:
+                return one.step, one.epoch
+        return None
 
     def last_step(self) -> tuple[float, int]:
         """The loss of this rank's samples in its last completed step, summed; their number."""
@@ -131,7 +149,7 @@ def redone(
         total: the steps of the run; the horizon of the rates if the config names none.
     """
     cfg = replace(cfg, decay_steps=cfg.decay_steps or total)
-    model = build_model(cfg, watch.inputs.shape[1], watch.source.num_classes).train()
+    model = build_model(cfg, watch.inputs[-1].shape[1], watch.source.num_classes).train()
     model.load_state_dict(watch.initial)
     parameters = list(model.parameters())
     moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in parameters]
@@ -143,7 +161,7 @@ def redone(
         model.zero_grad()
         for one in mine:
             torch.set_rng_state(one.random_state)
-            logits = model(watch.inputs[one.ids])
+            logits = model(watch.inputs[one.epoch][one.ids])
             loss = F.cross_entropy(logits, watch.targets[one.ids], reduction="sum")
             (loss / size).backward()
         if cfg.max_grad_norm is not None:

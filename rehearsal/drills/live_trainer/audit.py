@@ -10,26 +10,27 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import some
 
-from .draws import EPOCHS, SmallRun, plan_of_answer
+from .draws import SmallRun
 from .findings import TABLE, Earlier
 from .outcomes import FIELDS, planned, trained, wrong_type
 
 
-def audit_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def audit_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """From the lines alone: each sample of each epoch, exactly once."""
-    plan = planned(earlier)
-    drawn = plan_of_answer(earlier["data"][0].answer)
+    steps = planned(earlier)
     for job, sizes in (("resumed", [2, 2]), ("a different number of ranks", [2, 3])):
         lines = earlier[job][0].answer["lines"]
-        yield from audit_findings(lines, plan, sizes, drawn)
+        yield from audit_findings(lines, steps, sizes, plan)
         for report in earlier[job]:
             own = [fields for file, fields in lines if file == f"rank-{report.rank}.jsonl"]
             said = sum(fields["attempt"] == 1 for fields in own if isinstance(fields, Mapping))
-            steps = len(trained(report))
-            if said != steps:
+            taken = len(trained(report))
+            if said != taken:
                 found = (
                     f"resumed on {sizes[1]} ranks, rank {report.rank} trained "
-                    f"{counted(steps, 'step')}, and its ledger has {counted(said, 'line')} of "
+                    f"{counted(taken, 'step')}, and its ledger has {counted(said, 'line')} of "
                 )
                 yield TABLE("audit-refutes", f"{found}attempt 1")
                 return
@@ -78,7 +79,7 @@ def audit_findings(
             return
     resumed = min(fields["step"] for fields in kept if fields["attempt"] == 1)
     lineage = [fields for fields in kept if fields["attempt"] == 1 or fields["step"] < resumed]
-    for epoch in range(EPOCHS):
+    for epoch in range(plan.epochs):
         samples = Counter(
             s for line in lineage if line["epoch"] == epoch for s in line["samples"]
         )
@@ -87,7 +88,15 @@ def audit_findings(
         if twice or missed:
             found = f"{said}: according to the ledger, samples never trained in epoch {epoch}: "
             found += f"{some(missed) or 'none'}; more than once: {some(twice) or 'none'}"
-            yield TABLE("audit-refutes", found)
+            unwritten = min(lines_lacking(lineage, resumed, sizes[0]), default=None)
+            if not missed or unwritten is None:
+                yield TABLE("audit-refutes", found)
+                return
+            step, rank = unwritten
+            found = f"{said}: the resumed run began after step {step}, of which rank {rank} "
+            found += f"has no ledger line. Missing from epoch {epoch}: samples "
+            look = "at what makes sure, before a save, that all ranks have written their lines"
+            yield TABLE("audit-refutes", found + some(missed), look)
             return
     for number, wanted in enumerate(steps, 1):
         samples_of = [s for line in lineage if line["step"] == number for s in line["samples"]]
@@ -97,3 +106,12 @@ def audit_findings(
             found += f"samples {some(wanted, 9)}"
             yield TABLE("audit-refutes", found)
             return
+
+
+def lines_lacking(
+    lineage: Sequence[Mapping[str, Any]], resumed: int, size: int
+) -> Iterator[tuple[int, int]]:
+    """The last step before a restart, and each rank that has no line of it."""
+    step = resumed - 1
+    there = {line["rank"] for line in lineage if line["step"] == step}
+    yield from ((step, rank) for rank in range(size) if rank not in there)

@@ -3,39 +3,55 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.refusal import refusal
 
-from .draws import EPOCHS, plan_of
+from .draws import SmallRun, keys_of
 
 MAY_BE_ZERO = ("seed", "dropout")
+REAL = ("learning_rate", "dropout")
+# Whatever else is set, these may be 1.
+MAY_BE_ONE = ("max_epochs", "micro_batch_size", "warmup_steps", "checkpoint_every_steps")
 
 
-def config_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Good values, then one bad value at a time."""
-    settings = plan_of(context.seed).settings(context.folder / "config")
+def config_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
+    """Good values, then one bad value at a time; then an assignment to each field."""
+    draw = random.Random(f"config {plan.seed}")
+    settings = plan.settings(context.folder / "config")
     cfg = learner.TrainConfig(**settings)
-    learner.TrainConfig()
     kept = {name: repr(getattr(cfg, name, None)) for name in settings}
-    numbers = [name for name, value in settings.items() if not isinstance(value, str)]
     bad: list[Any] = []
     good: list[Any] = []
-    for name in numbers:
-        values = [-1, float("nan"), float("inf")] + ([] if name in MAY_BE_ZERO else [0])
-        for value in values:
-            refused = refusal(learner.TrainConfig, **{**settings, name: value})
-            bad.append([name, repr(value), refused])
-        fine = 0 if name in MAY_BE_ZERO else settings[name] * 2
-        fine = 0.5 if name == "dropout" and context.seed % 2 else fine
-        good.append([name, repr(fine), refusal(learner.TrainConfig, **settings | {name: fine})])
-    with contextlib.suppress(AttributeError, TypeError):
-        cfg.seed = settings["seed"] + 1
+    for name, value in settings.items():
+        if isinstance(value, str):
+            continue
+        negative = -draw.uniform(0.001, 5) if name in REAL else -draw.randint(1, 50)
+        wrong = [negative, -1, float("nan"), float("inf"), float("-inf")]
+        for one in wrong + ([] if name in MAY_BE_ZERO else [0]):
+            refused = refusal(learner.TrainConfig, **{**settings, name: one})
+            bad.append([name, repr(one), refused])
+        fine: list[Any] = [0] if name in MAY_BE_ZERO else [value * 2]
+        fine += [1] if name in MAY_BE_ONE else []
+        fine += [draw.uniform(0.3, 0.9)] if name == "dropout" else []
+        fine += [draw.choice((2e-5, 1.5))] if name == "learning_rate" else []
+        fine += [draw.randrange(10**6, 10**9)] if name == "seed" else []
+        for one in fine:
+            refused = refusal(learner.TrainConfig, **settings | {name: one})
+            good.append([name, repr(one), refused])
+    changed = []
+    for name, value in settings.items():
+        with contextlib.suppress(Exception):
+            setattr(cfg, name, f"{value}-2" if isinstance(value, str) else value + 1)
+        if repr(getattr(cfg, name, None)) != kept[name]:
+            changed.append(name)
     return {
+        "alone": refusal(learner.TrainConfig),
         "lost": [[n, repr(settings[n]), kept[n]] for n in kept if kept[n] != repr(settings[n])],
-        "changed": cfg.seed != settings["seed"],
+        "changed": changed,
         "bad": bad,
         "good": good,
     }
@@ -47,34 +63,50 @@ def steps_of(learner: SimpleNamespace, cfg: Any, rank: int, size: int, position:
     return [[int(e), [int(i) for i in samples], int(s)] for e, samples, s in sampler]
 
 
-def rows_of(dataset: Any, count: int) -> list[str]:
-    """Every sample's input and label, as text that can be compared."""
+def rows_of(dataset: Any, order: range) -> list[str]:
+    """Every sample's input and label, as text that can be compared, by sample.
+
+    Args:
+        order: in which the samples are read.
+    """
     import torch
 
     def text(part: Any) -> str:
         return torch.as_tensor(part).contiguous().numpy().tobytes().hex()
 
-    return [" ".join(text(part) for part in dataset[i]) for i in range(count)]
+    rows = {i: " ".join(text(part) for part in dataset[i]) for i in order}
+    return [rows[i] for i in sorted(rows)]
 
 
-def data_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """The orders of several seeds, sizes and positions, from one and from several ranks."""
-    import random
+def data_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
+    """The orders of several seeds, sizes and positions, from one and from several ranks.
 
+    The second process has another hash seed; it says only what order and samples it finds.
+    """
+    import numpy as np
     import torch
 
-    plan = plan_of(context.seed)
-    folder, draw = context.folder / "data", random.Random(context.seed + 1)
+    folder, draw = context.folder / "data", random.Random(f"data {plan.seed} {context.rank}")
 
     def config(**changes: Any) -> Any:
         return learner.TrainConfig(**plan.settings(folder, **changes))
 
-    cfg = config()
+    def reseed() -> None:
+        """Whoever draws from a global generator gets another number now."""
+        torch.manual_seed(draw.randrange(10**6))
+        random.seed(draw.randrange(10**6))
+        np.random.seed(draw.randrange(10**6))
+
+    cfg, samples = config(), range(plan.num_samples)
+    reseed()
     alone = steps_of(learner, cfg, 0, 1, 0)
-    torch.manual_seed(draw.randrange(10**6))  # whoever draws from it gets another number now
-    random.seed(draw.randrange(10**6))
-    answer: dict[str, Any] = {
+    answer = {"alone": alone, "rows": rows_of(learner.ToyClassificationDataset(cfg), samples)}
+    if context.rank:
+        return answer
+    reseed()
+    answer |= {
         "again": steps_of(learner, cfg, 0, 1, 0),
+        "rows again": rows_of(learner.ToyClassificationDataset(cfg), samples[::-1]),
         "ranks": {
             size: [steps_of(learner, cfg, rank, size, 0) for rank in range(size)]
             for size in (2, 3, 4, 5)
@@ -82,7 +114,15 @@ def data_body(context: RankContext, learner: SimpleNamespace) -> Any:
         # The run is configured anew: what isn't the order's key must not move the order.
         "other settings": steps_of(
             learner,
-            config(micro_batch_size=1, learning_rate=0.5, max_epochs=EPOCHS + 1),
+            config(
+                run_dir=f"{folder}-2",
+                micro_batch_size=1,
+                learning_rate=0.5,
+                warmup_steps=plan.warmup_steps + 1,
+                dropout=0,
+                checkpoint_every_steps=plan.every + 1,
+                max_epochs=plan.epochs + 1,
+            ),
             0,
             1,
             0,
@@ -91,21 +131,20 @@ def data_body(context: RankContext, learner: SimpleNamespace) -> Any:
             learner, config(global_batch_size=plan.global_batch_size + 2), 0, 1, 0
         ),
         "other seed": steps_of(learner, config(seed=plan.seed + 1), 0, 1, 0),
-        # Digits that run into each other, and a sum: keys that collide.
-        "key 1, 21": steps_of(learner, config(seed=1, max_epochs=22), 0, 1, 0),
-        "key 12, 1": steps_of(learner, config(seed=12, max_epochs=22), 0, 1, 0),
-        "positions": [],
     }
-    for position in (1, plan.steps_per_epoch, plan.steps_per_epoch + 2, 10, plan.total):
+    keys = keys_of(plan)
+    answer["keys"] = []
+    for pair in (keys.run_together, *keys.carried):
+        orders = []
+        for seed, epoch in pair:
+            key = config(seed=seed, max_epochs=epoch + 1)
+            last = steps_of(learner, key, 0, 1, epoch * plan.steps_per_epoch)
+            orders.append([i for _, own, _ in last for i in own])
+        answer["keys"].append([*pair, orders[0] == orders[1]])
+    answer["positions"] = []
+    ends = plan.steps_per_epoch
+    places = {1, ends - 1, ends, ends + 1, 9, 10, plan.total - 1, plan.total}
+    for position in sorted({*places, draw.randrange(2, plan.total)}):
         found = [steps_of(learner, cfg, rank, 2, position) for rank in range(2)]
         answer["positions"].append([position, found])
-    rows = rows_of(learner.ToyClassificationDataset(cfg), plan.num_samples)
-    torch.manual_seed(draw.randrange(10**6))
-    other = learner.ToyClassificationDataset(cfg)
-    backward = [other[i] for i in reversed(range(plan.num_samples))][::-1]
-    return answer | {
-        "alone": alone,
-        "rows": rows,
-        "rows again": rows_of(backward, plan.num_samples),
-        "plan": plan._asdict(),
-    }
+    return answer

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-EPOCHS = 2
-# Steps per epoch, and steps between two saves. They are chosen so that the last save before the
-# killed one is at step 10 or later, and not at the end of an epoch.
-CADENCES = ((8, 3), (8, 5), (9, 4), (9, 5))
-# Each case, and what its inputs are multiplied by. The large ones give a gradient norm above 1,
-# the small ones a norm below 1.
-CASES = {"small": 0.05, "large": 30.0, "last of an epoch": 0.05}
-OLD, NEW = 9, 10  # as text, "9" sorts after "10"
+PEERS = 3  # ranks of the stages that judge one rank or one step
 
 
 class SmallRun(NamedTuple):
-    """A small run whose sizes divide nothing evenly."""
+    """A small run whose sizes divide nothing evenly. Steps count from 1 over the whole run."""
 
     num_samples: int
     global_batch_size: int
+    micro_batch_size: int
+    steps_per_epoch: int  # the last step of an epoch takes what is left: 1 or 2 samples
+    epochs: int
     seed: int
     every: int
     learning_rate: float
@@ -29,16 +25,14 @@ class SmallRun(NamedTuple):
     dropout: float
     kill_at: int  # the save in which a rank dies: step 10 or more has been saved before it
     kill_operation: int  # before which of that save's file operations
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """The last step of an epoch takes what is left."""
-        return -(-self.num_samples // self.global_batch_size)
+    silent_at: (
+        int  # the other kill: after this step, which is saved, and before its ledger line
+    )
 
     @property
     def total(self) -> int:
         """Optimizer steps of the run."""
-        return EPOCHS * self.steps_per_epoch
+        return self.epochs * self.steps_per_epoch
 
     @property
     def saves(self) -> list[int]:
@@ -46,15 +40,19 @@ class SmallRun(NamedTuple):
         steps = range(1, self.total + 1)
         return [s for s in steps if s % self.every == 0 or s % self.steps_per_epoch == 0]
 
-    def settings(self, run_dir: Path, **changes: Any) -> dict[str, Any]:
+    def saved_before(self, step: int) -> int:
+        """The newest save before the one due after ``step``; 0 if there is none."""
+        return max((saved for saved in self.saves if saved < step), default=0)
+
+    def settings(self, run_dir: Path, /, **changes: Any) -> dict[str, Any]:
         """The arguments of TrainConfig."""
         return {
             "run_dir": str(run_dir),
             "dataset_size": self.num_samples,
-            "max_epochs": EPOCHS,
+            "max_epochs": self.epochs,
             "seed": self.seed,
             "global_batch_size": self.global_batch_size,
-            "micro_batch_size": 2,
+            "micro_batch_size": self.micro_batch_size,
             "learning_rate": self.learning_rate,
             "warmup_steps": self.warmup_steps,
             "dropout": self.dropout,
@@ -67,23 +65,116 @@ class SmallRun(NamedTuple):
 def plan_of(seed: int) -> SmallRun:
     """The plan of a check. The same seed gives the same plan, in any process."""
     draw = random.Random(seed)
-    batch, (steps, every) = draw.choice((5, 7, 9)), draw.choice(CADENCES)
-    # The last step has 1 or 2 samples: with three ranks, at least one of them has none.
-    num_samples = batch * (steps - 1) + draw.choice((1, 2))
-    plan = SmallRun(
-        num_samples=num_samples,
-        global_batch_size=batch,
-        seed=draw.randrange(1, 1000),
-        every=every,
-        learning_rate=draw.choice((0.004, 0.006, 0.01)),
-        warmup_steps=draw.randrange(3, 7),
-        dropout=draw.choice((0.1, 0.2, 0.3)),
-        kill_at=0,
-        kill_operation=draw.randrange(1, 5),  # a save of one file has four
+    while True:
+        epochs, steps, every = draw.randint(2, 5), draw.randint(4, 9), draw.randint(3, 5)
+        batch = draw.choice((5, 7, 9))
+        plan = SmallRun(
+            # With three ranks, at least one of them has no sample in the last step.
+            num_samples=batch * (steps - 1) + draw.choice((1, 2)),
+            global_batch_size=batch,
+            micro_batch_size=draw.choice((2, 3)),
+            steps_per_epoch=steps,
+            epochs=epochs,
+            seed=draw.randrange(1, 1000),
+            every=every,
+            learning_rate=draw.uniform(0.004, 0.01),
+            warmup_steps=draw.randrange(3, 7),
+            dropout=draw.choice((0.1, 0.2, 0.3)),
+            kill_at=0,
+            kill_operation=draw.randrange(1, 5),  # a save of one file has four
+            silent_at=0,
+        )
+        in_saves, silent = where_to_kill(plan)
+        if 15 <= plan.total <= 18 and in_saves and silent:
+            return plan._replace(kill_at=draw.choice(in_saves), silent_at=draw.choice(silent))
+
+
+def where_to_kill(plan: SmallRun) -> tuple[list[int], list[int]]:
+    """After which steps a rank may die: in a save, and before its ledger line.
+
+    By name, step-9 is newer than step-10, so the save before the killed one comes at step 10 or
+    later; it is within an epoch, or a position that is rounded down to one would be right. The
+    line that is lost belongs to a step in which each rank has samples.
+    """
+    saved = plan.saved_before
+    ends = plan.steps_per_epoch
+    in_saves = [s for s in plan.saves if saved(s) >= 10 and saved(s) % ends and s < plan.total]
+    return in_saves, [s for s in plan.saves if saved(s) and s % ends and s < 10]
+
+
+class StepCase(NamedTuple):
+    """One optimizer step, whose gradient's norm is above or below the bound."""
+
+    name: str
+    scale: float  # the inputs are multiplied by it
+    num_samples: int  # over all ranks
+
+
+class StepDraws(NamedTuple):
+    """What the stage "training step" draws."""
+
+    cases: Sequence[StepCase]
+    learning_rate: float
+    poison: float
+    poisoned_rank: int
+    poisoned_sample: int  # of that rank's share
+
+
+def steps_of_check(plan: SmallRun) -> StepDraws:
+    """Three steps, and a fourth one with a sample that isn't finite.
+
+    Shares that differ, but as many micro-batches on each rank. With fewer on one, an answer
+    that syncs in all of them would hang, and its real mistake go unnamed.
+    """
+    draw, size = random.Random(f"steps {plan.seed}"), plan.micro_batch_size + 1
+    full = PEERS * size + draw.choice((1, 2))
+    small = draw.uniform(0.03, 0.08)
+    return StepDraws(
+        cases=(
+            StepCase("small", small, full),
+            StepCase("large", draw.uniform(20, 40), full),
+            StepCase("last of an epoch", small, draw.choice((1, 2))),
+        ),
+        learning_rate=draw.uniform(0.05, 0.15),
+        poison=draw.choice((float("inf"), float("-inf"), float("nan"))),
+        poisoned_rank=draw.randrange(PEERS),
+        poisoned_sample=draw.randrange(size),
     )
-    return plan._replace(kill_at=[step for step in plan.saves if step < plan.total][-1])
 
 
-def plan_of_answer(answer: Mapping[str, Any]) -> SmallRun:
-    """The plan that a rank trained, from its answer."""
-    return SmallRun(**answer["plan"])
+class Keys(NamedTuple):
+    """Pairs of (seed, epoch) that a careless key confuses."""
+
+    run_together: tuple[tuple[int, int], tuple[int, int]]  # as (1, 21) and (12, 1)
+    carried: Sequence[tuple[tuple[int, int], tuple[int, int]]]  # as (4, 100) and (5, 0)
+
+
+def keys_of(plan: SmallRun) -> Keys:
+    """Digits that run into each other, and sums of multiples."""
+    draw, seed = random.Random(f"keys {plan.seed}"), plan.seed
+    a, b, c = draw.randint(1, 9), draw.randint(1, 9), draw.randint(0, 9)
+    carried = [((seed, factor), (seed + 1, 0)) for factor in (1, 10, 100, 1000)]
+    carried += [((seed, 1), (seed + factor, 0)) for factor in (10, 100, 1000)]
+    return Keys(((a, 10 * b + c), (10 * a + b, c)), carried)
+
+
+def saved_steps(plan: SmallRun) -> tuple[int, int, int, int]:
+    """Two saves to kill and damage, then two more: as text, "9" sorts after "10"."""
+    crossings = [(9, 10), (99, 100)]
+    random.Random(f"saves {plan.seed}").shuffle(crossings)
+    return (*crossings[0], *crossings[1])
+
+
+class PhaseDraw(NamedTuple):
+    """A phase of the step that the stage "metrics" times."""
+
+    name: str
+    seconds: float
+
+
+def phases_of(plan: SmallRun) -> list[PhaseDraw]:
+    """Three phases; the one that comes first ends a second time."""
+    draw = random.Random(f"phases {plan.seed}")
+    names = draw.sample(("forward", "backward", "optimizer", "data_wait", "checkpoint"), 3)
+    names = [names[0], names[1], names[0], names[2]]
+    return [PhaseDraw(name, draw.uniform(0.006, 0.012)) for name in names]

@@ -257,6 +257,11 @@ TABLE = FindingTable(
             "each rank draws its own noise in each step",
             "at what seeds each rank, and when",
         ),
+        "saves-collide": (
+            "two ranks write the same file of a checkpoint",
+            "a file of a checkpoint has one writer; the others wait for it or write their own",
+            "at which ranks save, and under which names",
+        ),
         # kill during a save, a different number of ranks
         "not-repeatable": (
             "two runs with the same config differ",

@@ -10,13 +10,21 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding
 from rehearsal.kit.judge.findings import some
 
-from .draws import EPOCHS, plan_of_answer
+from .draws import SmallRun
 from .findings import TABLE, Earlier
 
 
-def config_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def config_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """Bad values are refused by name, good ones kept."""
     answer = reports[0].answer
+    if answer["alone"] is not None:
+        kind, _, text = answer["alone"]
+        found = f"TrainConfig() raised {kind}: {text[:120]}"
+        yield TABLE("refuses-a-good-value", found, "at the defaults")._replace(
+            rule="every field has a default"
+        )
     for name, given, kept in answer["lost"]:
         yield TABLE("config-changes", f"TrainConfig({name}={given}) has {name}={kept}")
     for name, value, refused in answer["good"]:
@@ -35,7 +43,8 @@ def config_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fi
             )
             yield TABLE("refusal-says-nothing", found)
     if answer["changed"]:
-        yield TABLE("config-changes", "an assignment to cfg.seed succeeded")
+        found = f"an assignment changed {some([f'cfg.{name}' for name in answer['changed']])}"
+        yield TABLE("config-changes", found)
 
 
 def orders_of(steps: Sequence[Any]) -> dict[int, list[int]]:
@@ -46,18 +55,20 @@ def orders_of(steps: Sequence[Any]) -> dict[int, list[int]]:
     return orders
 
 
-def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def data_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """One order, whoever asks for it, and from wherever."""
-    answer, plan = reports[0].answer, plan_of_answer(reports[0].answer)
+    answer, num_epochs = reports[0].answer, plan.epochs
     alone, n, batch = answer["alone"], plan.num_samples, plan.global_batch_size
     epochs = [epoch for epoch, _, _ in alone]
-    wanted_epochs = sorted(list(range(EPOCHS)) * plan.steps_per_epoch)
+    wanted_epochs = sorted(list(range(num_epochs)) * plan.steps_per_epoch)
     if epochs != wanted_epochs:
-        found = f"with {n} samples, global_batch_size={batch} and max_epochs={EPOCHS}, the "
+        found = f"with {n} samples, global_batch_size={batch} and max_epochs={num_epochs}, the "
         have = (
             f"steps by epoch are {dict(Counter(epochs))}" if epochs else "sampler has no steps"
         )
-        found += f"{have}, not {plan.steps_per_epoch} in each of epochs 0 to {EPOCHS - 1}"
+        found += f"{have}, not {plan.steps_per_epoch} in each of epochs 0 to {num_epochs - 1}"
         if sorted(epochs) == wanted_epochs:
             found = f"the steps of one rank have the epochs {some(epochs, 18)}, not in order"
         yield TABLE("wrong-step-size", found)
@@ -83,6 +94,11 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             yield TABLE("wrong-step-size", found)
             return
     yield from order_findings(answer, plan)
+    if reports[1].answer["alone"] != alone:
+        found = f"in a second process, the order of seed {plan.seed} is a different one"
+        look = "at what the order is drawn from: Python salts hash() in each process"
+        yield TABLE("order-not-a-function", found, look)
+        return
     for size, ranks in answer["ranks"].items():
         yield from share_findings(ranks, alone, f"on {size} ranks")
     for position, ranks in answer["positions"]:
@@ -97,8 +113,14 @@ def data_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             found += f", the first in epoch {ends[0]}" if ends else ""
             yield TABLE("wrong-position", f"{found}: not the steps after that position")
             return
-    if answer["rows"] != answer["rows again"]:
-        yield TABLE("samples-change", "two datasets made from the same config differ")
+    for what, rows in (
+        ("read again, backward, from a new dataset", answer["rows again"]),
+        ("in a second process", reports[1].answer["rows"]),
+    ):
+        if others := [i for i, row in enumerate(answer["rows"]) if row != rows[i]]:
+            found = f"{what}, sample {others[0]} of the same config is a different one"
+            yield TABLE("samples-change", found)
+            return
 
 
 def order_findings(answer: Mapping[str, Any], plan: Any) -> Iterator[Finding]:
@@ -121,19 +143,26 @@ def order_findings(answer: Mapping[str, Any], plan: Any) -> Iterator[Finding]:
         found = "with a different global_batch_size, the epochs have different orders"
         yield TABLE("order-not-a-function", found)
         return
-    by_key = {(plan.seed, epoch): order for epoch, order in orders.items()}
-    by_key |= {(plan.seed + 1, e): o for e, o in orders_of(answer["other seed"]).items()}
-    by_key[1, 21] = orders_of(answer["key 1, 21"])[21]
-    by_key[12, 1] = orders_of(answer["key 12, 1"])[1]
     seen: dict[tuple[int, ...], tuple[int, int]] = {}
-    for (seed, epoch), order in by_key.items():
-        other = seen.setdefault(tuple(order), (seed, epoch))
-        if other != (seed, epoch):
-            found = (
-                f"(seed {other[0]}, epoch {other[1]}) and (seed {seed}, epoch {epoch}) have "
-            )
-            yield TABLE("orders-repeat", f"{found}the same order")
+    for seed, of_seed in (
+        (plan.seed, orders),
+        (plan.seed + 1, orders_of(answer["other seed"])),
+    ):
+        for epoch, order in of_seed.items():
+            other = seen.setdefault(tuple(order), (seed, epoch))
+            if other != (seed, epoch):
+                yield repeated(other, (seed, epoch))
+                return
+    for one, other, is_same in answer["keys"]:
+        if is_same:
+            yield repeated(one, other)
             return
+
+
+def repeated(one: Sequence[int], other: Sequence[int]) -> Finding:
+    """Two keys, each a seed and an epoch, have one order."""
+    keys = " and ".join(f"(seed {seed}, epoch {epoch})" for seed, epoch in (one, other))
+    return TABLE("orders-repeat", f"{keys} have the same order")
 
 
 def share_findings(ranks: Sequence[Any], alone: Sequence[Any], where: str) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding
 from rehearsal.kit.judge.findings import some
 
-from .draws import NEW, OLD
+from .draws import SmallRun, saved_steps
 from .findings import TABLE, Earlier
 
 
@@ -29,9 +29,11 @@ def ended(result: dict[str, Any], states: Mapping[int, str] | None = None) -> st
     return f"the next start restored step {result['step']}{said}"
 
 
-def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def save_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """Complete or absent, verified, and the newest that is intact."""
-    answer = reports[0].answer
+    answer, (first, second, third, fourth) = reports[0].answer, saved_steps(plan)
     states = {int(step): state for step, state in answer["states"].items()}
     if "none" not in answer["empty"]:
         found = f"the folder is empty, and {ended(answer['empty'])}"
@@ -40,12 +42,11 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             rule=rule
         )
         return
-    for step, result in (
-        (OLD, answer["first"]),
-        (NEW, answer["second"]),
-        (100, answer["hundred"]),
+    for step, before, result in (
+        (first, "", answer["first"]),
+        (second, f" after step {first}", answer["second"]),
+        (fourth, f" after step {third}", answer["longer"]),
     ):
-        before = {OLD: "", NEW: f" after step {OLD}", 100: f" after steps {OLD} and 99"}[step]
         if result.get("step") != step:
             finding = TABLE(
                 "wrong-checkpoint", f"step {step} was saved{before}; {ended(result)}"
@@ -53,7 +54,7 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             if "raised" in result:
                 rule = "a checkpoint that is intact can be restored"
                 finding = finding._replace(rule=rule, look=f"at {result['in']}")
-            elif result.get("step", OLD) not in (OLD, NEW, 99, 100):
+            elif result.get("step", first) not in (first, second, third, fourth):
                 found = f"step {step} was saved{before}; restore_checkpoint returned "
                 finding = finding._replace(
                     found=found + repr(result["step"])[:60],
@@ -67,14 +68,17 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
             yield TABLE("state-not-restored", found)
             return
     for where, result, again in answer["kills"]:
-        said = f"killed {where}, in the save of step {NEW}, when step {OLD} was on disk: "
+        said = f"killed {where}, in the save of step {second}, when step {first} was on disk: "
         if states.get(result.get("step", 0)) != result.get("state", ""):
             yield TABLE("lost-in-a-kill", said + ended(result, states))
             return
-        if states.get(again.get("step", 0)) != again.get("state", "") or again["step"] != NEW:
+        if (
+            states.get(again.get("step", 0)) != again.get("state", "")
+            or again["step"] != second
+        ):
             yield TABLE(
                 "cannot-save-again",
-                f"{said}step {NEW} was trained again; {ended(again, states)}",
+                f"{said}step {second} was trained again; {ended(again, states)}",
             )
             return
     yield from sync_findings(reports[0])
@@ -82,11 +86,11 @@ def save_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         if states.get(result.get("step", 0)) != result.get("state", ""):
             yield TABLE("damage-not-survived", f"{said}; {ended(result, states)}")
             return
-    if answer["again"].get("state") != states[NEW]:
-        found = f"step {NEW} was damaged, then trained again; "
+    if answer["again"].get("state") != states[second]:
+        found = f"step {second} was damaged, then trained again; "
         found += ended(answer["again"], states)
         yield TABLE("cannot-save-again", found)
-    if "raised" not in answer["all bad"]:
+    if answer["all bad"].get("in") != "latest_checkpoint_path":
         found = f"both checkpoints are damaged, and {ended(answer['all bad'])}"
         yield TABLE("starts-over", found)
 
@@ -95,11 +99,15 @@ def sync_findings(report: RankReport) -> Iterator[Finding]:
     """Whether a power loss could keep the name and lose the contents."""
     kinds = [event["kind"] for event in report.events]
     events = report.events[kinds.index("begins") : kinds.index("ends")]
-    files = [event for event in events if event["kind"] == "file"]
     synced: dict[str, bool] = {}  # each path, under its present name
+    held: dict[str, str] = {}  # what it held when it was last fsynced
     folders: dict[str, bool] = {}  # folders in which a name has appeared by a rename
     late: set[str] = set()
-    for event in files:
+    for event in events:
+        if event["kind"] == "synced":
+            held[event["path"]] = event["content"]
+        if event["kind"] != "file":
+            continue
         op, path = event["op"], event["path"]
         if op in ("open", "torch.save"):
             synced[path] = False
@@ -110,15 +118,23 @@ def sync_findings(report: RankReport) -> Iterator[Finding]:
             for name in [n for n in synced if n == path or n.startswith(f"{path}/")]:
                 renamed = event["to"] + name.removeprefix(path)
                 synced[renamed] = synced.pop(name)
+                if name in held:
+                    held[renamed] = held.pop(name)
                 if not synced[renamed]:
                     late.add(renamed)
             folders[str(PurePosixPath(event["to"]).parent)] = False
-    lost = [f for f in report.answer["files"] if f in late or not synced.get(f, False)]
+    files = report.answer["files"]
+    lost = [name for name in files if name in late or not synced.get(name, False)]
+    partly = [name for name in files if held.get(name, files[name]) != files[name]]
     if lost:
         names = some([PurePosixPath(name).name for name in lost])
         yield TABLE(
             "not-durable", f"the name is published before the contents of {names} are on disk"
         )
+    elif partly:
+        names = some([PurePosixPath(name).name for name in partly])
+        found = f"when {names} was fsynced, its last bytes weren't in the file yet"
+        yield TABLE("not-durable", found, "at what is still in a buffer at the fsync")
     elif not all(folders.values()):
         found = "after the rename, the folder that contains the new name isn't fsynced"
         yield TABLE("not-durable", found)

@@ -10,11 +10,13 @@ from rehearsal.grading.verdict import Finding
 from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.weights import largest_difference
 
-from .draws import CASES
+from .draws import SmallRun, steps_of_check
 from .findings import TABLE, Earlier
 
 
-def identity_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def identity_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """Rank and size of the job, a group, and rank 0's weights."""
     size = len(reports)
     for report in reports:
@@ -65,11 +67,14 @@ def collectives_by_case(report: RankReport) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def step_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """The mean over the step's samples, clipped, synchronized once."""
-    for case in CASES:
+    drawn = steps_of_check(plan)
+    for case, scale, count in drawn.cases:
         rows = [report.answer[case] for report in reports]
-        count, shares = rows[0]["count"], [row["share"] for row in rows]
+        shares = [row["share"] for row in rows]
         said = f"a step of {count} samples ({some(shares)} by rank)"
         for rank, row in enumerate(rows):
             if row["largest"] > row["limit"]:
@@ -90,7 +95,7 @@ def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
         apart, name = largest_difference(rows[0]["after"], rows[0]["expected"])
         if not apart <= 2e-5:
             how = "above 1" if case == "large" else "below 1"
-            found = f"after {said}, with inputs multiplied by {CASES[case]:g} (for a gradient "
+            found = f"after {said}, with inputs multiplied by {scale:.3g} (for a gradient "
             found += f"norm {how}), the weights differ "
             yield TABLE(
                 "wrong-gradient",
@@ -117,6 +122,6 @@ def step_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Find
     if not all(end["raised"] for end in ends) or any(end["changed"] for end in ends):
         raised = sum(bool(end["raised"]) for end in ends)
         changed = "changed" if any(end["changed"] for end in ends) else "didn't change"
-        found = f"one sample on rank 0 was infinite: {raised} of {len(ends)} ranks raised, and "
-        found += f"the weights {changed}"
+        found = f"one sample on rank {drawn.poisoned_rank} was {drawn.poison}: {raised} of "
+        found += f"{len(ends)} ranks raised, and the weights {changed}"
         yield TABLE("nonfinite-step", found)

@@ -9,10 +9,11 @@ from rehearsal.engine.reports import RankReport, killed
 from rehearsal.grading.verdict import Finding, counted, is_echo
 from rehearsal.kit.judge.findings import some
 
-from .draws import SmallRun, plan_of_answer
+from .draws import SmallRun
 from .findings import TABLE, Earlier
 
 FIELDS = ("time", "attempt", "epoch", "step", "rank", "world_size", "samples", "phases")
+CLOCK_S = 0.001  # two clocks may differ by as much
 ANY_NUMBER = "the next start may have a different number of ranks"
 UNCOUNTED = " (not counting JSON lines without samples)"
 
@@ -174,24 +175,53 @@ def ledger_findings(
                 return
 
 
-def alone_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def rate_findings(
+    reports: Sequence[RankReport], rates: Sequence[float], at: int, said: str
+) -> Iterator[Finding]:
+    """Whether each step from ``at`` on uses the rate of its number."""
+    for report in reports:
+        for number, update in enumerate(updates(report), at + 1):
+            if number > len(rates):
+                return
+            rate = rates[number - 1]
+            if any(abs(used - rate) > 1e-6 * rate for used in update["rates"]):
+                used = some([f"{value:.6g}" for value in update["rates"]])
+                found = f"{said}, step {number} used the learning rate {used}; "
+                found += f"learning_rate_at(cfg, {number}) gives {rate:.6g}"
+                yield TABLE("rate-not-followed", found)
+                return
+
+
+def update_findings(reports: Sequence[RankReport], said: str) -> Iterator[Finding]:
+    """Whether each step follows the planned gradient, and comes before its ledger line."""
+    for report in reports:
+        for number, update in enumerate(updates(report), 1):
+            apart = update.get("apart", 0.0)
+            if not apart <= 1e-3:  # so that NaN counts
+                found = f"{said}, the gradient of step {number} isn't the mean over the step's "
+                found += f"samples, clipped: they are {apart:.2g} times its norm apart"
+                yield TABLE("different-training", found)
+                return
+            if update.get("lines", 0) >= number:
+                found = f"{said}, rank {report.rank} wrote the line of step {number} before "
+                found += "the optimizer took that step"
+                yield TABLE("ledger-wrong", found, "at when the line is written")
+                return
+
+
+def alone_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """One process, from start to end."""
-    (report,), plan = reports, plan_of_answer(reports[0].answer)
-    answer, said = report.answer, "on one rank"
+    (report,), said = reports, "on one rank"
+    answer = report.answer
     yield from trained_findings(reports, planned(earlier), 0, said)
     yield from result_findings(reports, plan.total, said)
+    yield from update_findings(reports, said)
     yield from ledger_findings(reports, plan, said, plan.steps_per_epoch)
-    for number, (update, rate) in enumerate(
-        zip(updates(report), answer["rates"], strict=False), 1
-    ):
-        if any(abs(used - rate) > 1e-6 * rate for used in update["rates"]):
-            used = some([f"{value:.6g}" for value in update["rates"]])
-            found = f"step {number} used the learning rate {used}; "
-            found += f"learning_rate_at(cfg, {number}) gives {rate:.6g}"
-            yield TABLE("rate-not-followed", found)
-            return
+    yield from rate_findings(reports, answer["rates"], 0, said)
     yield from save_findings(report, plan)
-    yield from time_findings(answer["lines"])
+    yield from time_findings(report)
     saved, digest = answer["saved"]
     if saved != plan.total or digest != answer["true"]:
         found = (
@@ -233,47 +263,84 @@ def save_findings(report: RankReport, plan: SmallRun) -> Iterator[Finding]:
         yield TABLE("save-missing", found + some(missing, 9))
 
 
-def time_findings(lines: Sequence[Any]) -> Iterator[Finding]:
-    """Whether the phases of all lines but the first add up to the time between the lines."""
-    fields = [line for _, line in lines]
-    wall = fields[-1]["time"] - fields[0]["time"]
-    phases = sum(sum(line["phases"].values()) for line in fields[1:])
-    if not 0.85 * wall < phases < 1.15 * wall:
-        found = (
-            f"from the first ledger line to the last it took {wall:.3f} s, and the phases in "
-        )
-        look = "at when the phases go back to 0" if phases > wall else ""
-        yield TABLE("time-unaccounted", f"{found}between add up to {phases:.3f} s", look)
+def time_findings(report: RankReport) -> Iterator[Finding]:
+    """Whether each line's phases add up to the time since the line before.
+
+    A line's last phase ends between the step's first forward pass and the line. So its phases
+    cover at least the time from the line before to that pass, and at most the time to this line
+    from the pass before: certain bounds, however slow the machine is.
+    """
+    lines = [line for _, line in report.answer["lines"]]
+    passes, begins = [], True
+    for event in events_of(report):
+        if event["kind"] == "forward" and begins:
+            passes.append(event["at"])
+        if event["kind"] in ("forward", "optimizer_step"):
+            begins = event["kind"] == "optimizer_step"
+    for number in range(1, len(lines)):
+        phases = sum(lines[number]["phases"].values())
+        least = passes[number] - lines[number - 1]["time"] - CLOCK_S
+        most = lines[number]["time"] - passes[number - 1] + CLOCK_S
+        if not least <= phases <= most:
+            wall = lines[number]["time"] - lines[number - 1]["time"]
+            found = f"step {number + 1}'s line was written {wall:.4f} s after the line before, "
+            found += f"and its phases add up to {phases:.4f} s"
+            look = "at when the phases go back to 0" if phases > wall else ""
+            yield TABLE("time-unaccounted", found, look)
+            return
 
 
 # ---------------------------------------------------------------- several ranks
 
 
-def together_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
-    """The same steps as alone, with the same gradients."""
-    plan, said = plan_of_answer(reports[0].answer), f"on {len(reports)} ranks"
-    yield from trained_findings(reports, planned(earlier)[: plan.steps_per_epoch], 0, said)
-    yield from result_findings(reports, plan.steps_per_epoch, said)
-    yield from ledger_findings(reports, plan, said, plan.steps_per_epoch)
-    alone = updates(earlier["launch"][0])
-    for number, (ours, theirs) in enumerate(zip(updates(reports[0]), alone, strict=False), 1):
-        apart = abs(ours["gradient"] - theirs["gradient"])
-        if not apart <= 1e-3 * (1 + abs(theirs["gradient"])):  # so that NaN counts
-            found = (
-                f"without dropout, step {number} has a different gradient {said} than on one: "
-            )
-            yield TABLE(
-                "different-training", f"{found}along one direction, they are {apart:.2g} apart"
-            )
+def together_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The same steps as alone, with the same gradients, up to the kill."""
+    said = f"on {len(reports)} ranks"
+    yield from collision_findings(reports, said)
+    crashed = any(report.failure and not is_echo(report) for report in reports)
+    if crashed or any(report.exitcode is None for report in reports):
+        return  # tracebacks or stacks say more
+    yield from trained_findings(reports, planned(earlier)[: plan.silent_at], 0, said)
+    for number, of_ranks in enumerate(zip(*map(updates, reports), strict=False), 1):
+        if len({update.get("weights") for update in of_ranks}) > 1:
+            found = f"{said}, without dropout, the ranks have different weights before step "
+            yield TABLE("ranks-differ", f"{found}{number} updates them")
             return
+    yield from update_findings(reports, f"{said}, without dropout")
+    yield from rate_findings(reports, rates_of(earlier), 0, said)
 
 
-def uninterrupted_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def collision_findings(reports: Sequence[RankReport], said: str) -> Iterator[Finding]:
+    """Whether two ranks write one file of a checkpoint, or give two the same name."""
+    writers: dict[str, int] = {}
+    for report in reports:
+        for event in events_of(report):
+            if event["kind"] != "file" or event["op"] not in ("open", "torch.save", "rename"):
+                continue
+            name = event.get("to") or event["path"]
+            if "/checkpoints/" in name and writers.setdefault(name, report.rank) != report.rank:
+                found = f"{said}, ranks {writers[name]} and {report.rank} both wrote "
+                yield TABLE("saves-collide", found + name.partition("/")[2])
+                return
+
+
+def rates_of(earlier: Earlier) -> Sequence[float]:
+    """The rate of each step, by the learner's own function."""
+    rates: Sequence[float] = earlier["launch"][0].answer["rates"]
+    return rates
+
+
+def uninterrupted_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """All of the plan, with noise of its own on each rank and in each step."""
-    plan, said = plan_of_answer(reports[0].answer), f"on {len(reports)} ranks"
+    said = f"on {len(reports)} ranks"
     yield from trained_findings(reports, planned(earlier), 0, said)
     yield from result_findings(reports, plan.total, said)
     yield from ledger_findings(reports, plan, said, plan.steps_per_epoch)
+    yield from rate_findings(reports, rates_of(earlier), 0, said)
     seen: dict[str, tuple[int, int]] = {}
     for report in reports:
         step = 0
@@ -298,7 +365,9 @@ def uninterrupted_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iter
 # ---------------------------------------------------------------- killed
 
 
-def killed_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def killed_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """A rank died in a save, having trained what the uninterrupted run trains."""
     whole = earlier["two ranks, with dropout"]
     for report, other in zip(reports, whole, strict=True):
@@ -314,42 +383,53 @@ def killed_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Fi
         yield TABLE("save-missing", found)
 
 
-def kill_of(earlier: Earlier) -> tuple[int, int, str]:
-    """The last save that was complete, the last step that was done, and a clause about it."""
-    reports = earlier["kill during a save"]
+def in_save(reports: Sequence[RankReport]) -> str:
+    """A clause about the kill in a save."""
     done = max(len(trained(report)) for report in reports)
-    plan = plan_of_answer(earlier["data"][0].answer)
-    saved = max(step for step in plan.saves if step < done)
     (rank,) = [report.rank for report in reports if killed(report)][:1]
     where = [event for event in reports[rank].events if event["kind"] == "file"][-1]
     return (
-        saved,
-        done,
-        (
-            f"rank {rank} was killed before the {where['op']} of "
-            f"{where['path'].rpartition('/')[2]} after step {done}"
-        ),
+        f"rank {rank} was killed before the {where['op']} of "
+        f"{where['path'].rpartition('/')[2]} after step {done}"
     )
 
 
-def resumed_findings(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
-    """Whether a start resumed where the kill left off, and trained the rest."""
-    plan, (saved, done, kill) = planned(earlier), kill_of(earlier)
-    steps, size = together(reports), counted_ranks(reports)
+def before_line(reports: Sequence[RankReport]) -> str:
+    """A clause about the kill between a step and its line."""
+    done = max(len(trained(report)) for report in reports)
+    return f"rank 1 was killed after step {done}, before it wrote a ledger line"
+
+
+def resumed_findings(
+    plan: SmallRun,
+    reports: Sequence[RankReport],
+    earlier: Earlier,
+    before: Sequence[RankReport],
+    kill: str,
+) -> Iterator[Finding]:
+    """Whether a start resumed where the kill left off, and trained the rest.
+
+    Args:
+        before: the killed job.
+        kill: what was killed.
+    """
+    order, steps, size = planned(earlier), together(reports), counted_ranks(reports)
+    done = max(len(trained(report)) for report in before)
+    saved = plan.saved_before(done)
     failed = [report for report in reports if report.failure and not is_echo(report)]
     if failed and failed[0].failure:
         failure = failed[0].failure
         found = f"{kill}; the next start, on {size}, raised {failure.kind}: "
         look = f"at {failure.where}, and at what the kill left" if failure.where else ""
         finding = TABLE("cannot-resume", found + failure.message.strip()[:160], look)
-        if len(reports) != len(earlier["kill during a save"]):  # where as many ranks could
+        if len(reports) != len(before):  # where as many ranks could
             look = f"at {failure.where or 'the restore'}, and at what depends on the number of "
             finding = finding._replace(rule=ANY_NUMBER, look=f"{look}ranks")
         yield finding
         return
     if not all(report.has_answer for report in reports):
         return
-    at = next((n for n, step in enumerate(plan) if steps and steps[0] == list(step)), None)
+    at = began(steps, order)
     if at is None:
         found = f"{kill}; the next start, on {size}, "
         found += (
@@ -368,8 +448,20 @@ def resumed_findings(reports: Sequence[RankReport], earlier: Earlier) -> Iterato
         )
     else:
         said = f"resumed after step {at} on {size}"
-        yield from trained_findings(reports, plan, at, said)
-        yield from result_findings(reports, len(plan), said)
+        yield from trained_findings(reports, order, at, said)
+        yield from rate_findings(reports, rates_of(earlier), at, said)
+        yield from result_findings(reports, len(order), said)
+
+
+def began(steps: Sequence[Sequence[int]], order: Sequence[Sequence[int]]) -> int | None:
+    """How many steps a start took as done, judging by its samples; None if they fit no place.
+
+    Of several places with the same samples, as at the ends of two epochs, the one that fits all
+    of its steps is meant.
+    """
+    places = [n for n, step in enumerate(order) if steps and steps[0] == list(step)]
+    fitting = [n for n in places if [list(step) for step in order[n:]] == list(steps)]
+    return next(iter((*fitting, *places)), None)
 
 
 def counted_ranks(reports: Sequence[RankReport]) -> str:
@@ -377,14 +469,24 @@ def counted_ranks(reports: Sequence[RankReport]) -> str:
     return f"{len(reports)} ranks"
 
 
-def resumed_judge(reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+def resumed_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
     """It ends with the uninterrupted run's weights."""
-    yield from resumed_findings(reports, earlier)
+    before = earlier["kill during a save"]
+    kill = in_save(before)
+    yield from resumed_findings(plan, reports, earlier, before, kill)
     if not all(report.has_answer for report in reports):
         return
     whole = earlier["two ranks, with dropout"]
     if reports[0].answer["true"] != whole[0].answer["true"]:
-        found = (
-            f"{kill_of(earlier)[2]}; resumed on {counted_ranks(reports)}, the run ended with "
-        )
+        found = f"{kill}; resumed on {counted_ranks(reports)}, the run ended with "
         yield TABLE("different-outcome", f"{found}different weights than without the kill")
+
+
+def other_judge(
+    plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
+) -> Iterator[Finding]:
+    """The other kill, and a start on a different number of ranks."""
+    before = earlier["two ranks"]
+    yield from resumed_findings(plan, reports, earlier, before, before_line(before))

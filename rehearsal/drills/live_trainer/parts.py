@@ -12,7 +12,7 @@ from torch import nn
 
 from rehearsal.engine.rank import RankContext
 
-from .draws import plan_of
+from .draws import SmallRun, phases_of
 
 
 def batch_of(dataset: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -21,9 +21,11 @@ def batch_of(dataset: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack(inputs), torch.stack([torch.as_tensor(label) for label in labels])
 
 
-def model_body(context: RankContext, learner: SimpleNamespace) -> Any:
+LAST_STEP = 110  # of the run whose learning rates are judged, at least: it crosses 99 to 100
+
+
+def model_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
     """One batch through the model, a few steps of AdamW, and the learning rates."""
-    plan = plan_of(context.seed)
 
     def config(**changes: Any) -> Any:
         return learner.TrainConfig(**plan.settings(context.folder / "model", **changes))
@@ -51,16 +53,19 @@ def model_body(context: RankContext, learner: SimpleNamespace) -> Any:
         losses.append(loss.item())
     answer["losses"] = [losses[0], losses[-1]]
     answer["unused"] = [n for n, p in dry.named_parameters() if p.grad is None]
-    steps = list(range(1, plan.total + 1))
-    rates = [float(learner.learning_rate_at(cfg, step)) for step in steps]
-    order = random.Random(context.seed).sample(steps, len(steps))
-    again = {step: float(learner.learning_rate_at(cfg, step)) for step in order}
-    return answer | {
-        "rates": rates,
-        "rates again": [again[step] for step in steps],
-        "peak": cfg.learning_rate,
-        "warmup": cfg.warmup_steps,
-    }
+    answer["rates"] = []
+    for warmup in (plan.warmup_steps, 1):
+        long = config(
+            max_epochs=-(-LAST_STEP // plan.steps_per_epoch),
+            learning_rate=plan.learning_rate,
+            warmup_steps=warmup,
+        )
+        steps = list(range(1, LAST_STEP + 1))
+        rates = [float(learner.learning_rate_at(long, step)) for step in steps]
+        order = random.Random(plan.seed).sample(steps, len(steps))
+        again = {step: float(learner.learning_rate_at(long, step)) for step in order}
+        answer["rates"].append([warmup, rates, [again[step] for step in steps]])
+    return answer
 
 
 def spread(model: nn.Module, inputs: torch.Tensor) -> float:
@@ -69,29 +74,47 @@ def spread(model: nn.Module, inputs: torch.Tensor) -> float:
         return float((model(inputs) - model(inputs)).abs().max())
 
 
-def metrics_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """A step of known phases, and what a kill right after two lines would leave."""
+def metrics_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
+    """A step of known phases, and what a kill right after two lines would leave.
+
+    Between which two moments a phase ended is known for certain, however slow the machine is:
+    the clock is read right before the call and right after it.
+    """
+    clock, phases = time.perf_counter, phases_of(plan)
+    marks = [clock()]
     timers = learner.StepTimers()
-    began = time.perf_counter()
-    for phase, seconds in (("forward", 0.007), ("backward", 0.012), ("forward", 0.007)):
+    marks.append(clock())
+    for phase, seconds in phases:
         time.sleep(seconds)
+        marks.append(clock())
         timers.end(phase)
-    time.sleep(0.009)
-    timers.end("optimizer")
-    wall = time.perf_counter() - began
-    answer: dict[str, Any] = {"phases": dict(timers.phases), "wall": wall}
+        marks.append(clock())
+    seconds_of = [
+        [name, marks[2 * n] - marks[2 * n - 1], marks[2 * n + 1] - marks[2 * n - 2]]
+        for n, (name, _) in enumerate(phases, 1)
+    ]
+    answer: dict[str, Any] = {"phases": dict(timers.phases), "between": seconds_of}
     path = context.folder / "lines.jsonl"
+    draw = random.Random(f"lines {plan.seed}")
     facts: list[dict[str, Any]] = [
-        {"event": "first", "text": 'two\nlines and a "quote"', "step": 9},
-        {"event": "second", "samples": [3, 1, 2], "phases": {"forward": 0.5}},
+        {"event": "first", "text": 'two\nlines and a "quote"', "step": draw.randrange(1000)},
+        {
+            "event": "second",
+            "samples": draw.sample(range(100), 3),
+            "phases": {phases[0].name: draw.random()},
+        },
     ]
     error = ""
+    began = time.time()
     with open(path, "a") as file:
         try:
             for fields in facts:
                 learner.log_rank_event(file, **fields)
+        except NotImplementedError:
+            raise
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
         # Before the file is closed: a kill would leave just this, without what is in a buffer.
         lines = path.read_text().split("\n")
-    return answer | {"lines": lines, "facts": facts, "error": error}
+    written = [began, time.time()]
+    return answer | {"lines": lines, "facts": facts, "error": error, "written": written}

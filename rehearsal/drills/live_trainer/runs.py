@@ -12,8 +12,8 @@ import torch
 
 from rehearsal.engine.rank import RankContext
 
-from .draws import plan_of
-from .watch import copy_folder, digest_of, files_of, plain, start, strike_in_save
+from .draws import SmallRun
+from .watch import digest_of, files_of, plain, start, strike_before_line, strike_in_save
 
 SYNC_S = 0.002  # what an fsync takes here, so that a save takes time on every disk
 
@@ -23,13 +23,12 @@ def slow_sync(_: object) -> None:
     time.sleep(SYNC_S)
 
 
-def alone_body(context: RankContext, learner: SimpleNamespace) -> Any:
+def alone_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
     """From start to end without torchrun; then the finished run again."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         os.environ.pop(name, None)
-    plan = plan_of(context.seed)
     os.fsync = slow_sync  # type: ignore[assignment]
-    answer = start(context, learner, plan, "alone", dropout=0)
+    answer = start(context, learner, plan, "alone", compares=True, dropout=0)
     run_dir = context.folder / "alone"
     cfg = learner.TrainConfig(**plan.settings(run_dir, dropout=0))
     model = learner.TinyNet(cfg)
@@ -45,30 +44,28 @@ def alone_body(context: RankContext, learner: SimpleNamespace) -> Any:
     return answer | {"saved": [saved, digest_of(model)], "again": again, "changed": changed}
 
 
-def together_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """One epoch on several ranks, without dropout."""
-    plan = plan_of(context.seed)
-    return start(context, learner, plan, "together", dropout=0, max_epochs=1)
+def together_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
+    """On two ranks, without dropout. A rank dies after a step, before its ledger line."""
+    strike_before_line(context, plan.silent_at)
+    return start(context, learner, plan, "together", compares=True, dropout=0)
 
 
-def uninterrupted_body(context: RankContext, learner: SimpleNamespace) -> Any:
+def uninterrupted_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
     """All of it on two ranks, with dropout."""
-    return start(context, learner, plan_of(context.seed), "uninterrupted")
+    return start(context, learner, plan, "uninterrupted")
 
 
-def killed_body(context: RankContext, learner: SimpleNamespace) -> Any:
+def killed_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
     """The same; a rank dies in a save."""
-    plan = plan_of(context.seed)
     strike_in_save(context, plan.kill_at, plan.kill_operation)
     return start(context, learner, plan, "killed")
 
 
-def resumed_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """The next start. What the kill left is kept for one on a different number of ranks."""
-    copy_folder(context, "killed", "other")
-    return start(context, learner, plan_of(context.seed), "killed")
+def resumed_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
+    """The next start."""
+    return start(context, learner, plan, "killed")
 
 
-def other_body(context: RankContext, learner: SimpleNamespace) -> Any:
-    """The next start, on a different number of ranks."""
-    return start(context, learner, plan_of(context.seed), "other")
+def other_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
+    """The next start of the run whose ledger lacks a line, on a different number of ranks."""
+    return start(context, learner, plan, "together", dropout=0)

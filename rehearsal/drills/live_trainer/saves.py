@@ -17,7 +17,7 @@ from torch import nn
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.moments import watch_moments
 
-from .draws import NEW, OLD
+from .draws import SmallRun, saved_steps
 
 
 def parts(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -67,20 +67,48 @@ def no_sync(_: object) -> None:
     """Stands in for os.fsync: a kill loses nothing from the page cache."""
 
 
-def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
+def content_of(path: Path) -> str:
+    """A digest of a file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def watch_syncs(context: RankContext) -> None:
+    """Record what each file holds when it is fsynced: without a flush, that is too little."""
+
+    def watched(sync: Callable[[Any], None]) -> Callable[[Any], None]:
+        def recorded(fd: Any) -> None:
+            path = Path(
+                os.readlink(f"/proc/self/fd/{fd if isinstance(fd, int) else fd.fileno()}")
+            )
+            if path.is_file() and path.is_relative_to(context.folder):
+                name = str(path.relative_to(context.folder))
+                context.record("synced", path=name, content=content_of(path))
+            sync(fd)
+
+        return recorded
+
+    os.fsync, os.fdatasync = watched(os.fsync), watched(os.fdatasync)  # type: ignore[assignment]
+
+
+def save_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
     """Save, kill, damage, and ask each time what the next start would get."""
-    draw, states = random.Random(context.seed), {}
+    draw = random.Random(f"saves {plan.seed}")
+    first, second, third, fourth = saved_steps(plan)
     pattern = context.folder / "saves" / "pattern"
     pattern.mkdir(parents=True)
     answer: dict[str, Any] = {"empty": restored(learner, pattern)}
-    older, newer = parts(1), parts(1)
-    train(*older, 3)
-    train(*newer, 5)
-    states = {OLD: print_of(*older), NEW: print_of(*newer), 100: print_of(*older)}
+    older, newer = parts(plan.seed), parts(plan.seed)
+    train(*older, draw.randint(1, 4))
+    train(*newer, draw.randint(5, 8))
+    states = {first: print_of(*older), second: print_of(*newer), fourth: print_of(*older)}
+    if Path("/proc/self/fd").exists():
+        watch_syncs(context)
     context.record("begins")
-    learner.save_checkpoint(pattern, OLD, *older)
+    learner.save_checkpoint(pattern, first, *older)
     context.record("ends")
-    answer["files"] = [str(path.relative_to(context.folder)) for path in paths_in(pattern)]
+    answer["files"] = {
+        str(path.relative_to(context.folder)): content_of(path) for path in paths_in(pattern)
+    }
     answer["first"] = restored(learner, pattern)
     os.fsync = no_sync  # type: ignore[assignment]
 
@@ -90,28 +118,29 @@ def save_body(context: RankContext, learner: SimpleNamespace) -> Any:
     answer["kills"] = []
     both = copy_of(pattern, "both")
     with watch_moments(both) as moments:
-        learner.save_checkpoint(both, NEW, *newer)
+        learner.save_checkpoint(both, second, *newer)
     for number, moment in enumerate(moments):
         folder = moment.restore(both.with_name(f"killed-{number}"))
         found = restored(learner, folder)
         again: dict[str, Any] = found
-        if found.get("step") == OLD:  # the next start trains on, and saves again
-            again = attempt_save(learner, folder, NEW, newer)
+        if found.get("step") == first:  # the next start trains on, and saves again
+            again = attempt_save(learner, folder, second, newer)
         answer["kills"].append([moment.where, found, again])
     answer["second"] = restored(learner, both)
     of_newer = paths_in(both, without=pattern)
-    answer["damages"] = damages(learner, both, of_newer, draw)
+    answer["damages"] = damages(learner, both, of_newer, draw, second)
     repaired = copy_of(both, "again")
     for file in of_newer:
         flip(repaired / file.relative_to(both), draw)
-    answer["again"] = attempt_save(learner, repaired, NEW, newer)
+    answer["again"] = attempt_save(learner, repaired, second, newer)
     for file in paths_in(both):
         flip(file, draw)
     answer["all bad"] = restored(learner, both)
-    third = copy_of(pattern, "hundred")
-    for step, state in ((99, newer), (100, older)):
-        learner.save_checkpoint(third, step, *state)
-    return answer | {"hundred": restored(learner, third), "states": states}
+    longer = pattern.with_name("longer")
+    longer.mkdir()
+    for step, state in ((third, newer), (fourth, older)):
+        learner.save_checkpoint(longer, step, *state)
+    return answer | {"longer": restored(learner, longer), "states": states}
 
 
 def attempt_save(learner: SimpleNamespace, folder: Path, step: int, state: Any) -> Any:
@@ -137,12 +166,13 @@ def flip(path: Path, draw: random.Random) -> None:
 
 
 def damages(
-    learner: SimpleNamespace, both: Path, files: Sequence[Path], draw: random.Random
+    learner: SimpleNamespace, both: Path, files: Sequence[Path], draw: random.Random, step: int
 ) -> list[Any]:
     """Damage each file of the newer checkpoint in each way, one at a time."""
     ways: dict[str, Callable[[Path], object]] = {
         "a bit flipped": lambda path: flip(path, draw),
         "lost its second half": lambda path: os.truncate(path, path.stat().st_size // 2),
+        "lost its last byte": lambda path: os.truncate(path, path.stat().st_size - 1),
         "been deleted": Path.unlink,
     }
     found = []
@@ -150,7 +180,7 @@ def damages(
         kept = file.read_bytes()
         for what, damage in ways.items():
             damage(file)
-            said = f"{file.relative_to(both)} of step {NEW} has {what}"
+            said = f"{file.relative_to(both)} of step {step} has {what}"
             found.append([said, restored(learner, both)])
             file.write_bytes(kept)
     return found

@@ -14,7 +14,7 @@ from torch import nn
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.samples import before_forward, weights_of
 
-from .draws import CASES, plan_of
+from .draws import SmallRun, StepDraws, steps_of_check
 from .parts import batch_of
 
 TORCHRUN = (
@@ -27,9 +27,9 @@ TORCHRUN = (
 )
 
 
-def identity_body(context: RankContext, learner: SimpleNamespace) -> Any:
+def identity_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
     """Without torchrun; then as the only rank of its node; then wrap a model."""
-    cfg = learner.TrainConfig(**plan_of(context.seed).settings(context.folder / "who"))
+    cfg = learner.TrainConfig(**plan.settings(context.folder / "who"))
     environment = {name: os.environ.pop(name) for name in TORCHRUN}
     try:
         alone = [*learner.maybe_init_dist(cfg)]
@@ -45,7 +45,7 @@ def identity_body(context: RankContext, learner: SimpleNamespace) -> Any:
     if not answer["group"]:
         return answer
     answer["group rank"] = [dist.get_rank(), dist.get_world_size()]
-    torch.manual_seed(context.seed + context.rank)
+    torch.manual_seed(plan.seed + context.rank)
     model = learner.TinyNet(cfg)
     answer["before"] = weights_of(model)
     wrapped = learner.wrap_model(cfg, model)
@@ -65,13 +65,13 @@ class Silent:
         """A phase ended."""
 
 
-LR = 0.1
-
-
-def step_body(context: RankContext, learner: SimpleNamespace) -> Any:
+def step_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
     """Three steps, one with an empty share, each against the same step on one rank."""
-    plan = plan_of(context.seed)
+    drawn = steps_of_check(plan)
     cfg = learner.TrainConfig(**plan.settings(context.folder / "step", dropout=0))
+    alone = learner.TrainConfig(
+        **plan.settings(context.folder / "step", dropout=0, micro_batch_size=1)
+    )
     rank, size = learner.maybe_init_dist(cfg)
     dataset = learner.ToyClassificationDataset(cfg)
     every, labels = batch_of(dataset, plan.num_samples)
@@ -86,20 +86,19 @@ def step_body(context: RankContext, learner: SimpleNamespace) -> Any:
             micro.append(len(batch))
 
     before_forward(model, seen)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-    for case, scale in CASES.items():
-        # At least 10: uneven shares, but as many micro-batches on each rank. With fewer on one,
-        # an answer that syncs in all of them would hang, and its real mistake go unnamed.
-        count = max(10, plan.global_batch_size + 2) if case != "last of an epoch" else 2
+    optimizer = torch.optim.SGD(model.parameters(), lr=drawn.learning_rate)
+    for case, scale, count in drawn.cases:
+        # With micro-batches of one sample, a share of none still syncs once.
+        of_case = cfg if count > size else alone
         inputs, wanted = every[:count] * scale, labels[:count]
         mine = slice(rank, None, size)
         reference = copy.deepcopy(model)
-        loss = one_step(reference, inputs, wanted)
+        loss = one_step(reference, inputs, wanted, drawn.learning_rate)
         micro.clear()
         context.record_collectives()
         context.record("case", case=case)
         part = learner.train_step(
-            cfg, wrapped, optimizer, inputs[mine], wanted[mine], count, size, Silent()
+            of_case, wrapped, optimizer, inputs[mine], wanted[mine], count, size, Silent()
         )
         context.record_collectives()
         context.record("case done")
@@ -109,22 +108,24 @@ def step_body(context: RankContext, learner: SimpleNamespace) -> Any:
             "part": float(part),
             "loss": loss,
             "largest": max(micro, default=0),
-            "limit": cfg.micro_batch_size,
+            "limit": of_case.micro_batch_size,
             "share": len(inputs[mine]),
             "count": count,
         }
-    answer["nonfinite"] = nonfinite(learner, cfg, wrapped, optimizer, every, labels)
+    answer["nonfinite"] = nonfinite(learner, cfg, wrapped, optimizer, every, labels, drawn)
     del wrapped
     return answer
 
 
-def one_step(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> float:
+def one_step(
+    model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, learning_rate: float
+) -> float:
     """The step that all ranks together should take; returns its loss."""
     model.zero_grad()
     loss = nn.functional.cross_entropy(model(inputs).float(), labels)
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    torch.optim.SGD(model.parameters(), lr=LR).step()
+    torch.optim.SGD(model.parameters(), lr=learning_rate).step()
     return loss.item()
 
 
@@ -135,24 +136,19 @@ def nonfinite(
     optimizer: Any,
     inputs: Any,
     labels: Any,
+    drawn: StepDraws,
 ) -> Any:
-    """A step in which one sample, on rank 0, is infinite."""
+    """A step in which one sample of one rank isn't finite."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    inputs = inputs[: 2 * size].clone()
-    inputs[0] = float("inf")
+    count = drawn.cases[0].num_samples
+    inputs = inputs[:count].clone()
+    inputs[drawn.poisoned_rank + size * drawn.poisoned_sample] = drawn.poison
     before = weights_of(model)
     mine = slice(rank, None, size)
     raised = ""
     try:
         learner.train_step(
-            cfg,
-            model,
-            optimizer,
-            inputs[mine],
-            labels[: 2 * size][mine],
-            2 * size,
-            size,
-            Silent(),
+            cfg, model, optimizer, inputs[mine], labels[:count][mine], count, size, Silent()
         )
     except NotImplementedError:
         raise

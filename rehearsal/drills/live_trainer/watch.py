@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import shutil
+import time
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +20,9 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.random_state import random_state_digest
 from rehearsal.kit.observe.waiting import all_arrive, wait_until
 
+from .cells import steps_of
 from .draws import SmallRun
+from .parts import batch_of
 
 
 class Watch:
@@ -29,10 +32,23 @@ class Watch:
     about to apply.
     """
 
-    def __init__(self, context: RankContext, learner: SimpleNamespace, cfg: Any) -> None:
+    def __init__(
+        self, context: RankContext, learner: SimpleNamespace, cfg: Any, *, compares: bool
+    ) -> None:
+        """Watch this process.
+
+        Args:
+            compares: record how far each gradient is from the one of the planned step. That
+                needs a run that starts with step 1, and a model without noise.
+        """
         dataset = learner.ToyClassificationDataset(cfg)
-        rows = [dataset[i][0] for i in range(cfg.dataset_size)]
-        self.ids = {row.contiguous().numpy().tobytes(): at for at, row in enumerate(rows)}
+        self.inputs, self.labels = batch_of(dataset, cfg.dataset_size)
+        rows = [row.contiguous().numpy().tobytes() for row in self.inputs]
+        self.ids = {row: at for at, row in enumerate(rows)}
+        alone = steps_of(learner, cfg, 0, 1, 0) if compares else []
+        self.planned = [samples for _, samples, _ in alone]
+        self.ledger = Path(cfg.run_dir, "ledger", f"rank-{context.rank}.jsonl")
+        self.is_on = True
         self.context, self.kind, self.depth = context, learner.TinyNet, 0
         self.model: nn.Module | None = None
         hooks.register_module_forward_pre_hook(self.enters)
@@ -44,13 +60,15 @@ class Watch:
         if isinstance(self.kind, type) and isinstance(module, self.kind):
             self.model = cast(nn.Module, module)
         self.depth += 1
-        if self.depth == 1 and torch.is_grad_enabled() and inputs:
+        if self.is_on and self.depth == 1 and torch.is_grad_enabled() and inputs:
             if self.model is None:
                 self.model = getattr(module, "module", module)
             rows = [row.numpy().tobytes() for row in inputs[0].detach().contiguous().cpu()]
             ids = [self.ids.get(row, -1) for row in rows]
             if ids:
-                self.context.record("forward", samples=ids, rng=random_state_digest())
+                self.context.record(
+                    "forward", samples=ids, rng=random_state_digest(), at=time.time()
+                )
 
     def leaves(self, *_: Any) -> None:
         """Also called if the forward pass raised."""
@@ -64,7 +82,42 @@ class Watch:
         # Along a fixed direction: after clipping, two different gradients may have equal norms.
         probe = float(sum((g.flatten() * torch.arange(g.numel()).cos()).sum() for g in grads))
         rates = sorted({float(group["lr"]) for group in optimizer.param_groups})
-        self.context.record("update", gradient=probe, rates=rates)
+        step = self.context.count("update")
+        compared = {}
+        if self.model is not None and step < len(self.planned):
+            compared = {
+                "apart": self.distance(self.model, step),
+                "weights": digest_of(self.model),
+                "lines": self.lines(),
+            }
+        self.context.record("update", gradient=probe, rates=rates, **compared)
+
+    def distance(self, model: nn.Module, step: int) -> float:
+        """How far the gradient is from that of the planned step, as a fraction of its norm."""
+        self.is_on = False
+        names, own = zip(*model.named_parameters(), strict=True)
+        copies = [p.detach().clone().requires_grad_() for p in own]
+        samples = self.planned[step]
+        with torch.enable_grad():
+            logits = torch.func.functional_call(
+                model, dict(zip(names, copies, strict=True)), (self.inputs[samples],)
+            )
+            loss = nn.functional.cross_entropy(logits.float(), self.labels[samples])
+            wanted = torch.autograd.grad(loss, copies)
+        self.is_on = True
+        norm = torch.cat([g.flatten() for g in wanted]).norm()
+        bound = max(1.0, float(norm))
+        apart = [
+            (torch.zeros_like(p) if p.grad is None else p.grad) - g / bound
+            for p, g in zip(own, wanted, strict=True)
+        ]
+        return float(torch.cat([part.flatten() for part in apart]).norm() / (norm / bound))
+
+    def lines(self) -> int:
+        """How many lines with samples this rank's ledger has."""
+        if not self.ledger.exists():
+            return 0
+        return sum('"samples"' in line for line in self.ledger.read_text().split("\n"))
 
 
 def digest_of(model: nn.Module) -> str:
@@ -76,12 +129,20 @@ def digest_of(model: nn.Module) -> str:
 
 
 def start(
-    context: RankContext, learner: SimpleNamespace, plan: SmallRun, folder: str, **changes: Any
+    context: RankContext,
+    learner: SimpleNamespace,
+    plan: SmallRun,
+    folder: str,
+    *,
+    compares: bool = False,
+    **changes: Any,
 ) -> dict[str, Any]:
     """Run it in ``folder``; what it returned, and what is true."""
     run_dir = context.folder / folder
     cfg = learner.TrainConfig(**plan.settings(run_dir, **changes))
-    watch = Watch(context, learner, cfg)
+    watch = Watch(context, learner, cfg, compares=compares)
+    # What nobody seeds is another number in each start and on each rank.
+    torch.manual_seed(zlib.crc32(f"{folder} {context.world_size} {context.rank}".encode()))
     gc.freeze()  # a collection before the group closes inspects only what the run made
     context.record("begins")
     result = learner.run(cfg)
@@ -92,7 +153,6 @@ def start(
         "result": plain(result),
         "true": digest_of(watch.model) if watch.model is not None else "",
         "rates": [float(learner.learning_rate_at(cfg, s + 1)) for s in range(plan.total)],
-        "plan": plan._asdict(),
         "lines": ledger_of(run_dir) if context.rank == 0 else None,
     }
 
@@ -130,15 +190,25 @@ def files_of(run_dir: Path) -> dict[str, str]:
     }
 
 
-def copy_folder(context: RankContext, source: str, target: str) -> None:
-    """Copy a run, unseen by the recorder. Rank 0 does it; the others wait."""
-    done = context.folder / f"copied-{target}"
-    context.is_armed = False
-    if context.rank == 0:
-        shutil.copytree(context.folder / source, context.folder / target)
-        done.touch()
-    wait_until(done.exists, 3.0)
-    context.is_armed = True
+def strike_before_line(context: RankContext, after_step: int) -> None:
+    """Record ``strike`` on rank 1 after a step that all ranks have taken, before its line."""
+    record, steps = context.record, 0
+    taken = context.folder / f"taken-{after_step}"
+
+    def watching(kind: str, **facts: Any) -> None:
+        nonlocal steps
+        record(kind, **facts)
+        steps += kind == "optimizer_step"
+        if kind == "optimizer_step" and steps == after_step:
+            if context.rank == 0:
+                context.is_armed = False  # a file of ours
+                taken.touch()
+                context.is_armed = True
+            else:
+                wait_until(taken.exists, 3.0)
+                record("strike")
+
+    context.record = watching  # type: ignore[method-assign]
 
 
 def strike_in_save(context: RankContext, after_step: int, operation: int) -> None:
