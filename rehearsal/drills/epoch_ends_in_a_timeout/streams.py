@@ -24,13 +24,14 @@ class SmallNet(nn.Sequential):
     """Every parameter gets a gradient; that of the first hidden unit is always zero."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
+        first, last = nn.Linear(5, 4), nn.Linear(4, 2)
+        super().__init__(first, nn.Tanh(), last)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.5)
             # tanh(0) is 0, and what doesn't reach the output never changes.
-            for part in (self[0].weight[0], self[0].bias[:1], self[2].weight[:, 0]):
+            for part in (first.weight[0], first.bias[:1], last.weight[:, 0]):
                 part.zero_()
 
 

@@ -45,7 +45,7 @@ def keeping_saves(train: Body, run: str, *, at_most: int, seed: int) -> Body:
         drawn = drawn_moments(first, at_most // 3, draw)
         inside = [moment for save in later for moment in save[1:]]
         drawn += drawn_moments(inside, at_most - len(drawn), draw)
-        kept = []
+        kept = list[tuple[str, str, int]]()
         for moment in [*(save[0] for save in later[-SAVES:]), *(moment for _, moment in drawn)]:
             folder = f"{run}-killed-{context.rank}-{len(kept)}"
             context.is_armed = False
