@@ -54,10 +54,12 @@ def train_in(folder: str, run: Run) -> Body:
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
         found = not_finite_files(context.folder / folder)
         answer = train(context, learner)
+        answer["not_finite_files"] = found
         if context.rank == 0:
             found += not_finite_files(context.folder / folder)
-        references = {"": expected(run), "coasting": expected(run, coasts=True)}
-        return {**answer, "references": references, "not_finite_files": found}
+            references = {"": expected(run), "coasting": expected(run, coasts=True)}
+            answer["references"] = references
+        return answer
 
     return body
 
