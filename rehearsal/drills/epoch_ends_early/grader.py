@@ -23,6 +23,7 @@ from rehearsal.kit.judge.steps import (
     whole_findings,
 )
 from rehearsal.kit.observe.killed_saves import killed_in_its_saves
+from rehearsal.kit.observe.listings import list_backward
 from rehearsal.kit.observe.steps import trains_in_steps
 
 from .loading import Samples, loaded
@@ -58,7 +59,7 @@ def train_in(folder: str, run: Run, num_workers: int) -> Body:
         folder,
         run.steps.num_samples,
         data=lambda context, num_samples: [Samples(context, num_samples, num_workers)],
-        before=different_seeds,
+        before=before_training,
         epochs=run.steps.epochs,
         batch_size=run.batch_size,
         checkpoint_every=run.steps.every,
@@ -73,10 +74,11 @@ def resume_at_last(run: Run, context: RankContext, learner: SimpleNamespace) -> 
     return {**train_in("killed", run, 0)(context, learner), "loaded": by_job}
 
 
-def different_seeds(context: RankContext) -> None:
-    """A different random state on each rank."""
+def before_training(context: RankContext) -> None:
+    """A different random state on each rank, and folders that aren't listed in order."""
     import torch
 
+    list_backward()
     torch.manual_seed(context.rank)
 
 

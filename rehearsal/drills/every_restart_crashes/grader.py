@@ -21,6 +21,7 @@ from rehearsal.kit.judge.steps import (
     whole_findings,
 )
 from rehearsal.kit.observe.killed_saves import killed_in_its_saves
+from rehearsal.kit.observe.listings import list_backward
 from rehearsal.kit.observe.steps import trains_in_steps
 
 from .plan import Run, drawn, drawn_short
@@ -50,6 +51,7 @@ def train_in(folder: str, run: Run) -> Body:
     return trains_in_steps(
         folder,
         run.steps.num_samples,
+        before=list_backward,
         epochs=run.steps.epochs,
         global_batch_size=run.global_batch_size,
         checkpoint_every=run.steps.every,

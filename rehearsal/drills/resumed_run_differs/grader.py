@@ -25,6 +25,7 @@ from rehearsal.kit.judge.steps import (
     whole_findings,
 )
 from rehearsal.kit.observe.killed_saves import killed_in_its_saves
+from rehearsal.kit.observe.listings import list_backward
 from rehearsal.kit.observe.steps import trains_in_steps
 
 from .noise import SCALE, NoisyNet
@@ -53,6 +54,7 @@ def train_in(folder: str, run: Run, job: str = "") -> Body:
 
         draw = random.Random(f"{run.check} {folder} {job} {context.rank}")
         torch.manual_seed(draw.getrandbits(60))
+        list_backward()
 
     return trains_in_steps(
         folder,
