@@ -14,6 +14,8 @@ from rehearsal.grading.verdict import Finding, FindingTable
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.gradients import odd_net_gradient
 from rehearsal.kit.judge.killed_saves import run_before_restarts
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import (
@@ -45,6 +47,7 @@ FINDINGS = FindingTable(
 )
 CODES = {
     **STEP_CODES,
+    **WRITER_CODES,
     **FINDINGS.codes,
     "same-order": "two epochs train the samples in the same order",
 }
@@ -90,6 +93,7 @@ def judge_uninterrupted(
     yield from first_of(
         whole_findings(run.steps, reports, gradient, run.lr),
         one_order(run.steps, reports, "same-order"),
+        one_writer(reports),
     )
 
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Body, Scenario
-from rehearsal.grading.verdict import Finding, FindingTable, counted
+from rehearsal.grading.verdict import Finding, FindingTable
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.gradients import odd_net_gradient
 from rehearsal.kit.judge.killed_saves import run_before_restarts
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import (
@@ -32,16 +34,12 @@ FINDINGS = FindingTable(
             "rank 0 writes no checkpoint",
             "rank 0 saves: what is not on disk is lost when the process dies",
             "at what the loop does every few steps, and on which rank",
-        ),
-        "ranks-write-one-file": (
-            "two ranks write the same file in the same step",
-            "rank 0 saves: the bytes of two writers mix in one file",
-            "at which ranks reach the save, and under which names they write",
-        ),
+        )
     }
 )
 CODES = {
     **{code: text for code, text in STEP_CODES.items() if code != "cannot-resume"},
+    **WRITER_CODES,
     **FINDINGS.codes,
     "crash-loop": "a restart fails on the files that a killed run left",
     "same-order": "two epochs train the samples in the same order",
@@ -74,23 +72,6 @@ def judge_uninterrupted(
         one_order(run.steps, reports, "same-order"),
         one_writer(reports),
     )
-
-
-def one_writer(reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """A finding if two ranks wrote the same file after the same number of steps."""
-    writers: dict[tuple[str, int], int] = {}
-    for report in reports:
-        steps = 0
-        for event in report.events:
-            steps += event["kind"] == "optimizer_step"
-            if event["kind"] == "file" and event["op"] in ("open", "torch.save"):
-                path = event["path"]
-                first = writers.setdefault((path, steps), report.rank)
-                if first != report.rank:
-                    found = f"ranks {first} and {report.rank} both wrote {path} after "
-                    found += f"{counted(steps, 'step')}"
-                    yield FINDINGS("ranks-write-one-file", found)
-                    return
 
 
 def judge_resumed(

@@ -14,6 +14,8 @@ from rehearsal.grading.verdict import Finding
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.gradients import odd_net_gradient
 from rehearsal.kit.judge.killed_saves import run_before_restarts
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import (
@@ -35,6 +37,7 @@ from .plan import Run, drawn, drawn_short
 
 CODES = {
     **STEP_CODES,
+    **WRITER_CODES,
     **NOISE_CODES,
     "same-order": "two epochs train the samples in the same order",
 }
@@ -82,6 +85,7 @@ def judge_uninterrupted(
     yield from first_of(
         whole_findings(run.steps, reports, gradient, run.lr),
         one_order(run.steps, reports, "same-order"),
+        one_writer(reports),
         same_noise(reports),
         *(seedless(reports, own, (run.seed, drawn(run.check).seed)) for own in others),
     )

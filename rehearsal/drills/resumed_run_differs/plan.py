@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rehearsal.kit.judge.steps import Steps
 
 # Steps per epoch, epochs, steps between two checkpoints; and the step of a checkpoint at the
-# end of an epoch, with two digits.
-CADENCES = ((3, 5, 2, 12), (4, 4, 3, 12), (5, 3, 2, 10))
+# end of an epoch, with two digits. The short run saves every 2 steps.
+CADENCES = ((3, 5, 4, 12), (4, 4, 3, 12), (6, 3, 4, 12))
 # Of a short run: steps per epoch, and epochs.
 SHORT = ((4, 1), (2, 2))
 
