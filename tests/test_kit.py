@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import math
+import os
 import random
+import shutil
 import sys
 import types
 from array import array
@@ -27,10 +30,12 @@ from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, FindingTable, ch
 from rehearsal.kit.judge.clipping import norm, ways_to_clip
 from rehearsal.kit.judge.coverage import coverage_findings, miscounted, samples_by_step
 from rehearsal.kit.judge.findings import first_of, only_first
+from rehearsal.kit.judge.killed_saves import run_before_restarts
 from rehearsal.kit.judge.saves import SavedRun, aligned, resumed_after
 from rehearsal.kit.judge.steps import weights_by_step
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ
 from rehearsal.kit.observe.anti_cheat import close_the_answer
+from rehearsal.kit.observe.listings import list_backward
 from rehearsal.kit.observe.random_state import global_changes
 from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of, marked_samples
 
@@ -334,6 +339,46 @@ class TestClipping:
         for code in ("", "not-clipped", "clipped-in-parts"):
             assert ways[code][0][1] == pytest.approx([3.0, 4.0])
         assert ways["clipped-up"][0][1] == pytest.approx([60.0, 80.0])
+
+
+def test_folders_are_listed_backward_whatever_lists_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that takes the last of an unsorted listing passes where the file system sorts."""
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, getattr(os, name))  # put back after the test
+    folder = tmp_path / "run"
+    (folder / "a").mkdir(parents=True)
+    for name in ("step-1", "step-2", "step-3"):
+        (folder / name).touch()
+    list_backward()
+    list_backward()  # a body may train several times
+    backward = ["step-3", "step-2", "step-1"]
+    assert os.listdir(folder) == [*backward, "a"]
+    assert [path.name for path in folder.glob("step-*")] == backward
+    assert [os.path.basename(path) for path in glob.glob(f"{folder}/step-*")] == backward
+    with os.scandir(folder) as entries:
+        assert next(entries).name == "step-3"
+    assert next(os.walk(folder)) == (str(folder), ["a"], backward)
+    shutil.rmtree(folder)
+    assert not folder.exists()
+
+
+def test_a_run_is_judged_without_the_restarts_that_follow_it() -> None:
+    """A restart's steps would count as the run's, so every right answer would be refused."""
+    events = [
+        {"kind": "restarted", "folder": "short"},
+        {"kind": "optimizer_step"},
+        {"kind": "ended", "folder": "short", "weights": {"w": "00"}},
+        {"kind": "restarted", "folder": "short-killed-0"},
+        {"kind": "optimizer_step"},
+    ]
+    whole = run_before_restarts([RankReport(rank=0, exitcode=1, events=events)])
+    assert [len(report.of("optimizer_step")) for report in whole] == [1]
+    assert whole[0].answer["weights"] == {"w": "00"}
+    ended = RankReport(rank=0, exitcode=0, events=events)
+    stuck = RankReport(rank=1, exitcode=None, events=events[:2])
+    assert run_before_restarts([ended, stuck]) == []
 
 
 def test_a_batch_passed_by_name_is_seen() -> None:

@@ -13,6 +13,9 @@ from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding, FindingTable
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.gradients import odd_net_gradient
+from rehearsal.kit.judge.killed_saves import run_before_restarts
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import (
@@ -21,10 +24,12 @@ from rehearsal.kit.judge.steps import (
     resumption_findings,
     whole_findings,
 )
-from rehearsal.kit.observe.steps import from_moments, keeping_moments, trains_in_steps
+from rehearsal.kit.observe.killed_saves import killed_in_its_saves
+from rehearsal.kit.observe.listings import list_backward
+from rehearsal.kit.observe.steps import trains_in_steps
 
-from .loading import Samples
-from .plan import Run, drawn, drawn_uneven
+from .loading import Samples, loaded
+from .plan import Run, drawn, drawn_short
 
 FINDINGS = FindingTable(
     {
@@ -42,44 +47,41 @@ FINDINGS = FindingTable(
 )
 CODES = {
     **STEP_CODES,
+    **WRITER_CODES,
     **FINDINGS.codes,
     "same-order": "two epochs train the samples in the same order",
 }
 LOOK = "at what the saved position counts, when it advances, and who reads it"
-WORKERS, MOMENTS = 2, 8  # of the uninterrupted run
+MOMENTS = 8  # of the short run
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
 def train_in(folder: str, run: Run, num_workers: int) -> Body:
     """A body that trains in ``folder``, or resumes there."""
-
-    def body(context: RankContext, learner: SimpleNamespace) -> Any:
-        made: list[Samples] = []
-
-        def data(context: RankContext, num_samples: int) -> list[Samples]:
-            made.append(Samples(context, num_samples))
-            return made
-
-        answer = trains_in_steps(
-            folder,
-            run.steps.num_samples,
-            data=data,
-            before=different_seeds,
-            epochs=run.steps.epochs,
-            batch_size=run.batch_size,
-            checkpoint_every=run.steps.every,
-            num_workers=num_workers,
-            lr=run.lr,
-        )(context, learner)
-        return {**answer, "loaded": made[0].loaded()}
-
-    return body
+    return trains_in_steps(
+        folder,
+        run.steps.num_samples,
+        data=lambda context, num_samples: [Samples(context, num_samples, num_workers)],
+        before=before_training,
+        epochs=run.steps.epochs,
+        batch_size=run.batch_size,
+        checkpoint_every=run.steps.every,
+        num_workers=num_workers,
+        lr=run.lr,
+    )
 
 
-def different_seeds(context: RankContext) -> None:
-    """A different random state on each rank."""
+def resume_at_last(run: Run, context: RankContext, learner: SimpleNamespace) -> Any:
+    """The second restart. It also answers who loaded the samples of the killed jobs."""
+    by_job = [(number, loaded(context, number)) for number in run.workers]
+    return {**train_in("killed", run, 0)(context, learner), "loaded": by_job}
+
+
+def before_training(context: RankContext) -> None:
+    """A different random state on each rank, and folders that aren't listed in order."""
     import torch
 
+    list_backward()
     torch.manual_seed(context.rank)
 
 
@@ -91,26 +93,23 @@ def judge_uninterrupted(
     yield from first_of(
         whole_findings(run.steps, reports, gradient, run.lr),
         one_order(run.steps, reports, "same-order"),
+        one_writer(reports),
     )
 
 
-def judge_loading(
-    run: Run, reports: Sequence[RankReport], earlier: Earlier
-) -> Iterator[Finding]:
-    """An uninterrupted run, and which processes loaded its samples."""
+def loading_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """A finding if other processes than the loader's workers loaded a killed job's samples."""
     for report in reports:
-        loaded = report.answer["loaded"]
-        # A look at one sample is fine.
-        if loaded.get("own", 0) > 1:
-            found = f"num_workers={WORKERS}, but rank {report.rank}'s own process loaded "
-            found += f"{loaded['own']} samples"
-            yield FINDINGS("loads-in-the-trainer", found)
-            return
-        for kind in loaded.keys() - {"own", "other", str(WORKERS)}:
-            found = f"num_workers={WORKERS}, but rank {report.rank}'s loader has {kind}"
-            yield FINDINGS("wrong-number-of-workers", found)
-            return
-    yield from judge_uninterrupted(run, reports, earlier)
+        for num_workers, samples_by in report.answer["loaded"]:
+            found = f"num_workers={num_workers}, but rank {report.rank}'s "
+            # A look at one sample is fine.
+            if samples_by.get("own", 0) > 1:
+                found += f"own process loaded {samples_by['own']} samples"
+                yield FINDINGS("loads-in-the-trainer", found)
+                return
+            for kind in sorted(samples_by.keys() - {"own", "other", str(num_workers)}):
+                yield FINDINGS("wrong-number-of-workers", f"{found}loader has {kind}")
+                return
 
 
 def judge_resumed(
@@ -129,63 +128,70 @@ def judge_again(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> It
     yield from findings or judge_killed(reports, earlier)
 
 
-def judge_moments(
-    run: Run, reports: Sequence[RankReport], earlier: Earlier
-) -> Iterator[Finding]:
-    """The restarts from what a kill in a save would leave."""
-    whole = earlier["uninterrupted"]
+def judge_last(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """The second restart, which ends, and the workers of the killed jobs."""
+    yield from first_of(judge_resumed(run, 1, reports, earlier), loading_findings(reports))
+
+
+def judge_short(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """A short run, and its restarts from what kills in its saves would leave."""
+    whole = run_before_restarts(reports)
+    if not whole:
+        return  # the engine reports how it failed
 
     def judge_start(
         starts: Sequence[RankReport], allowed: Sequence[int], kill: str
     ) -> Iterator[Finding]:
         return resumption_findings(run.steps, whole, starts, allowed, kill, LOOK)
 
-    yield from moment_findings(run.steps, whole, reports, judge_start)
+    yield from first_of(
+        judge_uninterrupted(run, whole, earlier),
+        moment_findings(run.steps, whole, reports, judge_start),
+    )
 
 
 def scenarios(seed: int) -> list[Scenario]:
-    """An uninterrupted run, one that is killed twice, and kills in the middle of a save."""
-    run, uneven = drawn(seed), drawn_uneven(seed)
+    """A run, the same one killed twice, and a short one with kills in the middle of a save."""
+    run, short = drawn(seed), drawn_short(seed)
     first, second = run.killed_after
 
-    def job(name: str, body: Body, judge: Any, **rest: Any) -> Scenario:
+    def job(name: str, body: Body, judge: Any, of: Run = run, **rest: Any) -> Scenario:
+        judge = partial(judge, of)
         return Scenario(
-            name=name, body=body, judge=judge, world_size=run.world_size, deadline_s=6, **rest
+            name=name, body=body, judge=judge, world_size=of.world_size, deadline_s=6, **rest
         )
+
+    def killed(of: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+        return judge_killed(reports, earlier)
 
     # Kills end every rank: a rank's loader workers would hold its sockets open, and its peers
     # would wait for it until the workers' own watchdogs wake up, after five seconds.
-    whole = train_in("whole", run, WORKERS)
     return [
-        job(
-            "uninterrupted",
-            keeping_moments(whole, "whole", at_most=MOMENTS, seed=seed),
-            partial(judge_loading, run),
-        ),
+        job("uninterrupted", train_in("whole", run, 0), judge_uninterrupted),
         job(
             "killed",
             train_in("killed", run, run.workers[0]),
-            judge_killed,
+            killed,
             fault=Fault.after_step(first, rank=None),
         ),
         job(
             "resumed, and killed again",
             train_in("killed", run, run.workers[1]),
-            partial(judge_again, run),
+            judge_again,
             fault=Fault.after_step(second, rank=None),
         ),
-        job("resumed", train_in("killed", run, 0), partial(judge_resumed, run, 1)),
+        job("resumed", partial(resume_at_last, run), judge_last),
         job(
             "killed in a save",
-            from_moments(lambda folder: train_in(folder, run, 0), "whole"),
-            partial(judge_moments, run),
+            killed_in_its_saves(
+                "short",
+                train_in("short", short, 0),
+                lambda folder: train_in(folder, short, 0),
+                at_most=MOMENTS,
+                seed=seed,
+            ),
+            judge_short,
+            short,
             judges_failures=True,
-        ),
-        Scenario(
-            name="last batches of different sizes",
-            body=train_in("uneven", uneven, 0),
-            judge=partial(judge_uninterrupted, uneven),
-            world_size=uneven.world_size,
-            deadline_s=6,
         ),
     ]

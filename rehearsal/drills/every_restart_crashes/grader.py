@@ -11,6 +11,9 @@ from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding, FindingTable
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.gradients import odd_net_gradient
+from rehearsal.kit.judge.killed_saves import run_before_restarts
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import (
@@ -19,9 +22,11 @@ from rehearsal.kit.judge.steps import (
     resumption_findings,
     whole_findings,
 )
-from rehearsal.kit.observe.steps import from_moments, keeping_moments, trains_in_steps
+from rehearsal.kit.observe.killed_saves import killed_in_its_saves
+from rehearsal.kit.observe.listings import list_backward
+from rehearsal.kit.observe.steps import trains_in_steps
 
-from .plan import Run, drawn
+from .plan import Run, drawn, drawn_short
 
 FINDINGS = FindingTable(
     {
@@ -34,12 +39,13 @@ FINDINGS = FindingTable(
 )
 CODES = {
     **{code: text for code, text in STEP_CODES.items() if code != "cannot-resume"},
+    **WRITER_CODES,
     **FINDINGS.codes,
     "crash-loop": "a restart fails on the files that a killed run left",
     "same-order": "two epochs train the samples in the same order",
 }
 LOOK = "at which checkpoint is loaded, which step it holds, and where the loop continues"
-MOMENTS = 12
+MOMENTS = 12  # of the short run
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
@@ -48,6 +54,7 @@ def train_in(folder: str, run: Run) -> Body:
     return trains_in_steps(
         folder,
         run.steps.num_samples,
+        before=list_backward,
         epochs=run.steps.epochs,
         global_batch_size=run.global_batch_size,
         checkpoint_every=run.steps.every,
@@ -58,33 +65,13 @@ def train_in(folder: str, run: Run) -> Body:
 def judge_uninterrupted(
     run: Run, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
-    """The steps of an uninterrupted run, and whether rank 0 saved anything."""
+    """The steps of an uninterrupted run."""
     gradient = odd_net_gradient(reports)
     yield from first_of(
         whole_findings(run.steps, reports, gradient, run.lr),
         one_order(run.steps, reports, "same-order"),
+        one_writer(reports),
     )
-    if not reports[0].answer["moments"]:
-        found = f"rank 0 changed no file in {run.steps.total} steps; with "
-        found += f"checkpoint_every={run.steps.every}, "
-        found += f"{run.steps.total // run.steps.every} checkpoints are due"
-        yield FINDINGS("no-checkpoint", found)
-
-
-def judge_moments(
-    run: Run, reports: Sequence[RankReport], earlier: Earlier
-) -> Iterator[Finding]:
-    """The restarts from what a kill in a save would leave."""
-    whole = earlier["uninterrupted"]
-
-    def judge_start(
-        starts: Sequence[RankReport], allowed: Sequence[int], kill: str
-    ) -> Iterator[Finding]:
-        return resumption_findings(run.steps, whole, starts, allowed, kill, LOOK)
-
-    for finding in moment_findings(run.steps, whole, reports, judge_start):
-        is_crash = finding.code == "cannot-resume"
-        yield finding._replace(code="crash-loop") if is_crash else finding
 
 
 def judge_resumed(
@@ -96,21 +83,65 @@ def judge_resumed(
     yield from resumption_findings(run.steps, whole, reports, [run.start], kill, LOOK)
 
 
-def scenarios(seed: int) -> list[Scenario]:
-    """An uninterrupted run, a kill between two saves, and kills at the moments of a save."""
-    run = drawn(seed)
+def judge_short(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """A short run, and its restarts from what kills in its saves would leave."""
+    whole = run_before_restarts(reports)
+    if whole:  # if not, the engine reports how it failed
+        yield from first_of(
+            judge_uninterrupted(run, whole, earlier),
+            judge_saves(run, whole),
+            judge_moments(run, whole, reports),
+        )
 
-    def job(name: str, body: Body, judge: Any, **rest: Any) -> Scenario:
+
+def judge_saves(run: Run, whole: Sequence[RankReport]) -> Iterator[Finding]:
+    """A finding if rank 0 saved nothing."""
+    if not whole[0].answer["moments"]:
+        found = f"rank 0 changed no file in {run.steps.total} steps; with "
+        found += f"checkpoint_every={run.steps.every}, "
+        found += f"{run.steps.total // run.steps.every} checkpoints are due"
+        yield FINDINGS("no-checkpoint", found)
+
+
+def judge_moments(
+    run: Run, whole: Sequence[RankReport], reports: Sequence[RankReport]
+) -> Iterator[Finding]:
+    """The restarts from what a kill in a save would leave."""
+
+    def judge_start(
+        starts: Sequence[RankReport], allowed: Sequence[int], kill: str
+    ) -> Iterator[Finding]:
+        return resumption_findings(run.steps, whole, starts, allowed, kill, LOOK)
+
+    for finding in moment_findings(run.steps, whole, reports, judge_start):
+        is_crash = finding.code == "cannot-resume"
+        yield finding._replace(code="crash-loop") if is_crash else finding
+
+
+def scenarios(seed: int) -> list[Scenario]:
+    """Kills in the saves of a short run; a run, and the same one killed between two saves."""
+    run, short = drawn(seed), drawn_short(seed)
+
+    def job(name: str, body: Body, judge: Any, of: Run = run, **rest: Any) -> Scenario:
         return Scenario(
-            name=name, body=body, judge=judge, world_size=run.world_size, deadline_s=6, **rest
+            name=name, body=body, judge=judge, world_size=of.world_size, deadline_s=6, **rest
         )
 
     return [
         job(
-            "uninterrupted",
-            keeping_moments(train_in("whole", run), "whole", at_most=MOMENTS, seed=seed),
-            partial(judge_uninterrupted, run),
+            "killed in a save",
+            killed_in_its_saves(
+                "short",
+                train_in("short", short),
+                lambda folder: train_in(folder, short),
+                at_most=MOMENTS,
+                seed=seed,
+            ),
+            partial(judge_short, short),
+            short,
+            judges_failures=True,
         ),
+        job("uninterrupted", train_in("whole", run), partial(judge_uninterrupted, run)),
         job(
             "killed between two saves",
             train_in("killed", run),
@@ -118,10 +149,4 @@ def scenarios(seed: int) -> list[Scenario]:
             fault=Fault.after_step(run.start + 1, rank=run.killed_rank),
         ),
         job("resumed", train_in("killed", run), partial(judge_resumed, run)),
-        job(
-            "killed in a save",
-            from_moments(lambda folder: train_in(folder, run), "whole"),
-            partial(judge_moments, run),
-            judges_failures=True,
-        ),
     ]

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from rehearsal.engine.rank import RankContext
+from rehearsal.kit.observe.listings import list_backward
 from rehearsal.kit.observe.moments import Files, Moment, files_in
 from rehearsal.kit.observe.samples import OddNet, before_forward
 
@@ -17,7 +18,7 @@ from .plan import Run
 
 
 def watch_disks(context: RankContext) -> None:
-    """Record as "foreign" what this rank opens on another one's disk."""
+    """Record as "foreign" what this rank opens on another one's disk; list folders backward."""
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[0], str | os.PathLike):
@@ -27,6 +28,7 @@ def watch_disks(context: RankContext) -> None:
                 context.record("foreign", path=path.removeprefix(f"{context.folder}/"))
 
     sys.addaudithook(watch)
+    list_backward()
 
 
 class Snapshots:

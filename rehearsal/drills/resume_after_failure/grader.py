@@ -145,7 +145,7 @@ def judge_uninterrupted(
     plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterable[Finding]:
     """The uninterrupted run trains, and saves."""
-    if any(report.failure for report in reports):
+    if not all(report.has_answer for report in reports):
         yield from several_writers(reports)
         return
     ranks = [start.steps for r in reports if (start := start_in(r, "whole"))]

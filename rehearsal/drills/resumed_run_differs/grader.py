@@ -13,6 +13,9 @@ from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.gradients import odd_net_gradient
+from rehearsal.kit.judge.killed_saves import run_before_restarts
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import (
@@ -23,15 +26,18 @@ from rehearsal.kit.judge.steps import (
     weights_by_step,
     whole_findings,
 )
-from rehearsal.kit.observe.steps import from_moments, keeping_moments, trains_in_steps
+from rehearsal.kit.observe.killed_saves import killed_in_its_saves
+from rehearsal.kit.observe.listings import list_backward
+from rehearsal.kit.observe.steps import trains_in_steps
 
 from .noise import SCALE, NoisyNet
 from .noise_findings import CODES as NOISE_CODES
 from .noise_findings import noise_of, other_noise, same_noise, seedless
-from .plan import Run, drawn, drawn_uneven
+from .plan import Run, drawn, drawn_short
 
 CODES = {
     **STEP_CODES,
+    **WRITER_CODES,
     **NOISE_CODES,
     "same-order": "two epochs train the samples in the same order",
 }
@@ -39,7 +45,7 @@ POSITION = "at the steps after which a rank saves, at which position it saves, a
 POSITION += "which one a restart begins"
 LOOK = "at what sets each rank's random state, at a start and at a restart, and at every draw "
 LOOK += "from it before the first step"
-MOMENTS = 8
+MOMENTS = 8  # of the short run
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
@@ -51,6 +57,7 @@ def train_in(folder: str, run: Run, job: str = "") -> Body:
 
         draw = random.Random(f"{run.check} {folder} {job} {context.rank}")
         torch.manual_seed(draw.getrandbits(60))
+        list_backward()
 
     return trains_in_steps(
         folder,
@@ -78,6 +85,7 @@ def judge_uninterrupted(
     yield from first_of(
         whole_findings(run.steps, reports, gradient, run.lr),
         one_order(run.steps, reports, "same-order"),
+        one_writer(reports),
         same_noise(reports),
         *(seedless(reports, own, (run.seed, drawn(run.check).seed)) for own in others),
     )
@@ -139,19 +147,20 @@ def judge_again(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> It
     yield from findings or judge_killed(reports, earlier)
 
 
-def judge_moments(
-    run: Run, reports: Sequence[RankReport], earlier: Earlier
-) -> Iterator[Finding]:
-    """The restarts from what a kill in a save would leave."""
-    whole = earlier["uninterrupted"]
-    yield from moment_findings(
-        run.steps, whole, reports, partial(judge_start_after, run, whole)
-    )
+def judge_short(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
+    """A short run, and its restarts from what kills in its saves would leave."""
+    whole = run_before_restarts(reports)
+    if whole:  # if not, the engine reports how it failed
+        start = partial(judge_start_after, run, whole)
+        yield from first_of(
+            judge_uninterrupted(run, whole, earlier),
+            moment_findings(run.steps, whole, reports, start),
+        )
 
 
 def scenarios(seed: int) -> list[Scenario]:
-    """An uninterrupted run, one that is killed twice, and kills in the middle of a save."""
-    run, uneven = drawn(seed), drawn_uneven(seed)
+    """A run, the same one killed twice, and a short one with kills in the middle of a save."""
+    run, short = drawn(seed), drawn_short(seed)
     kills = [
         Fault.after_step(count, rank=rank)
         for count, rank in zip(run.killed_after, run.killed_ranks, strict=True)
@@ -167,11 +176,7 @@ def scenarios(seed: int) -> list[Scenario]:
         return lambda run, reports, earlier: judge_resumed(run, number, reports, earlier)
 
     return [
-        job(
-            "uninterrupted",
-            keeping_moments(train_in("whole", run), "whole", at_most=MOMENTS, seed=seed),
-            judge_uninterrupted,
-        ),
+        job("uninterrupted", train_in("whole", run), judge_uninterrupted),
         job("killed", train_in("killed", run), judge_first, fault=kills[0]),
         job(
             "resumed, and killed again",
@@ -182,9 +187,15 @@ def scenarios(seed: int) -> list[Scenario]:
         job("resumed", train_in("killed", run, "at last"), resumed(1)),
         job(
             "killed in a save",
-            from_moments(lambda folder: train_in(folder, run), "whole"),
-            judge_moments,
+            killed_in_its_saves(
+                "short",
+                train_in("short", short),
+                lambda folder: train_in(folder, short),
+                at_most=MOMENTS,
+                seed=seed,
+            ),
+            judge_short,
+            short,
             judges_failures=True,
         ),
-        job("another seed", train_in("uneven", uneven), judge_uninterrupted, uneven),
     ]

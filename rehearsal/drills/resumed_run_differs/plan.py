@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from rehearsal.kit.judge.steps import Steps
 
 # Steps per epoch, epochs, steps between two checkpoints; and the step of a checkpoint at the
-# end of an epoch, with two digits.
-CADENCES = ((3, 5, 2, 12), (4, 4, 3, 12), (5, 3, 2, 10), (6, 3, 4, 12))
+# end of an epoch, with two digits. The short run saves every 2 steps.
+CADENCES = ((3, 5, 4, 12), (4, 4, 3, 12), (6, 3, 4, 12))
+# Of a short run: steps per epoch, and epochs.
+SHORT = ((4, 1), (2, 2))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +37,7 @@ class Run:
 def drawn(check: int) -> Run:
     """A run that resumes in the middle of an epoch, and at the end of one."""
     generator = random.Random(check)
-    world_size, batch_size = generator.choice([2, 3]), generator.choice([3, 4])
+    world_size, batch_size = 2, generator.choice([3, 4])
     steps_per_epoch, epochs, every, second = generator.choice(CADENCES)
     due = range(every, 2 * steps_per_epoch, every)
     share = (steps_per_epoch - 1) * batch_size + generator.randint(1, batch_size - 1)
@@ -56,26 +58,25 @@ def drawn(check: int) -> Run:
     )
 
 
-def drawn_uneven(check: int) -> Run:
-    """An epoch in which the ranks have as many batches, but last ones of different sizes.
+def drawn_short(check: int) -> Run:
+    """A short run: its ranks have as many batches, but last ones of different sizes.
 
     It has another seed.
     """
-    generator = random.Random(f"{check} uneven")
+    generator = random.Random(f"{check} short")
     world_size, batch_size = generator.choice([2, 3]), generator.choice([3, 4])
-    steps_per_epoch = generator.randint(2, 3)
-    last = generator.randint(2, batch_size)
-    num_samples = world_size * ((steps_per_epoch - 1) * batch_size + last)
+    steps_per_epoch, epochs = generator.choice(SHORT)
+    share = (steps_per_epoch - 1) * batch_size + generator.randint(2, batch_size)
     return Run(
         check=check,
         seed=drawn(check).seed + generator.randint(7, 50),
         world_size=world_size,
         batch_size=batch_size,
         steps=Steps(
-            num_samples=num_samples - generator.randint(1, world_size - 1),
-            epochs=1,
+            num_samples=world_size * share - generator.randint(1, world_size - 1),
+            epochs=epochs,
             steps_per_epoch=steps_per_epoch,
-            every=steps_per_epoch + 1,
+            every=2,
         ),
         lr=generator.uniform(0.01, 0.02),
         starts=(0, 0),

@@ -16,6 +16,7 @@ from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import largest_difference, numbers, ranks_differ
 from rehearsal.kit.judge.weights import weights_of_ranks
+from rehearsal.kit.observe.listings import list_backward
 from rehearsal.kit.observe.steps import trains_in_steps
 
 from .plan import EPOCHS, Run, drawn
@@ -45,6 +46,7 @@ def train_in(folder: str, run: Run) -> Body:
         run.num_samples,
         model=lambda context: NormNet(seed=context.rank),
         data=lambda _, __: poisoned_samples(run),
+        before=list_backward,
         epochs=EPOCHS,
         global_batch_size=run.global_batch_size,
         checkpoint_every=run.every,
@@ -54,10 +56,12 @@ def train_in(folder: str, run: Run) -> Body:
     def body(context: RankContext, learner: SimpleNamespace) -> Any:
         found = not_finite_files(context.folder / folder)
         answer = train(context, learner)
+        answer["not_finite_files"] = found
         if context.rank == 0:
             found += not_finite_files(context.folder / folder)
-        references = {"": expected(run), "coasting": expected(run, coasts=True)}
-        return {**answer, "references": references, "not_finite_files": found}
+            references = {"": expected(run), "coasting": expected(run, coasts=True)}
+            answer["references"] = references
+        return answer
 
     return body
 

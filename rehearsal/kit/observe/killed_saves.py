@@ -1,0 +1,41 @@
+"""A short run and, in the same job, restarts from what kills in its saves would leave.
+
+A restart takes the steps that are left, so a run of a few steps makes many restarts cheap.
+``judge.killed_saves`` reads what is recorded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import torch.distributed as dist
+
+from rehearsal.engine.rank import RankContext
+from rehearsal.kit.observe.restart import Body
+from rehearsal.kit.observe.steps import from_moments, keeping_moments
+
+
+def killed_in_its_saves(
+    run: str, train: Body, resume_in: Callable[[str], Body], *, at_most: int, seed: int
+) -> Callable[[RankContext, SimpleNamespace], None]:
+    """A body that runs ``train``, then restarts from up to ``at_most`` moments of its saves.
+
+    The run is recorded as the restarts are: as "restarted" in its own folder, and as "ended",
+    with all that ``train`` and ``keeping_moments`` answered.
+
+    Args:
+        run: the folder of ``train``.
+        resume_in: makes the body that resumes in a folder.
+        seed: what the moments are drawn from.
+    """
+    whole = keeping_moments(train, run, at_most=at_most, seed=seed)
+    restarts = from_moments(resume_in, run)
+
+    def body(context: RankContext, learner: SimpleNamespace) -> None:
+        context.record("restarted", folder=run)
+        context.record("ended", folder=run, **whole(context, learner))
+        dist.barrier()  # until rank 0 has written what each kill would leave
+        restarts(context, learner)
+
+    return body
