@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,8 @@ from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, FindingTable
 from rehearsal.kit.judge.coverage import steps_in_stream
 from rehearsal.kit.judge.findings import first_of, some
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_rank_changes
 from rehearsal.kit.judge.weights import largest_difference
 
 from .plan import Folder, Plan, drawn
@@ -58,15 +60,9 @@ FINDINGS = FindingTable(
             "a kill costs at most the save that it interrupts",
             "at what the folder holds at each moment of a save, and what a start makes of it",
         ),
-        "ranks-write-one-file": (
-            "two ranks write or delete the same file",
-            "no two ranks write or delete the same file",
-            "at which ranks save and delete",
-        ),
     }
 )
-CODES = FINDINGS.codes
-CHANGES = ("open", "torch.save", "rename", "remove")  # of a file
+CODES = {**FINDINGS.codes, **WRITER_CODES}
 
 
 @dataclass(slots=True)
@@ -103,7 +99,8 @@ def judge_first(
 ) -> Iterator[Finding]:
     """Where the first job began."""
     yield from first_of(
-        two_writers(reports), begin_findings(plan.killed, reports, 0, plan.killed.newest)
+        one_rank_changes(map(from_the_first_start, reports)),
+        begin_findings(plan.killed, reports, 0, plan.killed.newest),
     )
 
 
@@ -119,7 +116,7 @@ def judge_second(
     prepared = [*earlier["resumes"][0].of("expected"), *reports[0].of("expected")]
     expected = {event["folder"]: event["weights"] for event in prepared}
     yield from first_of(
-        two_writers(reports),
+        one_rank_changes(map(from_the_first_start, reports)),
         *(
             first_of(
                 begin_findings(folder, reports, number, begin),
@@ -134,21 +131,11 @@ def judge_second(
     )
 
 
-def two_writers(reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """A finding if two ranks wrote or deleted the same file."""
-    writers: dict[str, int] = {}
-    for report in reports:
-        kinds = [event["kind"] for event in report.events]
-        first = kinds.index("start") if "start" in kinds else len(kinds)  # the learner's own
-        for event in (e for e in report.events[first:] if e["kind"] == "file"):
-            changed = [event["path"], event.get("to")] if event["op"] in CHANGES else []
-            for path in filter(None, changed):
-                if writers.setdefault(path, report.rank) != report.rank:
-                    found = (
-                        f"ranks {writers[path]} and {report.rank} both wrote or deleted {path}"
-                    )
-                    yield FINDINGS("ranks-write-one-file", found)
-                    return
+def from_the_first_start(report: RankReport) -> RankReport:
+    """The report without what the check itself did before."""
+    kinds = [event["kind"] for event in report.events]
+    first = kinds.index("start") if "start" in kinds else len(kinds)
+    return replace(report, events=report.events[first:])
 
 
 def begin_findings(

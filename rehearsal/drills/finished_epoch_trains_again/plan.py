@@ -9,7 +9,7 @@ from rehearsal.kit.judge.saves import SavedRun
 
 # Steps per epoch, epochs, and steps between two saves. A save for both reasons at once is among
 # the others, and steps have one digit or two.
-CADENCES = ((4, 3, 3), (4, 3, 5), (4, 4, 6), (4, 5, 10), (5, 3, 4), (5, 3, 6))
+CADENCES = ((4, 3, 3), (4, 3, 6), (5, 3, 4), (5, 3, 6), (5, 4, 4), (6, 5, 4))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

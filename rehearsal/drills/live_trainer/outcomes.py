@@ -267,19 +267,21 @@ def time_findings(report: RankReport) -> Iterator[Finding]:
     """Whether each line's phases add up to the time since the line before.
 
     A line's last phase ends between the step's first forward pass and the line. So its phases
-    cover at least the time from the line before to that pass, and at most the time to this line
-    from the pass before: certain bounds, however slow the machine is.
+    cover at least the time from the line before to that pass, with the pause that the check
+    makes in one of them, and at most the time to this line from the pass before: certain
+    bounds, however slow the machine is.
     """
     lines = [line for _, line in report.answer["lines"]]
-    passes, begins = [], True
+    passes, ends, begins = [], [], True
     for event in events_of(report):
         if event["kind"] == "forward" and begins:
             passes.append(event["at"])
+            ends.append(event["at"] + event["pause"])
         if event["kind"] in ("forward", "optimizer_step"):
             begins = event["kind"] == "optimizer_step"
     for number in range(1, len(lines)):
         phases = sum(lines[number]["phases"].values())
-        least = passes[number] - lines[number - 1]["time"] - CLOCK_S
+        least = ends[number] - lines[number - 1]["time"] - CLOCK_S
         most = lines[number]["time"] - passes[number - 1] + CLOCK_S
         if not least <= phases <= most:
             wall = lines[number]["time"] - lines[number - 1]["time"]

@@ -51,6 +51,7 @@ class Watch:
         self.is_on = True
         self.context, self.kind, self.depth = context, learner.TinyNet, 0
         self.model: nn.Module | None = None
+        self.slow_step, self.last_pass = 2 + cfg.seed % 3, 0.0
         hooks.register_module_forward_pre_hook(self.enters)
         hooks.register_module_forward_hook(self.leaves, always_call=True)
         register_optimizer_step_pre_hook(self.updates)
@@ -66,9 +67,19 @@ class Watch:
             rows = [row.numpy().tobytes() for row in inputs[0].detach().contiguous().cpu()]
             ids = [self.ids.get(row, -1) for row in rows]
             if ids:
-                self.context.record(
-                    "forward", samples=ids, rng=random_state_digest(), at=time.time()
-                )
+                seen = {"samples": ids, "rng": random_state_digest()}
+                at = time.time()
+                self.context.record("forward", **seen, at=at, pause=self.pauses())
+                self.last_pass = at
+
+    def pauses(self) -> float:
+        """In one of the steps, wait three times as long as the step before took; seconds."""
+        if self.context.count("update") != self.slow_step:
+            return 0.0
+        self.slow_step = -1
+        pause = max(0.02, 3 * (time.time() - self.last_pass))
+        time.sleep(pause)
+        return pause
 
     def leaves(self, *_: Any) -> None:
         """Also called if the forward pass raised."""

@@ -15,6 +15,8 @@ from rehearsal.kit.judge.collectives import mismatched_collectives
 from rehearsal.kit.judge.coverage import trained_by_step
 from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.gradients import odd_net_gradient
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_rank_changes
 from rehearsal.kit.judge.steps import sgd_findings, weights_by_step
 from rehearsal.kit.judge.weights import (
     differs_from_one_run,
@@ -74,19 +76,14 @@ FINDINGS = FindingTable(
             "stopped and resumed, a run ends with the weights of an uninterrupted one",
             "at everything that the next step depends on: is it saved and restored?",
         ),
-        "ranks-write-one-file": (
-            "two ranks write or delete the same file",
-            "no two ranks write or delete the same file",
-            "at which ranks save",
-        ),
     }
 )
 CODES = {
     **FINDINGS.codes,
+    **WRITER_CODES,
     "different-update": "a step doesn't follow the mean over all ranks' samples",
     "ranks-differ": "the ranks end with different weights",
 }
-CHANGES = {"open", "torch.save", "rename", "remove", "truncate", "link"}
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
@@ -94,7 +91,7 @@ def judge_stop(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Ite
     """A call during which ranks get SIGTERM."""
     start = steps_before(earlier)
     yield from first_of(
-        two_writers(reports),
+        one_rank_changes(reports),
         begin_findings(run, reports, earlier),
         end_findings(reports, start),
         stop_findings(run, reports, start),
@@ -106,7 +103,7 @@ def judge_end(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iter
     """The last call, during which no rank gets a signal."""
     start = steps_before(earlier)
     yield from first_of(
-        two_writers(reports),
+        one_rank_changes(reports),
         begin_findings(run, reports, earlier),
         end_findings(reports, start),
         finish_findings(run, reports, start),
@@ -123,19 +120,6 @@ def steps_before(earlier: Earlier) -> int:
 def taken(report: RankReport) -> int:
     """Optimizer steps of a call."""
     return len(report.of("optimizer_step"))
-
-
-def two_writers(reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """A finding if two ranks wrote or deleted the same file."""
-    writers: dict[str, int] = {}
-    for report in reports:
-        for event in report.of("file"):
-            changed = [event["path"], event.get("to")] if event["op"] in CHANGES else []
-            for path in filter(None, changed):
-                if writers.setdefault(path, report.rank) != report.rank:
-                    found = f"ranks {writers[path]} and {report.rank} both wrote or deleted "
-                    yield FINDINGS("ranks-write-one-file", found + path)
-                    return
 
 
 def begin_findings(

@@ -130,15 +130,26 @@ def judge_start(
 def batch_findings(
     plan: Plan, whole: Sequence[RankReport], start: Sequence[RankReport], kill: Kill
 ) -> Iterator[Finding]:
-    """A finding if a start continues at the right place with more or fewer samples."""
-    run, at, steps = plan.run, resumed_after(whole, start), samples_by_step(start)
-    if at is None or at == run.total or not steps:
+    """A finding if the first wrong step has some of the right samples, but more or fewer."""
+    run, at = plan.run, resumed_after(whole, start)
+    if at is None:
         return
-    is_right_place = set(steps[0]) & set(samples_by_step(whole)[at])
-    if is_right_place and len(steps[0]) != run.size_of(at):
-        found = f"{kill.how}; step {at + 1} then trained {counted(len(steps[0]), 'sample')} on "
-        found += f"{counted(len(start), 'rank')}; global_batch_size={run.global_batch_size}"
-        yield FINDINGS("batch-follows-world-size", found)
+    planned = samples_by_step(whole)
+    # The start may have been killed, too: its last step is whole if every rank completed it.
+    completed = min(len(report.of("optimizer_step")) for report in start)
+    for step, own in enumerate(samples_by_step(start)[:completed], at):
+        if step >= run.total:
+            return
+        if sorted(own) == sorted(planned[step]):
+            continue
+        if set(own) & set(planned[step]) and len(own) != run.size_of(step):
+            found = (
+                f"{kill.how}; step {step + 1} then trained {counted(len(own), 'sample')} on "
+            )
+            found += f"{counted(len(start), 'rank')}; "
+            found += f"global_batch_size={run.global_batch_size}"
+            yield FINDINGS("batch-follows-world-size", found)
+        return
 
 
 def scenarios(seed: int) -> list[Scenario]:

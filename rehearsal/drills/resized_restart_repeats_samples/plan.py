@@ -9,7 +9,7 @@ from rehearsal.kit.judge.saves import SavedRun
 
 # Batch, steps per epoch, epochs, and steps between two saves: more than ten steps.
 CADENCES = ((6, 4, 3, 3), (6, 5, 3, 2), (6, 5, 3, 4), (12, 4, 3, 3), (12, 4, 4, 5))
-WORLD_SIZES = ((3, 1, 2), (2, 3, 1), (2, 1, 3))  # each grows once, and shrinks once
+WORLD_SIZES = ((3, 1, 2), (2, 1, 3))  # each shrinks once, then grows once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

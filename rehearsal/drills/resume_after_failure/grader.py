@@ -14,6 +14,8 @@ from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.coverage import coverage_findings, most_steps
 from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.lineage import resume_findings
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.recorded_run import Step, UninterruptedRun, start_in
 from rehearsal.kit.judge.weights import ranks_differ
 from rehearsal.kit.observe.moments import watch_moments
@@ -24,6 +26,7 @@ from .draws import Plan, plan_of
 from .watch import DropoutNet, copy_folder, keep_moments, kept_moments, strikes_in_save, watched
 
 CODES = {
+    **WRITER_CODES,
     "trained-twice": "a sample is trained more than once per epoch, with or without a kill",
     "never-trained": "a sample is left out of an epoch, with or without a kill",
     "wrong-steps": "the uninterrupted run takes the wrong number of optimizer steps",
@@ -33,7 +36,6 @@ CODES = {
     "same-noise": "two ranks draw the same random numbers in the uninterrupted run",
     "not-this-model": "the steps do not change the model that was passed in",
     "one-rank-trains-all": "in the uninterrupted run, one rank trains every sample",
-    "several-writers": "two ranks write the same file in one save",
     "saves-nothing": "the uninterrupted run leaves no file in its folder",
     "not-repeatable": "two fresh starts end with different weights",
     "cannot-resume": "a start after a kill raises an exception",
@@ -146,7 +148,7 @@ def judge_uninterrupted(
 ) -> Iterable[Finding]:
     """The uninterrupted run trains, and saves."""
     if not all(report.has_answer for report in reports):
-        yield from several_writers(reports)
+        yield from one_writer(reports, step_ends="stepped")
         return
     ranks = [start.steps for r in reports if (start := start_in(r, "whole"))]
     if not any(ranks):
@@ -210,26 +212,7 @@ def judge_uninterrupted(
         found = f"in {plan.total} steps with save_every={plan.save_every}, no rank wrote a file"
         rule = "only files survive a kill"
         yield Finding("saves-nothing", found, rule, "at where the loop saves")
-    yield from several_writers(reports)
-
-
-def several_writers(reports: Sequence[RankReport]) -> Iterable[Finding]:
-    """A finding if two ranks write one file in the same save, whichever of them is faster."""
-    writers: dict[tuple[int, str], set[int]] = {}
-    for report in reports:
-        steps = 0
-        for event in report.events:
-            steps += event["kind"] == "stepped"
-            if event["kind"] == "file" and event["op"] in ("open", "torch.save"):
-                writers.setdefault((steps, event["path"]), set()).add(report.rank)
-    for (steps, path), ranks in sorted(writers.items()):
-        if len(ranks) > 1:
-            found = f"after step {steps}, ranks {some(sorted(ranks))} each opened {path} to "
-            found += "write to it"
-            rule = "no two ranks write the same file: one may publish what the other is "
-            rule += "still writing"
-            yield Finding("several-writers", found, rule, "at which ranks write which file")
-            return
+    yield from one_writer(reports, step_ends="stepped")
 
 
 def same_noise(ranks: Sequence[Sequence[Step]]) -> Iterable[Finding]:

@@ -1,31 +1,57 @@
-"""Does only one rank write each file? Read from the events "file" and "optimizer_step"."""
+"""Does only one rank write each file? Read from the events "file" and those that end a step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.grading.verdict import Finding, counted
+from rehearsal.grading.verdict import Finding, FindingTable, counted
 
-CODES = {"ranks-write-one-file": "two ranks write the same file in the same step"}
+FINDINGS = FindingTable(
+    {
+        "ranks-write-one-file": (
+            "two ranks write the same file",
+            "no two ranks write the same file: one may publish what the other still writes",
+            "at which ranks reach the save, and under which names they write",
+        )
+    }
+)
+CODES = FINDINGS.codes
+WRITES = ("open", "torch.save")
+CHANGES = (*WRITES, "rename", "remove", "truncate", "link")
 
 
-def one_writer(reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """A finding if two ranks wrote the same file after the same number of steps."""
+def one_writer(
+    reports: Sequence[RankReport], *, step_ends: str = "optimizer_step"
+) -> Iterator[Finding]:
+    """A finding if two ranks wrote the same file after the same number of steps.
+
+    Args:
+        step_ends: the event that ends a step.
+    """
     writers: dict[tuple[str, int], int] = {}
     for report in reports:
         steps = 0
         for event in report.events:
-            steps += event["kind"] == "optimizer_step"
-            if event["kind"] == "file" and event["op"] in ("open", "torch.save"):
+            steps += event["kind"] == step_ends
+            if event["kind"] == "file" and event["op"] in WRITES:
                 path = event["path"]
                 first = writers.setdefault((path, steps), report.rank)
                 if first != report.rank:
-                    yield Finding(
-                        "ranks-write-one-file",
-                        f"ranks {first} and {report.rank} both wrote {path} after "
-                        f"{counted(steps, 'step')}",
-                        "one rank writes a file: the bytes of two writers mix in it",
-                        "at which ranks reach the save, and under which names they write",
-                    )
+                    found = f"ranks {first} and {report.rank} both wrote {path} after "
+                    yield FINDINGS("ranks-write-one-file", found + counted(steps, "step"))
+                    return
+
+
+def one_rank_changes(reports: Iterable[RankReport]) -> Iterator[Finding]:
+    """A finding if two ranks wrote, renamed or deleted the same file, however far apart."""
+    ranks: dict[str, int] = {}
+    for report in reports:
+        for event in report.of("file"):
+            changed = [event["path"], event.get("to")] if event["op"] in CHANGES else []
+            for path in filter(None, changed):
+                first = ranks.setdefault(path, report.rank)
+                if first != report.rank:
+                    found = f"ranks {first} and {report.rank} both wrote or deleted {path}"
+                    yield FINDINGS("ranks-write-one-file", found)
                     return
