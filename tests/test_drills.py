@@ -58,12 +58,11 @@ class TestForm:
             assert set(one.codes) <= {*drill.codes, *ENGINE_FINDINGS.codes}, one.codes
             assert one.defines != bool(one.codes), one.says
             assert one.defines or len(one.near_misses(drill)) >= 2, one.says
-        if drill.requirements:
-            must = drill.brief.partition("**What must hold**")[2].partition("\n\nExample")[0]
-            left = " ".join(f"{must} {stages}".split())
-            for one in sorted(drill.requirements, key=lambda one: -len(one.says)):
-                left = left.replace(one.says, " ")
-            assert not re.findall(r"\w+", left), left
+        must = drill.brief.partition("**What must hold**")[2].partition("\n\nExample")[0]
+        left = " ".join(f"{must} {stages}".split())
+        for one in sorted(drill.requirements, key=lambda one: -len(one.says)):
+            left = left.replace(one.says, " ")
+        assert not re.findall(r"\w+", left), left
 
     def test_the_needed_names_are_in_every_text(self, drill: Drill) -> None:
         """A blank without a needed name cannot be filled in."""

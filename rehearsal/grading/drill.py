@@ -162,8 +162,12 @@ class Drill:
         return module_at(self.folder / "grader.py")
 
     def scenarios(self, seed: int) -> Sequence[Scenario]:
-        """The jobs of a check, in order; their constants are drawn from ``seed``."""
-        return scenarios_of(self.grader, seed)
+        """The jobs of a check, in order; their constants are drawn from ``seed``.
+
+        The same in the caller's process and in each rank.
+        """
+        drawn: Sequence[Scenario] = self.grader.scenarios(seed)
+        return drawn
 
     @property
     def codes(self) -> Mapping[str, str]:
@@ -235,18 +239,6 @@ def load(drill_id: str) -> Drill:
         stages=[Stage(**entry) for entry in table.get("stage", ())],
         warm_ups=table.get("warm_ups", ()),
     )
-
-
-def scenarios_of(grader: Any, seed: int) -> Sequence[Scenario]:
-    """What a grader runs for this seed; equal in the caller's process and in each rank.
-
-    A grader with SCENARIOS instead runs the same jobs for every seed.
-    """
-    if not hasattr(grader, "scenarios"):
-        fixed: Sequence[Scenario] = grader.SCENARIOS
-        return fixed
-    drawn: Sequence[Scenario] = grader.scenarios(seed)
-    return drawn
 
 
 @cache

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rehearsal.engine.reports import Blank, Mismatch
 from rehearsal.grading import former_modules
 from rehearsal.grading.attempt import Attempt, codes_of, functions_of
-from rehearsal.grading.drill import module_at, scenarios_of
+from rehearsal.grading.drill import module_at
 
 if TYPE_CHECKING:
     from rehearsal.engine.rank import RankContext
@@ -57,7 +57,7 @@ def run_scenario(
     """
     former_modules.install()
     module = module_at(grader)
-    scenario = next(s for s in scenarios_of(module, context.seed) if s.name == name)
+    scenario = next(s for s in module.scenarios(context.seed) if s.name == name)
     # Formatting a stack (torch.manual_seed does it) would read the lines of the grader and of
     # the modules beside it, and count as a peek. What is cached without a time is not read.
     for loaded, beside in list(sys.modules.items()):

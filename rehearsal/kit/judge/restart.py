@@ -1,4 +1,4 @@
-"""Was the job killed that was to be killed? ``steps`` and ``restarted`` judge the restarts."""
+"""Was the job killed that was to be killed? ``steps`` and ``saves`` judge the restarts."""
 
 from __future__ import annotations
 
