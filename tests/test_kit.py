@@ -369,7 +369,7 @@ def test_a_run_is_judged_without_the_restarts_that_follow_it() -> None:
     events = [
         {"kind": "restarted", "folder": "short"},
         {"kind": "optimizer_step"},
-        {"kind": "ended", "folder": "short", "weights": {"w": "00"}},
+        {"kind": "ended", "folder": "short", "answer": {"weights": {"w": "00"}}},
         {"kind": "restarted", "folder": "short-killed-0"},
         {"kind": "optimizer_step"},
     ]

@@ -46,7 +46,13 @@ EVENTS: dict[str, Kind] = {
         ("weights",), "by watch_steps: the first pass of a step, with the weights it uses"
     ),
     "restarted": Kind(("folder",), "by from_moments and starting_in: a start after a kill"),
-    "ended": Kind(("folder", "weights"), "by from_moments and starting_in: train has returned"),
+    "ended": Kind(
+        ("folder", "weights", "answer"),
+        "by from_moments, starting_in and killed_in_its_saves: train has returned; `answer` by "
+        "the last of them only",
+    ),
+    "before_step": Kind(("settings",), "by UpdateWatch: before an update of the weights"),
+    "stepped": Kind(("weights",), "by UpdateWatch: after an update"),
     "first_forward": Kind(("weights",), "by the restart kit: the weights a run begins with"),
 }
 

@@ -16,5 +16,6 @@ def run_before_restarts(reports: Sequence[RankReport]) -> list[RankReport]:
         if "ended" not in kinds:
             return []
         end = kinds.index("ended")
-        own.append(replace(report, events=report.events[:end], answer=report.events[end]))
+        answer = report.events[end]["answer"]
+        own.append(replace(report, events=report.events[:end], answer=answer))
     return own

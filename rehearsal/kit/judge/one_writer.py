@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding, FindingTable, counted
 
-FINDINGS = FindingTable(
+WRITER = FindingTable(
     {
         "ranks-write-one-file": (
             "two ranks write the same file",
@@ -16,7 +16,7 @@ FINDINGS = FindingTable(
         )
     }
 )
-CODES = FINDINGS.codes
+CODES = WRITER.codes
 WRITES = ("open", "torch.save")
 CHANGES = (*WRITES, "rename", "remove", "truncate", "link")
 
@@ -39,7 +39,7 @@ def one_writer(
                 first = writers.setdefault((path, steps), report.rank)
                 if first != report.rank:
                     found = f"ranks {first} and {report.rank} both wrote {path} after "
-                    yield FINDINGS("ranks-write-one-file", found + counted(steps, "step"))
+                    yield WRITER("ranks-write-one-file", found + counted(steps, "step"))
                     return
 
 
@@ -53,5 +53,5 @@ def one_rank_changes(reports: Iterable[RankReport]) -> Iterator[Finding]:
                 first = ranks.setdefault(path, report.rank)
                 if first != report.rank:
                     found = f"ranks {first} and {report.rank} both wrote or deleted {path}"
-                    yield FINDINGS("ranks-write-one-file", found)
+                    yield WRITER("ranks-write-one-file", found)
                     return

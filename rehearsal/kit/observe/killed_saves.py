@@ -22,7 +22,7 @@ def killed_in_its_saves(
     """A body that runs ``train``, then restarts from up to ``at_most`` moments of its saves.
 
     The run is recorded as the restarts are: as "restarted" in its own folder, and as "ended",
-    with all that ``train`` and ``keeping_moments`` answered.
+    whose ``answer`` has all that ``train`` and ``keeping_moments`` answered.
 
     Args:
         run: the folder of ``train``.
@@ -34,7 +34,8 @@ def killed_in_its_saves(
 
     def body(context: RankContext, learner: SimpleNamespace) -> None:
         context.record("restarted", folder=run)
-        context.record("ended", folder=run, **whole(context, learner))
+        answer = whole(context, learner)
+        context.record("ended", folder=run, weights=answer["weights"], answer=answer)
         dist.barrier()  # until rank 0 has written what each kill would leave
         restarts(context, learner)
 

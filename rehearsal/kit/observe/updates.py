@@ -91,5 +91,5 @@ class UpdateWatch:
             self._stepped()
 
     def _stepped(self) -> None:
-        weights = {"weights": weights_of(self.model)} if self.keeps_weights else {}
-        self.context.record("stepped", **weights)
+        weights = weights_of(self.model) if self.keeps_weights else None
+        self.context.record("stepped", weights=weights)
