@@ -184,11 +184,7 @@ def scenarios(seed: int) -> list[Scenario]:
         job(
             "killed in a save",
             killed_in_its_saves(
-                "short",
-                train_in("short", short, 0),
-                lambda folder: train_in(folder, short, 0),
-                at_most=MOMENTS,
-                seed=seed,
+                "short", partial(train_in, run=short, num_workers=0), at_most=MOMENTS, seed=seed
             ),
             judge_short,
             short,

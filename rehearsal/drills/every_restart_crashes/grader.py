@@ -131,11 +131,7 @@ def scenarios(seed: int) -> list[Scenario]:
         job(
             "killed in a save",
             killed_in_its_saves(
-                "short",
-                train_in("short", short),
-                lambda folder: train_in(folder, short),
-                at_most=MOMENTS,
-                seed=seed,
+                "short", partial(train_in, run=short), at_most=MOMENTS, seed=seed
             ),
             partial(judge_short, short),
             short,

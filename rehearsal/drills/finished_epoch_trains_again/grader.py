@@ -78,15 +78,7 @@ Earlier = Mapping[str, Sequence[RankReport]]
 
 def train_in(folder: str, plan: Plan) -> Body:
     """A body that trains in ``folder``, or resumes there."""
-    run = plan.run
-    return trains_in_steps(
-        folder,
-        run.num_samples,
-        epochs=run.epochs,
-        global_batch_size=run.global_batch_size,
-        checkpoint_every=run.every,
-        lr=run.lr,
-    )
+    return trains_in_steps(folder, plan.run.num_samples, **plan.run.arguments)
 
 
 def judge_uninterrupted(

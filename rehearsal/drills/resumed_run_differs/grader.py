@@ -188,11 +188,7 @@ def scenarios(seed: int) -> list[Scenario]:
         job(
             "killed in a save",
             killed_in_its_saves(
-                "short",
-                train_in("short", short),
-                lambda folder: train_in(folder, short),
-                at_most=MOMENTS,
-                seed=seed,
+                "short", partial(train_in, run=short), at_most=MOMENTS, seed=seed
             ),
             judge_short,
             short,

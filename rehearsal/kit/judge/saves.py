@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding, FindingTable, counted
@@ -62,6 +62,16 @@ class SavedRun(Steps):
     lr: float
     saves_epochs: bool = False  # a checkpoint is due at each epoch's end, too
     tolerance: float = 0.0  # of a restart's weights; 0 asks for the same bits
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What ``train`` is called with, by name."""
+        return {
+            "epochs": self.epochs,
+            "global_batch_size": self.global_batch_size,
+            "checkpoint_every": self.every,
+            "lr": self.lr,
+        }
 
     def dues(self) -> list[int]:
         """The steps after which a checkpoint is due."""

@@ -17,20 +17,20 @@ from rehearsal.kit.observe.steps import from_moments, keeping_moments
 
 
 def killed_in_its_saves(
-    run: str, train: Body, resume_in: Callable[[str], Body], *, at_most: int, seed: int
+    run: str, train_in: Callable[[str], Body], *, at_most: int, seed: int
 ) -> Callable[[RankContext, SimpleNamespace], None]:
-    """A body that runs ``train``, then restarts from up to ``at_most`` moments of its saves.
+    """A body that trains in ``run``, then restarts from up to ``at_most`` moments of its saves.
 
     The run is recorded as the restarts are: as "restarted" in its own folder, and as "ended",
-    whose ``answer`` has all that ``train`` and ``keeping_moments`` answered.
+    whose ``answer`` has all that the run and ``keeping_moments`` answered.
 
     Args:
-        run: the folder of ``train``.
-        resume_in: makes the body that resumes in a folder.
+        run: the folder of the run.
+        train_in: makes the body that trains in a folder, or resumes there.
         seed: what the moments are drawn from.
     """
-    whole = keeping_moments(train, run, at_most=at_most, seed=seed)
-    restarts = from_moments(resume_in, run)
+    whole = keeping_moments(train_in(run), run, at_most=at_most, seed=seed)
+    restarts = from_moments(train_in, run)
 
     def body(context: RankContext, learner: SimpleNamespace) -> None:
         context.record("restarted", folder=run)
