@@ -1,4 +1,4 @@
-"""Was the job killed that was to be killed? ``steps`` and ``saves`` judge the restarts."""
+"""Was the job killed as planned?"""
 
 from __future__ import annotations
 
