@@ -26,7 +26,7 @@ FAILURES = {  # what happens without one of them
 METRICS = {  # where it would show first
     "cost_per_gain": "dollars per point of validation score gained",
     "goodput": "time in steps that counted over time paid for, with restarts by cause",
-    "gpu_utilisation": "the share of time in which a kernel was running",
+    "gpu_utilization": "the share of time in which a kernel was running",
     "heartbeat_age": "seconds since each rank's last completed step",
     "image_digests": "number of distinct software versions across a run's nodes",
     "last_good_checkpoint_age": "minutes of work a failure right now would cost",

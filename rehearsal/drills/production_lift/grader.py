@@ -12,7 +12,7 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import Finding
 
 CODES = {
-    "not-a-plan": "plan does not return a list of entries with three names each",
+    "not-a-plan": "plan does not return entries with three names each",
     "another-plan": "a second call of plan returns another plan",
     "unknown-name": "an entry uses a name that is not in the lists",
     "listed-twice": "a component is listed twice",
@@ -73,7 +73,7 @@ ANSWERS = {
 ALL_COMPONENTS = {*ANSWERS, "custom_scheduler", "tensor_parallelism"}
 ALL_FAILURES = {failure for failure, _, _ in ANSWERS.values()} | {"slow_kernels"}
 ALL_METRICS = {metric for _, metric, _ in ANSWERS.values()}
-ALL_METRICS |= {"gpu_utilisation", "training_loss"}
+ALL_METRICS |= {"gpu_utilization", "training_loss"}
 NEEDS = [
     ("module", "container", "an image contains code that a command can start"),
     ("container", "launcher", "the launcher starts the same image on every node"),
@@ -87,6 +87,12 @@ NEEDS = [
     ("data_manifest", "retry_policy", "a restart on different data is a different run"),
     ("metrics", "retry_policy", "a rule needs evidence to decide on"),
     ("metrics", "cost_policy", "a rule needs evidence to decide on"),
+    ("launcher", "cost_policy", "a rule can only move a run that starts without a person"),
+    (
+        "artifact_store",
+        "cost_policy",
+        "without a durable checkpoint, a run that is moved begins at step 1",
+    ),
 ]
 
 
@@ -96,7 +102,7 @@ def body(context: RankContext, learner: SimpleNamespace) -> list[Any]:
 
 
 def entries_of(plan: Any) -> Any:
-    """What the judge reads of a plan; its text if it's no list of entries."""
+    """What the judge reads of a plan; its text if it's nothing that yields entries."""
     if isinstance(plan, str | Mapping) or not isinstance(plan, Iterable):
         return repr(plan)
     return [names_of(entry) for entry in plan]
@@ -125,7 +131,7 @@ def judge(
     """The checklist: everything that is open, in the order in which to fix it."""
     plan, again = reports[0].answer
     if isinstance(plan, str):
-        rule = "plan() returns a list with one entry per component"
+        rule = "plan() returns a list, or a generator, with one entry per component"
         yield Finding(
             "not-a-plan", f"plan() returned {plan[:120]}", rule, "at what plan returns"
         )
