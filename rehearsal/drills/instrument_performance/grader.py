@@ -31,6 +31,7 @@ CODES = {
     "hides-an-error": "train returns although its batches raised an exception",
     "adds-collectives": "the instrumentation makes the ranks wait for each other",
     "no-lines": "a rank's file does not have one line per step",
+    "lines-lost": "a call removes the lines of an earlier one",
     "lines-late": "lines are not in the file while the run is still training",
     "misses-data-wait": "time spent waiting for a batch is not in its phase",
     "misses-forward": "time spent in the forward pass is not in its phase",
@@ -54,15 +55,15 @@ UNITS = "at the unit of each clock reading, and at how you convert it to seconds
 
 
 def body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
-    """Two calls; for each, how long every part took, and what the learner reported."""
+    """Two calls with one folder; how long every part took, and what the learner reported."""
     context.init_group()
     clock = Clock(context, start_s=1000 + plan.seed)
     raised = broken(plan, clock, context, learner)
     calls = []
-    for number, call in enumerate(plan.calls):
-        folder = context.folder / f"call-{number}"
-        folder.mkdir(exist_ok=True)
-        log = folder / f"rank-{context.rank}.jsonl"
+    folder = context.folder / "logs"
+    folder.mkdir(exist_ok=True)
+    log = folder / f"rank-{context.rank}.jsonl"
+    for call in plan.calls:
         loop = SlowLoop(clock, context.rank, plan, call, log)
         summary = loop.run(learner.train, save_every=call.save_every, folder=folder)
         weights = {"weights": weights_of(loop.model), "expected": expected(plan, call)}
@@ -155,8 +156,15 @@ def findings(plan: Plan, reports: Sequence[RankReport], _: object) -> Iterator[F
 
 
 def written(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding]:
-    """One line per step in the rank's own file."""
+    """One line per step in the rank's own file, after those of earlier calls."""
     lines, steps = call["lines"], len(call["steps"])
+    if not call["keeps_earlier"]:
+        found = f"before call {number}, rank-{rank}.jsonl had "
+        found += f"{counted(call['earlier_lines'], 'line')} from call {number - 1}; after it, "
+        found += "they were gone or changed"
+        rule = "a rank appends its lines: after a restart, the log still shows what led to it"
+        yield Finding("lines-lost", found, rule, "at how the file is opened, and by whom")
+        return
     rule = "each rank writes one line per step, with all its phases in seconds"
     look = "at which ranks write, where, and when"
     for place, line in enumerate(lines, 1):
@@ -167,7 +175,7 @@ def written(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Finding
     reported = [(line["rank"], line["step"]) for line in lines]
     wanted = [(rank, step) for step in range(1, steps + 1)]
     if reported != wanted:
-        found = f"after {counted(steps, 'step')} of call {number}, rank-{rank}.jsonl has "
+        found = f"in {counted(steps, 'step')} of call {number}, rank-{rank}.jsonl got "
         found += f"{counted(len(lines), 'line')} of JSON"
         wrong = [n for n, (a, b) in enumerate(zip(reported, wanted, strict=False)) if a != b]
         if wrong:
@@ -200,7 +208,7 @@ def late_lines(call: Mapping[str, Any], rank: int, number: int) -> Iterator[Find
     """Each line can be read before the next step starts."""
     for done, lines in call["late_lines"]:
         found = f"rank {rank}, call {number}: when {counted(done, 'step')} were done and the "
-        found += f"next batch was fetched, the file had {counted(lines, 'line')}"
+        found += f"next batch was fetched, the file had {counted(lines, 'line')} of the call"
         rule = (
             "a line is in the file before the next step, so a killed rank has already reported"
         )

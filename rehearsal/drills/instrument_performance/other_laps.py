@@ -11,7 +11,7 @@ class Laps:
     """A stopwatch whose laps follow one another without a gap."""
 
     def __init__(self, path):
-        self.file, self.history, self.at = open(path, "w"), [], time.perf_counter_ns()
+        self.file, self.history, self.at = open(path, "a"), [], time.perf_counter_ns()
 
     def begin(self):
         self.laps = dict.fromkeys(ORDER, 0)

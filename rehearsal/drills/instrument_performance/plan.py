@@ -6,7 +6,8 @@ import random
 from typing import NamedTuple
 
 SHORT, LATE = 0.008, 0.02  # seconds
-SYNC, ENCODING = 0.0003, 0.0004  # seconds of a collective, and of a line of JSON
+# Seconds of a collective, of a line of JSON, and of clearing the gradients.
+SYNC, ENCODING, CLEARING = 0.0003, 0.0004, 0.0005
 AGES = 1000.0  # seconds: no wait that the machine's clock could show
 # Seconds of what a step does, at least and at most.
 USUAL = {

@@ -9,10 +9,11 @@ import functools
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -22,7 +23,7 @@ from torch.optim.optimizer import (
 from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 
 from .clock import Clock
-from .plan import ENCODING, Call, Plan
+from .plan import CLEARING, ENCODING, Call, Plan
 
 
 class BrokenShard(Exception):
@@ -33,11 +34,12 @@ class SlowLoop:
     """Model, batches and save of one call of ``train`` on one rank.
 
     Args:
-        log: the file the learner should write to.
+        log: the file the learner should append to; it may hold the lines of an earlier call.
     """
 
     def __init__(self, clock: Clock, rank: int, plan: Plan, call: Call, log: Path) -> None:
         self.clock, self.rank, self.plan, self.call, self.log = clock, rank, plan, call, log
+        self.earlier = log.read_bytes() if log.exists() else b""
         self.model = SlowNet(self)
         self.steps: list[dict[str, float]] = []  # seconds by phase, and moments
         self.saves: list[int] = []
@@ -65,7 +67,10 @@ class SlowLoop:
         self.clock.on_wait = lambda begin: self.add("grad_sync", begin)
         start = self.clock.now()
         try:
-            with self.clock.in_place(getattr(train, "__globals__", {})), slow_json(self.clock):
+            with ExitStack() as stack:
+                stack.enter_context(self.clock.in_place(getattr(train, "__globals__", {})))
+                stack.enter_context(slow_json(self.clock))
+                stack.enter_context(slow_zero_grad(self.clock))
                 return train(
                     self.model, self.batches(), lr=self.plan.lr, save=self.save, **settings
                 )
@@ -92,7 +97,7 @@ class SlowLoop:
         for step in range(1, self.call.num_steps + 1):
             begin = self.clock.now()
             self.steps.append({"begin": begin})
-            lines = self.log.read_bytes().count(b"\n") if self.log.exists() else 0
+            lines = self.written().count(b"\n")
             if lines < step - 1:
                 self.late_lines.append((step - 1, lines))
             self.take("data_wait")
@@ -111,13 +116,18 @@ class SlowLoop:
         self.take("checkpoint")
         self.add("checkpoint", begin)
 
+    def written(self) -> bytes:
+        """What this call has written to its log."""
+        content = self.log.read_bytes() if self.log.exists() else b""
+        return content.removeprefix(self.earlier)
+
     def facts(self) -> dict[str, Any]:
         """What the judge reads."""
         lines = []
-        if os.path.exists(self.log):
-            for line in self.log.read_text().splitlines():
-                with suppress(ValueError):
-                    lines.append(json.loads(line))
+        for line in self.written().decode(errors="replace").splitlines():
+            with suppress(ValueError):
+                lines.append(json.loads(line))
+        content = self.log.read_bytes() if self.log.exists() else b""
         return {
             # None taken: the updates are written out, and the weights show what they did.
             "steps": self.steps if self.taken in (0, len(self.steps)) else [{}] * self.taken,
@@ -125,6 +135,8 @@ class SlowLoop:
             "saved": self.saved,
             "run_s": self.run_s,
             "lines": lines,
+            "earlier_lines": self.earlier.count(b"\n"),
+            "keeps_earlier": content.startswith(self.earlier),
             "late_lines": self.late_lines[-1:],
         }
 
@@ -182,3 +194,20 @@ def slow_json(clock: Clock) -> Iterator[None]:
     finally:
         json.JSONEncoder.encode = encode  # type: ignore[method-assign]
         json.JSONEncoder.iterencode = iterencode  # type: ignore[method-assign]
+
+
+@contextmanager
+def slow_zero_grad(clock: Clock) -> Iterator[None]:
+    """Make an optimizer take a while to clear the gradients: time between two phases."""
+    zero_grad = torch.optim.Optimizer.zero_grad
+
+    @functools.wraps(zero_grad)
+    def slow(self: torch.optim.Optimizer, set_to_none: bool = True) -> None:
+        clock.spend(CLEARING)
+        zero_grad(self, set_to_none)
+
+    torch.optim.Optimizer.zero_grad = slow  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.optim.Optimizer.zero_grad = zero_grad  # type: ignore[method-assign]
