@@ -20,17 +20,31 @@ from rehearsal.kit.observe.moments import Moment, drawn_moments, watch_moments
 from rehearsal.kit.observe.refusal import refusal
 from rehearsal.kit.observe.restart import run_folder
 
-from .labels import beats_guessing, outputs_for, pairs_of, problem_of
+from .labels import (
+    beats_guessing,
+    contradiction,
+    first_equals,
+    outputs_for,
+    pairs_of,
+    problem_of,
+)
 from .plan import ENOUGH, EPOCHS, SHORT, STEPS_PER_EPOCH, Plan, complete_before, plan_of
 from .watch import watched_steps
-from .whole import WHOLE_FOLDER, graph_findings, metric_findings, run_findings
+from .whole import (
+    WHOLE_FOLDER,
+    graph_findings,
+    metric_findings,
+    orders,
+    passes_of,
+    run_findings,
+)
 
 CODES = {
     "accepts-nonsense": "the config accepts a size below one, or raises no ValueError",
     "refuses-a-good-value": "the config refuses a size of one",
     "data-changes": "a second call of make_dataset returns different data, or the data's shape "
     "is wrong",
-    "nothing-to-learn": "the labels do not depend on the inputs",
+    "nothing-to-learn": "the labels do not depend on the inputs, or not on them alone",
     "not-logits": "the model's output is not one logit per sample and class",
     "unknown-samples": "the model is given inputs that are not in the dataset",
     "wrong-steps": "an epoch does not have one optimizer step per batch",
@@ -62,6 +76,8 @@ CODES = {
 }
 WHOLE, KILLED, AGAIN = "a whole run", "killed in an early epoch", "resumed, and killed again"
 MOST = 12  # moments of a run, after its first save, from which a check resumes
+MOST_TORN = 2  # of them, torn files: the start after such a kill is killed, too
+MOST_AGAIN = 7  # moments of that start's first save, from which a check resumes
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
@@ -134,22 +150,32 @@ def whole_run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any
             return answer
         data.append(pairs_of(dataset))
     answer["differ"] = sum(one != two for one, two in zip(*data, strict=True))
+    answer["first_equals"] = first_equals(dataset)
     large_config = learner.TrainConfig(**sizes | {"num_samples": ENOUGH}, **rest)
     large = learner.make_dataset(large_config)
     answer["problem"] = problem_of(large, ENOUGH)
     if answer["problem"]:
         return answer
     answer["learnable"] = beats_guessing(large)
+    answer["contradiction"] = contradiction(large)
     answer["outputs"] = outputs_for(learner.make_model(large_config), large)
     path = run_folder(context, "short")
     with watch_moments(path, note=lambda: context.count("optimizer_step")) as moments:
         run_once(plan, context, learner, "short", epochs=SHORT)
     answer["moments"] = kept_moments(context, moments)
     answer["metrics"] = run_once(plan, context, learner, "a")
-    run_once(plan, context, learner, "b", epochs=1, seed=plan.other_seed)
+    run_once(plan, context, learner, "zero", epochs=2, seed=0)
+    run_once(plan, context, learner, "zero again", epochs=1, seed=0)
     run_once(plan, context, learner, "c", epochs=1, lr=plan.other_lr)
-    run_once(plan, context, learner, "even", epochs=1, num_samples=2 * plan.batch_size)
+    for folder, (num_samples, _) in small_runs(plan).items():
+        run_once(plan, context, learner, folder, epochs=1, num_samples=num_samples)
     return answer
+
+
+def small_runs(plan: Plan) -> dict[str, tuple[int, list[int]]]:
+    """Runs of one epoch, by folder: how many samples, and the sizes of the batches."""
+    batch = plan.batch_size
+    return {"even": (2 * batch, [batch] * 2), "one left": (batch + 1, [batch, 1])}
 
 
 def kept_moments(context: RankContext, moments: Sequence[Moment]) -> list[list[Any]]:
@@ -157,12 +183,21 @@ def kept_moments(context: RankContext, moments: Sequence[Moment]) -> list[list[A
     draw = random.Random(context.seed)
     first = [moment for moment in moments if moment.note <= STEPS_PER_EPOCH]
     later = [moment for moment in moments if moment.note > STEPS_PER_EPOCH]
+    torn = [m for m in later if m.part == "half" and m.note < SHORT * STEPS_PER_EPOCH]
     chosen = drawn_moments(first, 1, draw) + drawn_moments(later, MOST, draw)
+    kept = restored(context, "moment", chosen)
+    return kept + restored(context, "torn", drawn_moments(torn, MOST_TORN, draw))
+
+
+def restored(
+    context: RankContext, name: str, moments: Sequence[tuple[int, Moment]]
+) -> list[list[Any]]:
+    """Write down moments, unseen by the recorder; folder, where, part and steps of each."""
     kept = []
     context.is_armed = False
-    for number, (_, moment) in enumerate(chosen):
-        moment.restore(context.folder / f"moment-{number}")
-        kept.append([f"moment-{number}", moment.where, moment.part, moment.note])
+    for number, (_, moment) in enumerate(moments):
+        moment.restore(context.folder / f"{name}-{number}")
+        kept.append([f"{name}-{number}", moment.where, moment.part, moment.note])
     context.is_armed = True
     return kept
 
@@ -173,12 +208,27 @@ def killed_run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> An
 
 
 def next_runs(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
-    """The killed run until it is done, once more after that, and a run from each moment."""
+    """The killed run until it is done, once more after that, and a run from each moment.
+
+    A run from a torn file is killed again, and so are the runs that begin with what it leaves.
+    """
     finished = [run_once(plan, context, learner, "k") for _ in range(2)]
-    moments = sorted(path.name for path in context.folder.glob("moment-*"))
-    for name in moments:
-        run_once(plan, context, learner, name, epochs=SHORT)
-    return finished
+    for path in sorted(context.folder.glob("moment-*")):
+        run_once(plan, context, learner, path.name, epochs=SHORT)
+    again = []
+    for path in sorted(context.folder.glob("torn-*")):
+        begin = context.count("optimizer_step")
+        with watch_moments(
+            path, lambda n=begin: context.count("optimizer_step") - n
+        ) as moments:
+            run_once(plan, context, learner, path.name, epochs=SHORT)
+        first = [moment for moment in moments if moment.note <= STEPS_PER_EPOCH]
+        chosen = drawn_moments(first, MOST_AGAIN, random.Random(context.seed))
+        kept = restored(context, f"again-{path.name}", chosen)
+        again += [[path.name, *moment] for moment in kept]
+        for folder, *_ in kept:
+            run_once(plan, context, learner, folder, epochs=SHORT)
+    return {"finished": finished, "again": again}
 
 
 # ---------------------------------------------------------------- in the kernel
@@ -191,31 +241,45 @@ def judge_whole_run(
     report, answer = reports[0], reports[0].answer
     yield from config_findings(answer)
     yield from data_findings(plan, answer)
-    steps, other, faster = (steps_in(report, folder) for folder in "abc")
+    steps, zero, faster = (steps_in(report, folder) for folder in ("a", "zero", "c"))
     yield from run_findings(plan, report, steps)
     yield from metric_findings(answer["metrics"], report)
     yield from graph_findings(report)
-    for code, name, values, run in (
-        ("seed-ignored", "seed", (plan.seed, plan.other_seed), other),
-        ("lr-ignored", "lr", (plan.lr, plan.other_lr), faster),
+    for code, name, values, run, epochs in (
+        ("seed-ignored", "seed", (plan.seed, 0), zero, 2),
+        ("lr-ignored", "lr", (plan.lr, plan.other_lr), faster, 1),
     ):
-        if len(run) != STEPS_PER_EPOCH:
-            found = f"in an empty folder, a run with epochs=1 and another {name} took "
-            found += f"{counted(len(run), 'optimizer step')}, not {STEPS_PER_EPOCH}"
+        if len(run) != STEPS_PER_EPOCH * epochs:
+            found = f"in an empty folder, a run with epochs={epochs} and another {name} took "
+            found += f"{counted(len(run), 'optimizer step')}, not {STEPS_PER_EPOCH * epochs}"
             rule = "a run is a function of its config, and of what is in config.folder"
             look = "at everything that a run reads, besides its config and its own folder"
             yield Finding("not-repeatable", found, rule, look)
-        elif [step.after for step in run] == [step.after for step in steps[: len(run)]]:
+        elif weights_after(run) == weights_after(steps):
             found = f"{name}={values[0]} and {name}={values[1]} give exactly the same first "
             found += "epoch"
             rule = f"a different {name} gives a different run"
             yield Finding(code, found, rule, f"at where config.{name} is used")
-    sizes = [len(step.samples) for step in steps_in(report, "even")]
-    if sizes != [plan.batch_size] * 2:
-        found = f"with num_samples={2 * plan.batch_size}, batch_size={plan.batch_size} and "
-        found += f"epochs=1, the run's steps trained {some(sizes) or 'no'} samples"
-        rule = "an epoch ends with the batch that holds its last sample"
-        yield Finding("wrong-steps", found, rule, "at how many batches an epoch has")
+    if weights_after(steps_in(report, "zero again")) != weights_after(zero):
+        found = (
+            "two runs with seed=0, in two folders, have different weights after their first "
+        )
+        found += "epoch"
+        rule = "a run is a function of its config, and 0 is a seed like any other"
+        yield Finding("not-repeatable", found, rule, "at where config.seed is used")
+    yield from orders(passes_of(report, "zero"), answer["first_equals"], "with seed=0, ")
+    for folder, (num_samples, wanted) in small_runs(plan).items():
+        sizes = [len(step.samples) for step in steps_in(report, folder)]
+        if sizes != wanted:
+            found = f"with num_samples={num_samples}, batch_size={plan.batch_size} and "
+            found += f"epochs=1, the run's steps trained {some(sizes) or 'no'} samples"
+            rule = "an epoch ends with the batch that holds its last sample"
+            yield Finding("wrong-steps", found, rule, "at how many batches an epoch has")
+
+
+def weights_after(steps: Sequence[Step]) -> list[Any]:
+    """The weights after each step of the first epoch."""
+    return [step.after for step in steps[:STEPS_PER_EPOCH]]
 
 
 def steps_in(report: RankReport, folder: str) -> list[Step]:
@@ -254,9 +318,13 @@ def data_findings(plan: Plan, answer: Mapping[str, Any]) -> Iterator[Finding]:
         rule = "the data depends on the config only"
         yield Finding("data-changes", found, rule, "at which random generator the data uses")
     elif not answer["learnable"]:
-        found = f"of {ENOUGH} samples, neither a sample's nearest neighbors nor a linear model "
-        found += "of the others predict its class better than a guess does"
+        found = f"with num_samples={ENOUGH}, neither its nearest neighbors nor a linear model of the "
+        found += "other samples predicts a sample's class better than guessing"
         rule = "the labels can be learned from the inputs"
+        yield Finding("nothing-to-learn", found, rule, "at what a label is made from")
+    elif answer["contradiction"]:
+        found = f"with num_samples={ENOUGH}, {answer['contradiction']}"
+        rule = "the labels can be learned: equal inputs have equal classes"
         yield Finding("nothing-to-learn", found, rule, "at what a label is made from")
     elif answer["outputs"]:
         found = f"with num_samples={ENOUGH}, {answer['outputs']}"
@@ -324,7 +392,7 @@ def judge_next(
         rule = "a finished run has nothing left to train"
         yield Finding("keeps-training", found, rule, "at what the last save says")
     if report.has_answer:
-        finished = report.answer
+        finished = report.answer["finished"]
         begin = run.total - len(first.of("optimizer_step"))
         call = "the call after a kill"
         yield from metric_findings(finished[0], whole, begin=begin, call=call)
@@ -334,14 +402,33 @@ def judge_next(
             rule = "a finished run has nothing left to train and returns []"
             yield Finding("finished-returns", found, rule, "at what run returns")
     run = the_run(earlier, "short")
+    kills, resumed_after = dict[str, str](), dict[str, int]()
     for folder, where, part, steps in whole.answer["moments"]:
-        kill = f"a run with epochs={SHORT} was killed {where}, with step {steps} done"
+        kills[folder] = f"a run with epochs={SHORT} was killed {where}, with step {steps} done"
         saved = run.total if part == "end" else complete_before(steps)
+        yield from moment_findings(run, report, folder, kills[folder], saved, steps)
         start = start_in(report, folder)
-        if start and start.end and not start.steps and steps == run.total:
-            continue  # the last save was complete
-        yield from ends_early(kill, report, folder)
-        yield from resume_findings(run, reports, folder, kill, saved, steps)
+        if start and start.steps:
+            resumed_after[folder] = run.position(0, start.steps[0].before) or 0
+    for torn, folder, where, _, steps in report.answer["again"] if report.has_answer else ():
+        if torn not in resumed_after:
+            continue  # it took no step, so it wrote no save
+        # What it resumed from was complete, and another kill must not cost it.
+        begin = resumed_after[torn]
+        kill = f"{kills[torn]}; the next call resumed after step {begin} and was killed {where}"
+        saved = max(begin, complete_before(begin + steps))
+        yield from moment_findings(run, report, folder, kill, saved, begin + steps)
+
+
+def moment_findings(
+    run: UninterruptedRun, report: RankReport, folder: str, kill: str, saved: int, done: int
+) -> Iterator[Finding]:
+    """What is wrong with the start from a moment of the short run."""
+    start = start_in(report, folder)
+    if start and start.end and not start.steps and done == run.total:
+        return  # the last save was complete
+    yield from ends_early(kill, report, folder)
+    yield from resume_findings(run, [report], folder, kill, saved, done)
 
 
 def split(report: RankReport, folder: str) -> tuple[RankReport, RankReport]:

@@ -45,6 +45,28 @@ def pairs_of(dataset: Any) -> list[tuple[list[Any], int]]:
     ]
 
 
+def row_of(inputs: Tensor) -> bytes:
+    """A sample's input, to recognize it by."""
+    return inputs.detach().float().flatten().numpy().tobytes()
+
+
+def first_equals(dataset: Any) -> list[int]:
+    """For each sample the first one with the same input: two samples may look the same."""
+    first: dict[bytes, int] = {}
+    return [first.setdefault(row_of(dataset[i][0]), i) for i in range(len(dataset))]
+
+
+def contradiction(dataset: Any) -> str:
+    """Two samples with the same input and different classes; "" if there are none."""
+    for index, first in enumerate(first_equals(dataset)):
+        one, two = int(dataset[first][1]), int(dataset[index][1])
+        if one != two:
+            return (
+                f"samples {first} and {index} have the same input and classes {one} and {two}"
+            )
+    return ""
+
+
 def beats_guessing(dataset: Any) -> bool:
     """Whether the other samples predict a sample's class: its neighbors, or a linear model."""
     inputs, labels = zip(*(dataset[index] for index in range(len(dataset))), strict=True)

@@ -17,6 +17,8 @@ from torch.optim import optimizer as optimizers
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.random_state import random_state_digest
 
+from .labels import row_of
+
 
 @contextmanager
 def watched_steps(
@@ -24,16 +26,16 @@ def watched_steps(
 ) -> Iterator[None]:
     """Record each step of whatever classifier is trained: samples and weights.
 
-    A sample is recognized by its row in ``dataset``; -1 is none of them. A model whose output
-    isn't one number per class is recorded as "no_logits", and no further.
+    A sample is recognized by its row in ``dataset``: the first with that input, or -1. A model
+    whose output isn't one number per class is recorded as "no_logits", and no further.
 
     Args:
         computes_losses: record each sample's loss, the outputs' range and last operation, and
             ``cosine``, which compares a step's gradient with that of its samples'
             cross-entropy, whatever the scale. It takes a second backward pass per step.
     """
-    rows = [torch.as_tensor(dataset[i][0]).float().flatten() for i in range(len(dataset))]
-    ids = {row.numpy().tobytes(): i for i, row in enumerate(rows)}
+    rows = [torch.as_tensor(dataset[i][0]) for i in range(len(dataset))]
+    ids = {row_of(row): i for i, row in reversed(list(enumerate(rows)))}
     classes = torch.tensor([int(dataset[i][1]) for i in range(len(dataset))])
     inside: list[torch.nn.Module] = []
     noise, wanted = "", dict[int, torch.Tensor]()
@@ -57,8 +59,7 @@ def watched_steps(
         own = [p for p in module.parameters() if p.requires_grad]
         if inside or not own or not output.requires_grad:
             return
-        flat = inputs[0].detach().float().flatten(1)
-        samples = [ids.get(row.numpy().tobytes(), -1) for row in flat]
+        samples = [ids.get(row_of(row), -1) for row in inputs[0]]
         if output.dim() != 2 or output.size(1) <= int(classes.max()):
             context.record("no_logits", shape=list(output.shape))
             return

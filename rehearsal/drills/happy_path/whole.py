@@ -9,7 +9,6 @@ from typing import Any
 
 from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding, counted
-from rehearsal.kit.judge.coverage import miscounted
 from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.recorded_run import Step
 
@@ -28,9 +27,9 @@ def run_findings(plan: Plan, report: RankReport, steps: Sequence[Step]) -> Itera
     """What is wrong with the first run of a report; the cause comes first."""
     passes = passes_of(report)
     yield from logits(report, passes)
-    yield from cover(plan, steps, len(passes))
+    yield from cover(plan, steps, len(passes), report.answer["first_equals"])
     if len(passes) == plan.total:
-        yield from orders([each["samples"] for each in passes])
+        yield from orders(passes, report.answer["first_equals"])
     for number, each in enumerate(passes, 1):
         if not all(map(math.isfinite, each["losses"])):
             found = f"in batch {number} of the run, the loss of a sample is NaN or infinite"
@@ -40,9 +39,9 @@ def run_findings(plan: Plan, report: RankReport, steps: Sequence[Step]) -> Itera
     yield from gradients(report, passes)
 
 
-def passes_of(report: RankReport) -> list[Mapping[str, Any]]:
-    """The forward passes of the whole run that something backpropagates through."""
-    events = events_of(report, WHOLE_FOLDER)
+def passes_of(report: RankReport, folder: str = WHOLE_FOLDER) -> list[Mapping[str, Any]]:
+    """The forward passes of a run that something backpropagates through."""
+    events = events_of(report, folder)
     return [event for event in events if event["kind"] == "forward"]
 
 
@@ -82,14 +81,23 @@ def epochs_of(steps: Sequence[Any]) -> list[Sequence[Any]]:
     return [steps[i : i + STEPS_PER_EPOCH] for i in range(0, len(steps), STEPS_PER_EPOCH)]
 
 
-def cover(plan: Plan, steps: Sequence[Step], num_passes: int) -> Iterator[Finding]:
-    """Each sample once per epoch, in full batches; ``num_passes`` were backpropagated."""
+def cover(
+    plan: Plan, steps: Sequence[Step], num_passes: int, first_equals: Sequence[int]
+) -> Iterator[Finding]:
+    """Each sample once per epoch, in full batches.
+
+    Args:
+        num_passes: how many were backpropagated.
+        first_equals: for each sample the first one with the same input, which stands for all.
+    """
     rule, look = (
         "an epoch trains each sample exactly once",
         "at how an epoch is split into batches",
     )
     total = Counter(sample for step in steps for sample in step.samples)
-    twice, never = miscounted(total.elements(), plan.num_samples, EPOCHS)
+    once = Counter(first_equals)
+    twice = [sample for sample in sorted(once) if total[sample] > EPOCHS * once[sample]]
+    never = [sample for sample in sorted(once) if total[sample] < EPOCHS * once[sample]]
     if not steps:
         found = f"the run took no optimizer step, but has {EPOCHS} epochs of {STEPS_PER_EPOCH} "
         found += "batches"
@@ -120,10 +128,14 @@ def cover(plan: Plan, steps: Sequence[Step], num_passes: int) -> Iterator[Findin
         for number, epoch in enumerate(epochs_of(steps)):
             counts = Counter(sample for step in epoch for sample in step.samples)
             sizes = [len(step.samples) for step in epoch]
-            if len(counts) != plan.num_samples:
-                (sample, times), *_ = counts.most_common(1)
-                found = f"epoch {number} trains {len(counts)} of {plan.num_samples} samples; "
-                found += f"sample {sample} is trained {counted(times, 'time')}"
+            if counts != once:
+                sample = max(counts, key=lambda sample: counts[sample] - once[sample])
+                found = (
+                    f"epoch {number} does not train each of {plan.num_samples} samples once: "
+                )
+                found += f"sample {sample} is trained {counted(counts[sample], 'time')}"
+                if once[sample] > 1:
+                    found += f", and {once[sample]} samples have its input"
                 yield Finding("trained-twice", found, rule, look)
                 return
             if sizes != plan.sizes:
@@ -134,18 +146,26 @@ def cover(plan: Plan, steps: Sequence[Step], num_passes: int) -> Iterator[Findin
                 return
 
 
-def orders(batches: Sequence[Sequence[int]]) -> Iterator[Finding]:
-    """A finding if two epochs have the same order."""
-    seen: dict[tuple[int, ...], int] = {}
-    for number, epoch in enumerate(epochs_of(batches)):
-        order = tuple(sample for batch in epoch for sample in batch)
-        if order in seen:
-            found = f"epochs {seen[order]} and {number} have the same order; both begin with "
-            found += f"samples {some(epoch[0])}"
-            rule = "each epoch shuffles the samples into a different order"
-            yield Finding("same-order", found, rule, "at what an epoch's order is made from")
-            return
-        seen[order] = number
+def orders(
+    passes: Sequence[Mapping[str, Any]], first_equals: Sequence[int], where: str = ""
+) -> Iterator[Finding]:
+    """A finding if two epochs have the same order.
+
+    Where samples have equal inputs, two orders may look the same by chance, but not half of them.
+    """
+    orders = [
+        tuple(sample for each in epoch for sample in each["samples"])
+        for epoch in epochs_of(passes)
+    ]
+    is_distinct = len(set(first_equals)) == len(first_equals)
+    if len(set(orders)) > (len(orders) - 1 if is_distinct else (len(orders) - 1) // 2):
+        return
+    order = next(order for order in orders if orders.count(order) > 1)
+    first, second = [number for number, other in enumerate(orders) if other == order][:2]
+    found = f"{where}epochs {first} and {second} have the same order; both begin with samples "
+    found += some(order)
+    rule = "each epoch shuffles the samples into a different order"
+    yield Finding("same-order", found, rule, "at what an epoch's order is made from")
 
 
 def gradients(report: RankReport, passes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
