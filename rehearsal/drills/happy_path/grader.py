@@ -218,9 +218,11 @@ def next_runs(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any
     again = []
     for path in sorted(context.folder.glob("torn-*")):
         begin = context.count("optimizer_step")
-        with watch_moments(
-            path, lambda n=begin: context.count("optimizer_step") - n
-        ) as moments:
+
+        def steps(begin: int = begin) -> int:
+            return context.count("optimizer_step") - begin
+
+        with watch_moments(path, steps) as moments:
             run_once(plan, context, learner, path.name, epochs=SHORT)
         first = [moment for moment in moments if moment.note <= STEPS_PER_EPOCH]
         chosen = drawn_moments(first, MOST_AGAIN, random.Random(context.seed))
@@ -261,10 +263,7 @@ def judge_whole_run(
             rule = f"a different {name} gives a different run"
             yield Finding(code, found, rule, f"at where config.{name} is used")
     if weights_after(steps_in(report, "zero again")) != weights_after(zero):
-        found = (
-            "two runs with seed=0, in two folders, have different weights after their first "
-        )
-        found += "epoch"
+        found = "two runs with seed=0, in two folders, have different weights after epoch 0"
         rule = "a run is a function of its config, and 0 is a seed like any other"
         yield Finding("not-repeatable", found, rule, "at where config.seed is used")
     yield from orders(passes_of(report, "zero"), answer["first_equals"], "with seed=0, ")
@@ -318,8 +317,8 @@ def data_findings(plan: Plan, answer: Mapping[str, Any]) -> Iterator[Finding]:
         rule = "the data depends on the config only"
         yield Finding("data-changes", found, rule, "at which random generator the data uses")
     elif not answer["learnable"]:
-        found = f"with num_samples={ENOUGH}, neither its nearest neighbors nor a linear model of the "
-        found += "other samples predicts a sample's class better than guessing"
+        found = f"with num_samples={ENOUGH}, neither its nearest neighbors nor a linear model "
+        found += "of the other samples predicts a sample's class better than guessing"
         rule = "the labels can be learned from the inputs"
         yield Finding("nothing-to-learn", found, rule, "at what a label is made from")
     elif answer["contradiction"]:

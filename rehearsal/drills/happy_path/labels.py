@@ -61,9 +61,7 @@ def contradiction(dataset: Any) -> str:
     for index, first in enumerate(first_equals(dataset)):
         one, two = int(dataset[first][1]), int(dataset[index][1])
         if one != two:
-            return (
-                f"samples {first} and {index} have the same input and classes {one} and {two}"
-            )
+            return f"samples {first} and {index} have equal inputs, and classes {one} and {two}"
     return ""
 
 

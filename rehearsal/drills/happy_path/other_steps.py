@@ -14,14 +14,14 @@ class TrainConfig(namedtuple("Fields", "num_samples batch_size epochs lr seed fo
 
 
 def make_dataset(config):
-    """Is the sum of five numbers positive?"""
+    """Do most of three judges say yes? Many samples have equal inputs."""
     dice = random.Random(config.seed)
-    rows = [[dice.gauss(0, 1) for _ in range(5)] for _ in range(config.num_samples)]
+    rows = [[dice.choice((-1.0, 1.0)) for _ in range(3)] for _ in range(config.num_samples)]
     return [(torch.tensor(row), int(sum(row) > 0)) for row in rows]
 
 
 def make_model(config):
-    model = torch.nn.Linear(5, 2)
+    model = torch.nn.Linear(3, 2)
     torch.nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(config.seed))
     torch.nn.init.zeros_(model.bias)
     return model

@@ -151,7 +151,7 @@ def orders(
 ) -> Iterator[Finding]:
     """A finding if two epochs have the same order.
 
-    Where samples have equal inputs, two orders may look the same by chance, but not half of them.
+    Where samples have equal inputs, two orders may look the same by chance, but not half do.
     """
     orders = [
         tuple(sample for each in epoch for sample in each["samples"])
