@@ -577,6 +577,23 @@ class TestRun:
         assert pool.tasks == 2
 
     @pytest.mark.ranks
+    def test_what_was_the_machines_fault_is_judged_again(
+        self, own_drill: Drill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Out of memory once, a mutant would stay without a verdict for good."""
+        only = "solution.mean_over_ranks: nothing returned"
+        real = mutation_score.judge
+
+        def dies(drill_id: str, source: str, *rest: Any) -> tuple[str, float]:
+            code, seconds = real(drill_id, source, *rest)
+            return (code if code == mutation_score.PASSED else "server-killed"), seconds
+
+        with monkeypatch.context() as patch:
+            patch.setattr(mutation_score, "judge", dies)
+            assert "the grader failed on 1" in mutation_run(own_drill, tmp_path, only=only)[1]
+        assert "1 of 1 mutants refused" in mutation_run(own_drill, tmp_path, only=only)[1]
+
+    @pytest.mark.ranks
     def test_a_drill_that_refuses_its_own_answer_is_no_score(
         self, own_drill: Drill, tmp_path: Path
     ) -> None:

@@ -312,7 +312,3 @@ def main(folder: Path, rank: int) -> NoReturn:
     temporary.rename(folder / f"answer-{rank}.json")
     # Not sys.exit: the interpreter would wait for threads that the learner may have left.
     os._exit(code)
-
-
-if __name__ == "__main__":  # where processes cannot be forked
-    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -78,9 +78,10 @@ def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
         "",
         f"{counted(len(drills), 'drill')}. Their graders are tested on blanks, solutions, near "
         "misses (wrong answers that look right) and ways to cheat. They judged "
-        f"{ok} of {of} correctly. A check draws its numbers from a seed: a solution must pass "
-        f"with each of {len(selftest.SEEDS)} seeds, and a near miss must be refused with the "
-        "code listed for it. `python -m rehearsal selftest` runs this again.",
+        f"{ok} of {of} correctly. A check draws its numbers from a seed: with each of "
+        f"{len(selftest.SEEDS)} seeds, one of a drill's solutions must pass, and a "
+        "near miss must be refused with the code listed for it. "
+        "`python -m rehearsal selftest` runs this again.",
         "",
         "A check's limits protect you from accidents. They are not a sandbox: "
         "[coach.md](coach.md#what-limits-an-attempt).",

@@ -34,6 +34,7 @@ from rehearsal.grading.drills_page import digest_of
 from rehearsal.grading.harmless import harmless
 from rehearsal.grading.mutants import mutants
 from rehearsal.grading.mutation_record import (
+    NO_VERDICT,
     PASSED,
     SCORES,
     Judged,
@@ -92,15 +93,19 @@ def tasks_of(drill: Drill, seeds: int = NUM_SEEDS) -> list[Task]:
 def judge(
     drill_id: str, source: str, seeds: Sequence[int], at_most_s: float
 ) -> tuple[str, float]:
-    """The first code that refuses a text with one of the seeds, or "passed"; and seconds.
+    """The first code that refuses a text with one of the seeds, or "passed".
 
-    Runs in a process of its own, which keeps its own server for the ranks.
+    And the seconds of the longest check. A text that exceeds ``at_most_s`` is judged again
+    without it: the machine may have been slow. Runs in a process of its own, which keeps its
+    own server for the ranks.
     """
     seconds = 0.0
     for seed in seeds:
         verdict = grade_attempt(
             load(drill_id), attempt_of_source(source), seed=seed, at_most_s=at_most_s
         )
+        if verdict.status == "hung" and at_most_s < float("inf"):
+            verdict = grade_attempt(load(drill_id), attempt_of_source(source), seed=seed)
         seconds = max(seconds, verdict.seconds)
         if verdict.status != "passed":
             return outcome(verdict), seconds
@@ -224,7 +229,8 @@ class Judging:
             futures[self.pool.submit(judge, drill.id, task.source, task.seeds, cap_s)] = task
         for future in as_completed(futures):
             task, (code, _) = futures[future], future.result()
-            kept.put(task, code)
+            if code not in NO_VERDICT:  # the machine's fault, so it's judged again next time
+                kept.put(task, code)
             yield Judged(task.id, code, task.harmless)
 
     def caps(self, drill: Drill, seeds_of: Mapping[str, Sequence[int]]) -> dict[str, float]:
