@@ -101,7 +101,7 @@ def watch_moments(
     def take(operation: Operation | None) -> None:
         nonlocal before
         now, noted = files_in(folder), note()
-        times = times_of(folder, now)
+        times = when_written(folder, now)
         if before is not None:
             moments.extend(cut_writes(*before, now, times, opened))
         if operation is not None:
@@ -191,11 +191,11 @@ def files_in(folder: Path) -> Files:
         for name in [*folders, *names]:
             path = os.path.join(root, name)
             with contextlib.suppress(FileNotFoundError):
-                found[os.path.relpath(path, folder)] = content_of(path, folder)
+                found[os.path.relpath(path, folder)] = content_at(path, folder)
     return found
 
 
-def content_of(path: str, folder: Path) -> bytes | None:
+def content_at(path: str, folder: Path) -> bytes | None:
     """What is at a path: a file's bytes, a ``Link``, or None for a folder."""
     if os.path.islink(path):
         target = os.readlink(path)
@@ -208,7 +208,7 @@ def content_of(path: str, folder: Path) -> bytes | None:
         return file.read()
 
 
-def times_of(folder: Path, names: Iterable[str]) -> dict[str, int]:
+def when_written(folder: Path, names: Iterable[str]) -> dict[str, int]:
     """When each of these was last written, in ns."""
     found = {}
     for name in names:
