@@ -666,14 +666,3 @@ class TestServer:
         for thread in threads:
             thread.join()
         assert answers == [[3.0, 3.0]] * 3
-
-    def test_without_fork_it_says_so_and_runs(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """A silent fallback looks like a slow machine."""
-        ranks.shut_down()
-        monkeypatch.delattr(os, "fork")
-        reports = run_ranks(add_up, world_size=2, deadline_s=60)
-        ranks.shut_down()
-        assert [report.answer for report in reports] == [3.0, 3.0]
-        assert "This system cannot fork processes" in capsys.readouterr().out

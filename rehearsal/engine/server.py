@@ -26,6 +26,9 @@ from rehearsal.engine.processes import SWEEP_S, threads_below
 
 ROOT = Path(__file__).resolve().parents[2]
 HASH_SEEDS = (1, 2)  # fixed, so that the same attempt gets the same verdict again
+# With glibc: all memory in huge pages, as far as the system grants them. To fork a process with
+# torch loaded is to copy its page tables; these are a hundredth of the size.
+HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 MAX_THREADS = 1500  # of one job: a fork bomb exceeds it
 SERVER_ENDED = "The process that starts the ranks has ended."
 
@@ -59,6 +62,7 @@ class ForkServer:
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": str(hash_seed),
             "CUDA_VISIBLE_DEVICES": "",  # drills are about CPUs, also on a machine with GPUs
+            **HUGE_PAGES,
         }
         command = [sys.executable, "-m", "rehearsal.engine.forkserver", str(theirs.fileno())]
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
