@@ -20,6 +20,7 @@ from rehearsal import drills
 from rehearsal.grading import drills_page, selftest
 from rehearsal.__main__ import main
 from rehearsal import __main__ as command_line
+from rehearsal.grading.digests import selftest_digest
 from rehearsal.grading.drill import Drill, UnknownDrill, load
 from rehearsal.session import coach, ids
 from rehearsal.session.progress import progress
@@ -400,7 +401,7 @@ class TestDocs:
         stale += [
             d.id
             for d in drills()
-            if d.id in scores and scores[d.id].digest != drills_page.digest_of(d)
+            if d.id in scores and scores[d.id].digest != selftest_digest(d)
         ]
         assert stale == [], "run: python -m rehearsal docs"
         assert drills_page.PATH.read_text("utf-8") == drills_page.render(drills(), scores)
@@ -450,7 +451,7 @@ class TestDocs:
         assert drills_page.write([DRILL], said.append, page)
         assert judged == [ID]
         assert said == [f"{ID}: 1 of 1 judgments correct"]
-        page.write_text(page.read_text().replace(drills_page.digest_of(DRILL), "0" * 12))
+        page.write_text(page.read_text().replace(selftest_digest(DRILL), "0" * 12))
         assert drills_page.write([DRILL], said.append, page)
         assert judged == [ID, ID]
 
@@ -471,7 +472,7 @@ class TestDocs:
         with pytest.raises(KeyboardInterrupt):
             drills_page.write([DRILL, other], said.append, page)
         assert drills_page.kept_scores(page) == {
-            ID: drills_page.Score(drills_page.digest_of(DRILL), 0, 1, {})
+            ID: drills_page.Score(selftest_digest(DRILL), 0, 1, {})
         }
         assert said[1] == "  near miss sly: expected code, got passed"
 

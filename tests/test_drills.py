@@ -58,11 +58,27 @@ class TestForm:
             assert set(one.codes) <= {*drill.codes, *ENGINE_FINDINGS.codes}, one.codes
             assert one.defines != bool(one.codes), one.says
             assert one.defines or len(one.near_misses(drill)) >= 2, one.says
+            broken_by = [miss.name for miss in one.near_misses(drill)]
+            assert set(one.broken_by) <= {*broken_by}, one.says
+            others = {
+                code for other in drill.requirements for code in other.codes if other != one
+            }
+            assert one.broken_by or not others & {*one.codes}, one.says
         must = drill.brief.partition("**What must hold**")[2].partition("\n\nExample")[0]
         left = " ".join(f"{must} {stages}".split())
         for one in sorted(drill.requirements, key=lambda one: -len(one.says)):
             left = left.replace(one.says, " ")
         assert not re.findall(r"\w+", left), left
+
+    def test_every_near_miss_breaks_a_sentence_of_the_brief(self, drill: Drill) -> None:
+        """A wrong answer that breaks no sentence is one that the brief allows."""
+        judged = {code for one in drill.requirements for code in one.codes}
+        listed = {miss.name for one in drill.requirements for miss in one.near_misses(drill)}
+        assert [
+            miss.name
+            for miss in drill.near_misses()
+            if miss.code in judged and miss.name not in listed
+        ] == []
 
     def test_the_needed_names_are_in_every_text(self, drill: Drill) -> None:
         """A blank without a needed name cannot be filled in."""

@@ -135,6 +135,14 @@ class TestOutcomes:
         assert not is_untouched(drill, text_of(drill, names))
         assert grade(drill.id, names).status == "wrong"
 
+    def test_a_text_that_is_nested_too_deeply_is_a_crash_of_the_text(self) -> None:
+        """Python's parser gives up with a MemoryError, which must not end the cell."""
+        bug = "samples_repeat_from_the_second_epoch"
+        for drill in (DRILL, bug):
+            verdict = grade_source(drill, load(drill).solution + "\nx = " + "-" * 7000 + "1\n")
+            assert verdict.status == "crashed", str(verdict)
+            assert "MemoryError" in str(verdict)
+
     def test_of_two_names_the_half_that_is_typed_gets_feedback(self) -> None:
         """Half an hour of typing deserves more than "not attempted"."""
         drill = load("happy_path")
@@ -556,6 +564,21 @@ class TestPieces:
         status, findings, detail = judge(scenario, [RankReport(rank=0, exitcode=None)], {})
         assert (status, findings) == ("hung", [finding])
         assert "[rank 0]" in detail
+
+    def test_a_hang_names_the_exception_that_others_wait_behind(self) -> None:
+        """Rank 1 polls for a file of rank 0's: only the exception is the cause."""
+        failure = Failure(kind="KeyError", message="'step'", where="your.py:7", traceback="T")
+        scenario = Scenario(name="s", body=lambda *_: None, judge=lambda *_: [])
+        reports = [
+            RankReport(rank=0, exitcode=1, failure=failure),
+            RankReport(rank=1, exitcode=None),
+        ]
+        result = judge(scenario, reports, {})
+        assert result is not None
+        status, (finding,), detail = result
+        assert (status, finding.code) == ("hung", "hung")
+        assert finding.found.endswith("rank 0 had raised KeyError: 'step'")
+        assert (finding.look, detail.splitlines()[-1]) == ("at your.py:7", "T")
 
     def test_a_judge_that_raises_is_reported_as_our_defect(
         self, monkeypatch: pytest.MonkeyPatch

@@ -31,6 +31,7 @@ from rehearsal.kit.judge.clipping import norm, ways_to_clip
 from rehearsal.kit.judge.coverage import coverage_findings, miscounted, samples_by_step
 from rehearsal.kit.judge.findings import first_of, only_first
 from rehearsal.kit.judge.killed_saves import run_before_restarts
+from rehearsal.kit.judge.one_writer import one_rank_changes, one_writer
 from rehearsal.kit.judge.saves import SavedRun, aligned, resumed_after
 from rehearsal.kit.judge.steps import weights_by_step
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ
@@ -397,6 +398,41 @@ def ours_loaded(context: RankContext) -> list[str]:
 
 
 @pytest.mark.ranks
+class TestOneWriter:
+    @pytest.mark.parametrize(
+        "events",
+        [
+            {"op": "open", "path": "a", "to": None},
+            {"op": "torch.save", "path": "a", "to": None},
+            {"op": "symlink", "path": "a", "to": None},
+            {"op": "rename", "path": "own-{rank}", "to": "a"},
+        ],
+        ids=lambda event: event["op"],
+    )
+    def test_two_writers_of_one_file_are_found_however_they_write(
+        self, events: dict[str, Any]
+    ) -> None:
+        """A file of each rank's own, moved onto a common name, is written twice, too."""
+        reports = [
+            RankReport(
+                rank=rank,
+                exitcode=0,
+                events=[{"kind": "file", **events, "path": events["path"].format(rank=rank)}],
+            )
+            for rank in range(2)
+        ]
+        for finds in (one_writer, one_rank_changes):
+            (finding,) = finds(reports)
+            assert "ranks 0 and 1 both wrote" in finding.found
+            assert " a" in finding.found
+
+    def test_reading_and_removing_are_no_writes(self) -> None:
+        """Each rank may remove what is left over: that is no second writer."""
+        event = {"kind": "file", "op": "remove", "path": "a", "to": None}
+        reports = [RankReport(rank=rank, exitcode=0, events=[event]) for rank in range(2)]
+        assert not list(one_writer(reports))
+
+
 class TestInRanks:
     def test_a_rank_begins_with_the_kit_and_without_the_trainer(self) -> None:
         """The kit costs a rank nothing; a trainer loaded early would outlive its next edit."""

@@ -80,7 +80,40 @@ def renames_before_it_writes(folder: Path) -> None:
         file.write(NEW)
 
 
+def saves_under_an_alias(folder: Path) -> None:
+    from torch import arange, save
+
+    save({"weights": arange(500)}, f=folder / "b")
+    (folder / "a").unlink()
+
+
+def points_a_link(folder: Path) -> None:
+    (folder / "step-1").mkdir()
+    (folder / "step-1" / "x").write_bytes(NEW)
+    (folder / "a.tmp").symlink_to("step-1")
+    os.replace(folder / "a.tmp", folder / "a")
+    (folder / "a" / "x").write_bytes(NEW[::-1])  # through the link
+
+
+def moves_from_elsewhere(folder: Path) -> None:
+    outside = folder.with_name(f"{folder.name}-outside")
+    outside.write_bytes(NEW)
+    (folder / "a").unlink()
+    shutil.move(outside, folder / "a")
+    with open(folder / "a", "ab") as file:
+        file.write(OLD)
+
+
+def moves_elsewhere(folder: Path) -> None:
+    os.rename(folder / "a", folder.with_name(f"{folder.name}-outside"))
+    (folder / "a").write_bytes(NEW)
+
+
 SAVES = [
+    saves_under_an_alias,
+    points_a_link,
+    moves_from_elsewhere,
+    moves_elsewhere,
     renames_before_it_writes,
     renames,
     overwrites_in_place,
@@ -168,6 +201,12 @@ def compare(context: RankContext, save: Save) -> dict[str, Any]:
 
 
 class TestMoments:
+    def test_a_save_is_watched_under_any_alias(self) -> None:
+        """Torch opens the file itself: a save that isn't watched tears nothing."""
+        (report,) = run_ranks(compare, saves_under_an_alias, world_size=1)
+        assert "before the torch.save of b" in report.answer["wheres"]
+        assert any(where.startswith("with half") for where in report.answer["wheres"])
+
     @pytest.mark.parametrize("save", SAVES, ids=lambda save: save.__name__)
     def test_they_contain_what_real_kills_leave(self, save: Save) -> None:
         """A moment that no kill reaches refuses right code; a missing one passes wrong code."""
@@ -176,7 +215,7 @@ class TestMoments:
         assert report.answer["missed"] == [], report.answer["wheres"]
         assert report.answer["kills"] >= 1
         assert all(report.answer["restored"])
-        if save is not renames:  # whose bytes torch writes in several calls
+        if save not in (renames, saves_under_an_alias):  # torch writes in several calls
             assert report.answer["cut"] >= 1
 
     def test_a_rename_is_not_torn(self) -> None:
@@ -215,7 +254,27 @@ def saves_without_proc(context: RankContext) -> list[str]:
     return [moment.where for moment in moments]
 
 
+def restores_what_was_newest(context: RankContext) -> list[bool]:
+    folder = start(context.folder / "watched")
+    with watch_moments(folder) as moments:
+        for name in ("z", "b"):
+            (folder / name).write_bytes(NEW)
+            # The clock of a file system may tick only every few milliseconds.
+            at = 10**9 * (1_000 + ord("z") - ord(name))
+            os.utime(folder / name, ns=(at, at))
+        os.symlink(folder / "z", folder / "link")
+    again = moments[-1].restore(context.folder / "again")
+    newest = max((again / name for name in "zb"), key=lambda path: path.stat().st_mtime_ns)
+    return [newest.name == "b", (again / "link").resolve() == (again / "z").resolve()]
+
+
 class TestWatching:
+    def test_a_moment_keeps_links_and_when_files_were_written(self) -> None:
+        """An answer may resume from the newest file, or from where a link points."""
+        (report,) = run_ranks(restores_what_was_newest, world_size=1)
+        assert report.failure is None, report.failure
+        assert report.answer == [True, True]
+
     def test_a_thread_that_still_saves_adds_nothing_after_the_end(self) -> None:
         """The caller restarts from each moment while the list grows, or from a torn one."""
         (report,) = run_ranks(ends_while_a_thread_saves, world_size=1)

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from rehearsal import drills
 from rehearsal.grading import drill as drill_module
-from rehearsal.grading import drills_page, mutation_record, mutation_score, new_drill
+from rehearsal.grading import digests, drills_page, mutation_record, mutation_score, new_drill
+from rehearsal.grading.digests import judges_digest, mutants_digest, selftest_digest
 from rehearsal.grading.drill import Drill, load
 from rehearsal.grading.harmless import harmless
 from rehearsal.grading.mutation_record import Judged, record_of, score_of, survivors_of
@@ -386,6 +387,16 @@ def own_drill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Drill
         cached.cache_clear()
 
 
+Digest = Callable[[Drill], str]
+DIGESTS: list[Digest] = [judges_digest, selftest_digest, mutants_digest]
+
+
+def load_again(drill: Drill) -> Drill:
+    """The drill as its files are now."""
+    load.cache_clear()
+    return load(drill.id)
+
+
 ENTRY = '[[survivor]]\nmutant = "{}"\nis = "{}"\nbecause = "{}"\n'
 
 
@@ -455,14 +466,35 @@ class TestScore:
         with pytest.raises(mutation_record.BadSurvivors, match=message):
             survivors_of(own_drill)
 
-    def test_an_argument_does_not_make_a_verdict_old(self, own_drill: Drill) -> None:
-        """Classifying a hundred survivors must not cost another hour of judging."""
-        before = drills_page.digest_of(own_drill), mutation_score.judges_digest(own_drill)
-        (own_drill.folder / "survivors.toml").write_text(ENTRY.format("a", "outside", "x"))
-        assert before == (
-            drills_page.digest_of(own_drill),
-            mutation_score.judges_digest(own_drill),
-        )
+    @pytest.mark.parametrize(
+        ("file", "old"),
+        [
+            ("survivors.toml", set()),
+            ("drill.toml", set()),
+            ("grader.py", {judges_digest, selftest_digest, mutants_digest}),
+            ("solution.py", {selftest_digest, mutants_digest}),
+            ("blank.py", {selftest_digest}),
+        ],
+    )
+    def test_a_verdict_is_old_once_something_that_it_depends_on_changes(
+        self, own_drill: Drill, file: str, old: set[Digest]
+    ) -> None:
+        """Arguing a survivor or editing a sentence must not cost an hour of judging."""
+        before = {digest: digest(own_drill) for digest in DIGESTS}
+        path = own_drill.folder / file
+        text = path.read_text() if path.exists() else ""
+        path.write_text(text.replace("**Situation.**", "**The situation.**") + "\n# edited\n")
+        changed = load_again(own_drill)
+        assert {digest for digest in DIGESTS if digest(changed) != before[digest]} == old
+
+    def test_a_new_near_miss_is_judged_and_makes_no_mutant(self, own_drill: Drill) -> None:
+        """Its text is one of those that the page counts."""
+        before = selftest_digest(own_drill), mutants_digest(own_drill)
+        path = own_drill.folder / "drill.toml"
+        path.write_text(path.read_text().replace("count.item()", "count.item() + 0"))
+        changed = load_again(own_drill)
+        assert selftest_digest(changed) != before[0]
+        assert mutants_digest(changed) == before[1]
 
     def test_a_verdict_depends_on_what_the_grader_uses(
         self, monkeypatch: pytest.MonkeyPatch
@@ -472,11 +504,11 @@ class TestScore:
         seen: set[str] = set()
 
         def noted(path: Path) -> bytes:
-            seen.add(path.relative_to(mutation_score.ROOT).as_posix())
+            seen.add(path.relative_to(digests.ROOT).as_posix())
             return read(path)
 
         monkeypatch.setattr(Path, "read_bytes", noted)
-        mutation_score.judges_digest(load("cell_train"))
+        judges_digest(load("cell_train"))
         wanted = (
             "drills/cell_train/grader.py drills/cell_train/watch.py kit/observe/anti_cheat.py"
         )
@@ -486,7 +518,7 @@ class TestScore:
 
     def test_the_page_shows_the_score_and_whether_it_is_old(self, own_drill: Drill) -> None:
         """A score of a grader that has changed since says nothing about the new one."""
-        digest = drills_page.digest_of(own_drill)
+        digest = mutants_digest(own_drill)
         record = record_of([Judged("a", "hung")], digest=digest, seeds=3)
         assert drills_page.mutants_refused(own_drill, record) == "1 of 1 (100.0%)"
         old = {**record, "digest": "0"}
@@ -575,6 +607,23 @@ class TestRun:
         _, _, pool = mutation_run(own_drill, tmp_path, only=only)
         assert isinstance(pool, Here)
         assert pool.tasks == 2
+
+    @pytest.mark.ranks
+    def test_what_was_the_machines_fault_is_judged_again(
+        self, own_drill: Drill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Out of memory once, a mutant would stay without a verdict for good."""
+        only = "solution.mean_over_ranks: nothing returned"
+        real = mutation_score.judge
+
+        def dies(drill_id: str, source: str, *rest: Any) -> tuple[str, float]:
+            code, seconds = real(drill_id, source, *rest)
+            return (code if code == mutation_record.PASSED else "server-killed"), seconds
+
+        with monkeypatch.context() as patch:
+            patch.setattr(mutation_score, "judge", dies)
+            assert "the grader failed on 1" in mutation_run(own_drill, tmp_path, only=only)[1]
+        assert "1 of 1 mutants refused" in mutation_run(own_drill, tmp_path, only=only)[1]
 
     @pytest.mark.ranks
     def test_a_drill_that_refuses_its_own_answer_is_no_score(
@@ -678,6 +727,6 @@ class TestTheRecord:
         held = mutation_record.records()
         old = [
             name for name, record in held.items()
-            if record["digest"] != drills_page.digest_of(load(name))
+            if record["digest"] != mutants_digest(load(name))
         ]  # fmt: skip
         assert old == [], f"run: python -m rehearsal mutants {' '.join(old)}"

@@ -36,7 +36,15 @@ from rehearsal.engine.failure import failure_of
 GIB = 2**30
 LIMITS = {resource.RLIMIT_DATA: 4 * GIB, resource.RLIMIT_FSIZE: GIB, resource.RLIMIT_CORE: 0}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
+CHANGES = {
+    "os.rename",
+    "os.remove",
+    "os.mkdir",
+    "os.rmdir",
+    "os.truncate",
+    "os.link",
+    "os.symlink",
+}
 DRILLS = str(Path(__file__).parents[1] / "drills")
 
 
@@ -131,36 +139,16 @@ class RankContext:
         self.is_armed = True
         register_optimizer_step_post_hook(lambda *_: self.record("optimizer_step"))
         sys.addaudithook(self._audit)
-        save = torch.save
-
-        @functools.wraps(save)  # so that its errors name save
-        def recorded_save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-            if (path := self._inside(f)) is not None:
-                self.record("file", op="torch.save", path=path)
-            save(obj, f, *args, **kwargs)
-            if self._fault and self._fault["at"] == "torn":
-                self._tear(f)
-
-        torch.save = recorded_save
+        watch_torch_save(self._record_save)
         for name in ("fsync", "fdatasync"):
             if hasattr(os, name):
                 setattr(os, name, self._recorded_sync(getattr(os, name)))
         for name in ("send", "isend", "recv", "irecv"):
             setattr(dist, name, self._recorded_transfer(name, getattr(dist, name)))
 
-    def _tear(self, file: Any) -> None:
-        """Die with half of the file written, if the fault says so for this save."""
-        if hasattr(file, "flush"):
-            file.flush()
-        try:
-            target = file if isinstance(file, str | os.PathLike) else file.fileno()
-        except (AttributeError, OSError):
-            return  # saved to memory: there is no file to tear
-        self._counts["torn"] += 1
-        if self._fault and self._counts["torn"] == self._fault["count"]:
-            self.is_armed = False  # it's not the learner who truncates the file
-            os.truncate(target, os.stat(target).st_size // 2)
-            os.kill(self._pid, signal.SIGKILL)
+    def _record_save(self, file: Any) -> None:
+        if (path := self._inside(file)) is not None:
+            self.record("file", op="torch.save", path=path)
 
     def _recorded_sync(self, sync: Callable[[Any], None]) -> Callable[[Any], None]:
         @functools.wraps(sync)
@@ -200,6 +188,8 @@ class RankContext:
                 self.record("peek", path=path.removeprefix(DRILLS + "/"))
             elif flags & WRITES and (inside := self._inside(path)) is not None:
                 self.record("file", op="open", path=inside)
+        elif event == "os.symlink" and (inside := self._inside(arguments[1])) is not None:
+            self.record("file", op="symlink", path=inside, to=None)
         elif event in CHANGES and (inside := self._inside(arguments[0])) is not None:
             target = self._inside(arguments[1]) if event in ("os.rename", "os.link") else None
             self.record("file", op=event.removeprefix("os."), path=inside, to=target)
@@ -223,6 +213,27 @@ class RankContext:
                 bytes=sum(a * b for a, b in zip(sizes, widths, strict=False)),
                 group=entry["process_group"][1],
             )
+
+
+def watch_torch_save(see: Callable[[Any], None]) -> Callable[[], None]:
+    """Call ``see(file)`` whenever torch.save opens a path to write; returns what ends that.
+
+    Torch's own writer opens the file, so Python raises no audit event. Replacing torch.save
+    would miss a ``from torch import save``.
+    """
+    module: Any = torch.serialization
+    opens = module._open_zipfile_writer
+
+    @functools.wraps(opens)
+    def watched(file: Any) -> Any:
+        see(file)
+        return opens(file)
+
+    def unwatch() -> None:
+        module._open_zipfile_writer = opens
+
+    module._open_zipfile_writer = watched
+    return unwatch
 
 
 def keep_wrappers(context: RankContext) -> None:
@@ -301,7 +312,3 @@ def main(folder: Path, rank: int) -> NoReturn:
     temporary.rename(folder / f"answer-{rank}.json")
     # Not sys.exit: the interpreter would wait for threads that the learner may have left.
     os._exit(code)
-
-
-if __name__ == "__main__":  # where processes cannot be forked
-    main(Path(sys.argv[1]), int(sys.argv[2]))

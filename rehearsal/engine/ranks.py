@@ -132,7 +132,7 @@ def stuck_while_meeting(reports: Sequence[RankReport]) -> bool:
 
 
 def _run(
-    connection: server.ForkServers | server.Launcher,
+    connection: server.ForkServers,
     job: Path,
     work: Path,
     world_size: int,

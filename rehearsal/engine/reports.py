@@ -27,8 +27,7 @@ class Fault:
 
     Args:
         rank: None for every rank.
-        at: a kind of event (``events.py`` lists them, and a body may record its own), or
-            ``torn``: in the middle of a torch.save, with half of the file written.
+        at: a kind of event (``events.py`` lists them, and a body may record its own).
     """
 
     rank: int | None

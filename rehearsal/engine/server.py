@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -27,6 +26,9 @@ from rehearsal.engine.processes import SWEEP_S, threads_below
 
 ROOT = Path(__file__).resolve().parents[2]
 HASH_SEEDS = (1, 2)  # fixed, so that the same attempt gets the same verdict again
+# With glibc: all memory in huge pages, as far as the system grants them. To fork a process with
+# torch loaded is to copy its page tables; these are a hundredth of the size.
+HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 MAX_THREADS = 1500  # of one job: a fork bomb exceeds it
 SERVER_ENDED = "The process that starts the ranks has ended."
 
@@ -60,6 +62,7 @@ class ForkServer:
             "OMP_NUM_THREADS": "1",
             "PYTHONHASHSEED": str(hash_seed),
             "CUDA_VISIBLE_DEVICES": "",  # drills are about CPUs, also on a machine with GPUs
+            **HUGE_PAGES,
         }
         command = [sys.executable, "-m", "rehearsal.engine.forkserver", str(theirs.fileno())]
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
@@ -193,61 +196,12 @@ class ForkServers:
             server.close()
 
 
-class Launcher:
-    """Stands in where processes cannot be forked: each rank is a new interpreter, 3 s a job."""
-
-    def __init__(self) -> None:
-        self.ranks: dict[int, subprocess.Popen[bytes]] = {}
-
-    def wait_until_ready(self) -> None:
-        """Nothing to wait for."""
-
-    def start(self, job: Path, world_size: int, shift: int) -> None:
-        """Start the ranks of a job, each with the hash seed that a server would give it."""
-        for rank in range(world_size):
-            command = [sys.executable, "-m", "rehearsal.engine.rank", str(job), str(rank)]
-            environment = {
-                **os.environ,
-                "PYTHONPATH": str(ROOT),
-                "OMP_NUM_THREADS": "1",
-                "PYTHONHASHSEED": str(HASH_SEEDS[(rank + shift) % len(HASH_SEEDS)]),
-                "CUDA_VISIBLE_DEVICES": "",
-            }
-            process = subprocess.Popen(command, env=environment, start_new_session=True)
-            self.ranks[process.pid] = process
-
-    def messages(self, timeout_s: float) -> list[dict[str, Any]]:
-        """What the servers would send: the process ids, and the end of each rank."""
-        time.sleep(timeout_s)
-        ended = {pid: process.poll() for pid, process in self.ranks.items()}
-        return [{"pids": {str(rank): pid for rank, pid in enumerate(self.ranks)}}] + [
-            {"pid": pid, "status": code} for pid, code in ended.items() if code is not None
-        ]
-
-    def has_too_many_threads(self) -> bool:
-        """Always True: here the ranks' own threads cannot be counted."""
-        return True
-
-    def sweep(self) -> None:
-        """Kill the ranks and what is left in their process groups."""
-        for pid, process in self.ranks.items():
-            with contextlib.suppress(ProcessLookupError, PermissionError, AttributeError):
-                os.killpg(pid, signal.SIGKILL)
-            process.kill()
-            process.wait()
-        self.ranks.clear()
-
-    def close(self) -> None:
-        """Kill whatever still runs."""
-        self.sweep()
-
-
 turn = threading.RLock()  # one job at a time: two would compete for the same cores
-_current: ForkServers | Launcher | None = None
+_current: ForkServers | None = None
 _wanted: set[str] = set()  # modules that some caller's ranks will import
 
 
-def current() -> ForkServers | Launcher | None:
+def current() -> ForkServers | None:
     """The servers of this process, if they have been started."""
     return _current
 
@@ -266,7 +220,7 @@ def warm_up(*modules: str) -> None:
     import torch.distributed  # noqa: F401 - the ranks of a check meet in this process's store
 
 
-def _start(modules: Sequence[str] = ()) -> ForkServers | Launcher:
+def _start(modules: Sequence[str] = ()) -> ForkServers:
     """The servers, started if none run or those that run have not imported these modules."""
     global _current
     # At both ends of a connection, torch's store looks up the name of 127.0.0.1 in the DNS
@@ -274,22 +228,14 @@ def _start(modules: Sequence[str] = ()) -> ForkServers | Launcher:
     os.environ.setdefault("RES_OPTIONS", "timeout:1")
     with turn:
         _wanted.update(modules)
-        if isinstance(_current, ForkServers) and not (
-            _current.is_alive() and _wanted <= {*_current.modules}
-        ):
+        if _current and not (_current.is_alive() and _wanted <= {*_current.modules}):
             shut_down()
-        if _current is None and hasattr(os, "fork"):
+        if _current is None:
             _current = ForkServers(sorted(_wanted))
-        elif _current is None:
-            print(
-                "This system cannot fork processes: each check starts new interpreters, which "
-                "takes seconds."
-            )
-            _current = Launcher()
         return _current
 
 
-def ready() -> ForkServers | Launcher:
+def ready() -> ForkServers:
     """The servers, once their imports are done.
 
     Raises:

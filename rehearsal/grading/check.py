@@ -62,7 +62,7 @@ DRAWN_SEEDS = range(1_000_000)  # short enough to type
 
 
 class BadSeed(ValueError):
-    """What was given as a seed is none."""
+    """The seed is not a whole number, 0 or more."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]  # what IPython shows: a slip needs no traceback

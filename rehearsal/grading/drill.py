@@ -98,10 +98,12 @@ class Requirement(NamedTuple):
     says: str  # as in the brief, with single spaces
     codes: Sequence[str] = ()  # of the findings that report its violation
     defines: bool = False  # it demands nothing: it says what a word or an argument means
+    broken_by: Sequence[str] = ()  # names of near misses, if it shares a code with another one
 
     def near_misses(self, drill: Drill) -> list[NearMiss]:
         """The wrong answers that break it."""
-        return [miss for miss in drill.near_misses() if miss.code in self.codes]
+        with_code = [miss for miss in drill.near_misses() if miss.code in self.codes]
+        return [m for m in with_code if not self.broken_by or m.name in self.broken_by]
 
 
 class NearMiss(NamedTuple):

@@ -30,7 +30,7 @@ EVENTS: dict[str, Kind] = {
     "file": Kind(
         ("op", "path", "to"),
         "before an operation in context.folder: open (to write), torch.save, fsync, rename, "
-        "remove, mkdir, rmdir, truncate, link; `to` with rename and link only",
+        "remove, mkdir, rmdir, truncate, link, symlink; `to` with rename and link only",
     ),
     "destroyed": Kind(
         ("live_wrappers",), "before destroy_process_group(): how many DDP wrappers are alive"

@@ -382,7 +382,7 @@ def is_one_line(function: ast.FunctionDef) -> bool:
     """Whether a helper only returns an expression that fits into its caller."""
     body = function.body[ast.get_docstring(function) is not None :]
     arguments = function.args
-    plain = not (
+    is_bare = not (
         function.decorator_list
         or arguments.vararg
         or arguments.kwarg
@@ -390,7 +390,7 @@ def is_one_line(function: ast.FunctionDef) -> bool:
         or arguments.defaults
         or arguments.posonlyargs
     )
-    if not plain or len(body) != 1 or not isinstance(body[0], ast.Return):
+    if not is_bare or len(body) != 1 or not isinstance(body[0], ast.Return):
         return False
     value = body[0].value
     inner = (*BOUND_TO_ITS_PLACE, ast.comprehension)

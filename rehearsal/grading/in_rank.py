@@ -18,6 +18,7 @@ from rehearsal.engine.reports import Blank, Mismatch
 from rehearsal.grading import former_modules
 from rehearsal.grading.attempt import Attempt, codes_of, functions_of
 from rehearsal.grading.drill import module_at
+from rehearsal.grading.verdict import MISSING
 
 if TYPE_CHECKING:
     from rehearsal.engine.rank import RankContext
@@ -70,7 +71,7 @@ def run_scenario(
     missing = [n for n in needs if n not in names]
     if by_stages and missing:
         raise Blank(*missing)
-    wrong = [(n, "is missing") for n in missing]
+    wrong = [(n, MISSING) for n in missing]
     wrong += [
         (n, what)
         for n, signature in needs.items()

@@ -11,10 +11,10 @@ import io
 import textwrap
 import tokenize
 
+from rehearsal.grading.edited_text import Function
+
 # Non-blank characters a minute. Nobody who types and explains is faster.
 TYPING_SPEED = 120
-
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def typed_characters(text: str) -> int:

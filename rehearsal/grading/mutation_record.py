@@ -1,6 +1,6 @@
 """What is written down about a drill's mutants, and the score that follows from it.
 
-``docs/mutation_scores.json`` has the verdicts, with a digest of the folder that was judged;
+``docs/mutation_scores.json`` has the verdicts, with a digest of what was judged, and by what;
 ``survivors.toml`` in a drill's folder says which mutants may pass, and why:
 
     [[survivor]]
@@ -130,7 +130,7 @@ def record_of(judged: Sequence[Judged], *, digest: str, seeds: int) -> dict[str,
     """What is written down about a drill: survivors by id, refused mutants by code.
 
     Args:
-        digest: of the drill's folder, when it was judged.
+        digest: ``digests.mutants_digest``, when it was judged.
         seeds: with how many each mutant was judged.
     """
     refused: dict[str, list[str]] = {}

@@ -13,7 +13,6 @@ Every verdict is kept under ``runs/mutants``, so an interrupted run continues wh
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import difflib
 import hashlib
@@ -30,10 +29,11 @@ from typing import NamedTuple
 
 from rehearsal.grading.check import attempt_of_source, grade_attempt
 from rehearsal.grading.drill import Drill, load
-from rehearsal.grading.drills_page import digest_of
+from rehearsal.grading.digests import judges_digest, mutants_digest
 from rehearsal.grading.harmless import harmless
 from rehearsal.grading.mutants import mutants
 from rehearsal.grading.mutation_record import (
+    NO_VERDICT,
     PASSED,
     SCORES,
     Judged,
@@ -92,15 +92,19 @@ def tasks_of(drill: Drill, seeds: int = NUM_SEEDS) -> list[Task]:
 def judge(
     drill_id: str, source: str, seeds: Sequence[int], at_most_s: float
 ) -> tuple[str, float]:
-    """The first code that refuses a text with one of the seeds, or "passed"; and seconds.
+    """The first code that refuses a text with one of the seeds, or "passed".
 
-    Runs in a process of its own, which keeps its own server for the ranks.
+    And the seconds of the longest check. A text that exceeds ``at_most_s`` is judged again
+    without it: the machine may have been slow. Runs in a process of its own, which keeps its
+    own server for the ranks.
     """
     seconds = 0.0
     for seed in seeds:
         verdict = grade_attempt(
             load(drill_id), attempt_of_source(source), seed=seed, at_most_s=at_most_s
         )
+        if verdict.status == "hung" and at_most_s < float("inf"):
+            verdict = grade_attempt(load(drill_id), attempt_of_source(source), seed=seed)
         seconds = max(seconds, verdict.seconds)
         if verdict.status != "passed":
             return outcome(verdict), seconds
@@ -108,41 +112,6 @@ def judge(
 
 
 # ---------------------------------------------------------------- verdicts that are kept
-
-
-def judges_digest(drill: Drill) -> str:
-    """A digest of what usually changes a verdict on a text, apart from the text.
-
-    The grader and the modules beside it, what they and the answers use of the kit and of
-    trainer_core, and the needed names; not the brief, the near misses or the answers. Nor the
-    engine and the rest of the grading: after changing those, judge with ``--again``.
-    """
-    found = hashlib.sha256(repr((drill.needs, drill.stages)).encode())
-    waiting = sorted(drill.folder.glob("*.py"))
-    for path in waiting:  # grows
-        if not is_answer(path):
-            found.update(path.read_bytes())
-        for module in imported_modules(path):
-            if module.startswith(("rehearsal.kit.", "trainer_core.")):
-                file = ROOT.joinpath(*module.split(".")).with_suffix(".py")
-                if file.exists() and file not in waiting:
-                    waiting.append(file)
-    return found.hexdigest()[:12]
-
-
-def imported_modules(path: Path) -> list[str]:
-    """The modules that a file imports, and what might be one: ``from a import b`` gives a.b."""
-    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
-    sources = [n for n in nodes if isinstance(n, ast.ImportFrom) and n.module]
-    found = [str(n.module) for n in sources]
-    found += [f"{n.module}.{alias.name}" for n in sources for alias in n.names]
-    found += [alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names]
-    return sorted(set(found))
-
-
-def is_answer(path: Path) -> bool:
-    """Whether a file in a drill's folder is a text that gets judged."""
-    return path.stem in ("blank", "solution") or path.stem.startswith("other_")
 
 
 class Kept:
@@ -224,7 +193,8 @@ class Judging:
             futures[self.pool.submit(judge, drill.id, task.source, task.seeds, cap_s)] = task
         for future in as_completed(futures):
             task, (code, _) = futures[future], future.result()
-            kept.put(task, code)
+            if code not in NO_VERDICT:  # the machine's fault, so it's judged again next time
+                kept.put(task, code)
             yield Judged(task.id, code, task.harmless)
 
     def caps(self, drill: Drill, seeds_of: Mapping[str, Sequence[int]]) -> dict[str, float]:
@@ -322,7 +292,7 @@ def run(
         tasks = [task for task in all_tasks if task.drill == drill.id]
         if not tasks:
             continue
-        digest = digest_of(drill)  # before: an edit during the run makes the score old
+        digest = mutants_digest(drill)  # before: an edit during the run makes the score old
         record = record_of(list(judging.judge(drill, tasks)), digest=digest, seeds=seeds)
         score = score_of(drill, record, partial=is_partial)
         say(line_of(drill, score))

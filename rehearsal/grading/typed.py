@@ -19,6 +19,10 @@ from rehearsal.grading.drill import Drill
 from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, Status, listed, shortened
 
 
+# What ast.parse raises: ValueError for a null byte, the last two if it is nested too deeply.
+UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
 def outcome_of_text(source: str, file: str) -> tuple[Status, list[Finding], str] | None:
     """Status, findings and detail of a text that no rank can run; None if one can.
 
@@ -47,7 +51,7 @@ def is_untouched(drill: Drill, text: str) -> bool:
     """Whether a text is the drill's blank: the same statements, whatever the layout."""
     try:
         return statements_of(text) == statements_of(drill.blank)
-    except (SyntaxError, ValueError, RecursionError):
+    except UNPARSABLE:
         return False
 
 
@@ -71,7 +75,7 @@ def halves(drill: Drill, text: str) -> tuple[list[str], list[str]]:
     """
     try:
         body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError):
+    except UNPARSABLE:
         return [], list(drill.needs)
     typed = {
         name for statement in body if not is_blank(statement) for name in names_bound(statement)

@@ -317,14 +317,20 @@ def failure_verdict(
         found = f"{listed(blank)} still {verb} NotImplementedError"
         return "not_attempted", [ENGINE_FINDINGS("not-attempted", found)], ""
     late = [report.rank for report in reports if report.exitcode is None]
+    failed = [report for report in reports if report.failure]
+    causes = [report for report in failed if not is_echo(report)]
     if late:
         stacks = "\n".join(state_when_hung(report) for report in reports)
         was = "was" if len(late) == 1 else "were"
         found = f"{named_ranks(late)} of {len(reports)} {was} still running after "
         found += f"{deadline_s:g} s"
-        return "hung", [ENGINE_FINDINGS("hung", found)], stacks
-    failed = [report for report in reports if report.failure]
-    causes = [report for report in failed if not is_echo(report)]
+        look = ""
+        if causes and (failure := causes[0].failure):  # what the others may be waiting for
+            found += f"; rank {causes[0].rank} had raised {failure.kind}: "
+            found += shortened(failure.message)
+            look = f"at {failure.where}" if failure.where else ""
+            stacks += f"\n\n{failure.traceback}"
+        return "hung", [ENGINE_FINDINGS("hung", found, look)], stacks
     silent = [report for report in reports if not report.has_answer and not report.failure]
     if not causes and silent:
         report = silent[0]

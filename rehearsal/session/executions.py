@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rehearsal.grading.typed import names_bound
+from rehearsal.grading.typed import UNPARSABLE, names_bound
 from rehearsal.grading.verdict import shortened
 
 # The lines that define a name, in a text that Python cannot parse.
@@ -168,7 +168,7 @@ def from_history(inputs: Sequence[object]) -> list[Execution]:
         try:
             ast.parse(source)
             error = ""
-        except (SyntaxError, ValueError, RecursionError) as broken:
+        except UNPARSABLE as broken:
             error = how_it_failed(broken)
         binds = frozenset(would_bind(source))
         found.append(
@@ -181,7 +181,7 @@ def surely_binds(source: str) -> set[str]:
     """The names that a cell binds if it runs to its end."""
     try:
         body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError):
+    except UNPARSABLE:
         return set()
     return {name for node in body if isinstance(node, SURE) for name in names_bound(node)}
 
@@ -190,7 +190,7 @@ def would_bind(source: str) -> set[str]:
     """The names that a cell is meant to bind, even if it has a syntax error."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    except UNPARSABLE:
         return {name for match in DEFINES.finditer(source) for name in match.groups() if name}
     found = names_bound(tree)
     for node in tree.body:  # %%time and the like: the cell is the magic's last argument

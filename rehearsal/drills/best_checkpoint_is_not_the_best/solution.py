@@ -10,7 +10,7 @@ PAD = 0
 
 
 def padded(sequences, rows, length):
-    """Inputs and targets, both (rows, length); what the sequences leave free is PAD."""
+    """Inputs and targets, both (rows, length); the rest is PAD."""
     tokens = torch.full((rows, length + 1), PAD)
     for row, sequence in zip(tokens, sequences):
         row[: len(sequence)] = torch.tensor(sequence)
@@ -24,7 +24,7 @@ def loss_of(model, inputs, targets, reduction):
 
 
 class HeldOut:
-    """This rank's batches of the held-out sequences, all of the shape that is compiled."""
+    """This rank's batches of the held-out sequences, all of the one compiled shape."""
 
     def __init__(self, sequences, batch_size):
         self.sequences = sequences

@@ -49,7 +49,7 @@ class ShardedSGD:
         return number % self.mesh.node_size
 
     def zero_grad(self):
-        # All of them: a gradient is summed on each rank, also if another one applies it.
+        # All of them: a gradient is summed on each rank, even if another one applies it.
         for parameter in self.parameters:
             parameter.grad = None
 

@@ -1,7 +1,7 @@
 """Does a run that was killed and resumed equal the uninterrupted one, step by step?
 
 It compares every step, as ``recorded_run`` reads it, and names the first that differs and why.
-``restart`` asks less: was each sample trained once, and are the final weights right?
+``steps`` and ``saves`` compare restarts by their samples and weights only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.grading.verdict import Finding, counted, is_echo
+from rehearsal.grading.verdict import Finding, counted, is_echo, shortened
 from rehearsal.kit.judge.findings import some
 from rehearsal.kit.judge.recorded_run import Step, UninterruptedRun, joined, start_in
 from rehearsal.kit.judge.weights import largest_difference
@@ -57,7 +57,7 @@ def _resume_findings(
         yield Finding(
             "cannot-resume",
             f"{kill}; the next start failed on rank {report.rank} before it completed a step: "
-            f"{failure.kind}: {failure.message.strip().splitlines()[0].split('. ')[0][:160]}",
+            f"{failure.kind}: {shortened(failure.message.split('. ')[0], 160)}",
             "whenever a kill strikes, the next start finds a complete state",
             f"at {failure.where or 'the load'}, and at what the kill left in the folder",
         )

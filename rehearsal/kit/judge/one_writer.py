@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding, FindingTable, counted
@@ -17,8 +18,8 @@ WRITER = FindingTable(
     }
 )
 CODES = WRITER.codes
-WRITES = ("open", "torch.save")
-CHANGES = (*WRITES, "rename", "remove", "truncate", "link")
+WRITES = ("open", "torch.save", "truncate", "symlink")
+MOVES = ("rename", "link")  # what they write is ``to``
 
 
 def one_writer(
@@ -34,8 +35,8 @@ def one_writer(
         steps = 0
         for event in report.events:
             steps += event["kind"] == step_ends
-            if event["kind"] == "file" and event["op"] in WRITES:
-                path = event["path"]
+            path = written_by(event) if event["kind"] == "file" else None
+            if path is not None:
                 first = writers.setdefault((path, steps), report.rank)
                 if first != report.rank:
                     found = f"ranks {first} and {report.rank} both wrote {path} after "
@@ -43,13 +44,20 @@ def one_writer(
                     return
 
 
+def written_by(event: Mapping[str, Any]) -> str | None:
+    """The file that gets other content by a file operation, if any."""
+    if event["op"] in WRITES:
+        return str(event["path"])
+    return event["to"] if event["op"] in MOVES else None
+
+
 def one_rank_changes(reports: Iterable[RankReport]) -> Iterator[Finding]:
     """A finding if two ranks wrote, renamed or deleted the same file, however far apart."""
     ranks: dict[str, int] = {}
     for report in reports:
         for event in report.of("file"):
-            changed = [event["path"], event.get("to")] if event["op"] in CHANGES else []
-            for path in filter(None, changed):
+            is_changed = event["op"] in (*WRITES, *MOVES, "remove")
+            for path in filter(None, [event["path"], event.get("to")] * is_changed):
                 first = ranks.setdefault(path, report.rank)
                 if first != report.rank:
                     found = f"ranks {first} and {report.rank} both wrote or deleted {path}"

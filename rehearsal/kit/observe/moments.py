@@ -7,23 +7,28 @@ it makes: ``torch.save``, ``open``, ``shutil.copyfile``, ``os.open``, ``Path.wri
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import torch
-
-from rehearsal.engine.rank import CHANGES, WRITES
+from rehearsal.engine.rank import CHANGES, WRITES, watch_torch_save
 
 Files = dict[str, bytes | None]  # by path below the folder; None for a folder
+THROUGH_LINKS = {"opening", "torch.save", "truncate"}  # these change what a link points to
 PARTS = {"none": 0.0, "half": 0.5, "nearly all": 1.0}  # of a file that a kill cuts
+
+
+class Link(bytes):
+    """A symbolic link instead of a file's content: where it points to."""
 
 
 class Moment(NamedTuple):
@@ -33,6 +38,8 @@ class Moment(NamedTuple):
     part: str  # "before" an operation, "end" after the last one, or a key of PARTS
     note: Any  # what the caller noted, such as the number of steps so far
     files: Files
+    # When each was written, in ns: a program may look for the newest.
+    times: Mapping[str, int] = MappingProxyType({})
 
     def restore(self, folder: Path) -> Path:
         """Write the files to ``folder``, which must not exist; returns it."""
@@ -41,19 +48,29 @@ class Moment(NamedTuple):
             path = folder / name
             if content is None:
                 path.mkdir(exist_ok=True, parents=True)
+                continue
+            path.parent.mkdir(exist_ok=True, parents=True)
+            if isinstance(content, Link):
+                path.symlink_to(os.fsdecode(content))
             else:
-                path.parent.mkdir(exist_ok=True, parents=True)
                 path.write_bytes(content)
+        for name in self.files.keys() & self.times.keys():
+            at = self.times[name]
+            os.utime(folder / name, ns=(at, at), follow_symlinks=False)
         return folder
 
 
 class Operation(NamedTuple):
-    """One file operation: ``open`` to write, ``truncate``, ``rename``, ``remove``, ..."""
+    """One file operation: opening a file to write, a rename, a removal, ..."""
 
     name: str
-    path: str
+    path: str | None  # None if it isn't in the folder, but ``to`` is
     to: str | None = None
     truncates: bool = False
+
+    def __str__(self) -> str:
+        what = f"{self.name} of {self.path}"
+        return what if self.path else f"{self.name} onto {self.to} of a file from elsewhere"
 
 
 @contextmanager
@@ -74,35 +91,38 @@ def watch_moments(
         folder: may be created later.
         note: called at each moment.
     """
+    folder = folder.resolve()
     moments: list[Moment] = []
     lock = threading.RLock()
-    before: tuple[Operation, Files, Any] | None = None
+    before: tuple[Operation, Files, Mapping[str, int], Any] | None = None
     opened: set[str] = set()
     is_open = True
 
     def take(operation: Operation | None) -> None:
         nonlocal before
         now, noted = files_in(folder), note()
+        times = when_written(folder, now)
         if before is not None:
-            moments.extend(cut_writes(*before, now, opened))
+            moments.extend(cut_writes(*before, now, times, opened))
         if operation is not None:
-            what = f"before the {operation.name} of {operation.path}"
-            moments.append(Moment(what, "before", noted, now))
-            before = operation, now, noted
-            if operation.name in ("opening", "torch.save"):
-                opened.add(operation.path)
-            if operation.name == "rename" and operation.to is not None:
+            moments.append(Moment(f"before the {operation}", "before", noted, now, times))
+            before = operation, now, times, noted
+            name, path, to, _ = operation
+            if name in ("opening", "torch.save") and path is not None:
+                opened.add(path)
+            if name == "rename" and path is not None and to is not None:
                 # A file may be written to under its new name, if it was not closed before.
-                opened.update([renamed(name, operation.path, operation.to) for name in opened])
+                opened.update([renamed(other, path, to) for other in opened])
         else:
-            moments.append(Moment("after its last file operation", "end", noted, now))
+            moments.append(Moment("after its last file operation", "end", noted, now, times))
 
     def see(name: str, path: object, to: object = None, *, truncates: bool = False) -> None:
-        inside = below(folder, path)
-        if inside is not None:
+        inside = below(folder, path, through_links=name in THROUGH_LINKS)
+        inside_to = below(folder, to)
+        if inside is not None or inside_to is not None:
             with lock:
                 if is_open:
-                    take(Operation(name, inside, below(folder, to), truncates))
+                    take(Operation(name, inside, inside_to, truncates))
 
     def audit(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITES:
@@ -112,28 +132,26 @@ def watch_moments(
             see(event[3:], in_folder(path, folder_of_path), in_folder(to, folder_of_to))
         elif event == "os.truncate":
             see(event[3:], arguments[0])
+        elif event == "os.symlink":
+            see(event[3:], in_folder(arguments[1], arguments[2]))
         elif event in CHANGES:
             see(event[3:], in_folder(arguments[0], arguments[-1]))
 
-    save, sync = torch.save, os.fsync
-
-    @functools.wraps(save)
-    def watched_save(obj: object, file: Any, *arguments: Any, **keywords: Any) -> None:
-        if isinstance(file, str | os.PathLike):  # torch opens it without an audit event
-            see("torch.save", file, truncates=True)
-        save(obj, file, *arguments, **keywords)
+    sync = os.fsync
 
     @functools.wraps(sync)
     def watched_sync(fd: Any) -> None:
         see("fsync", path_of(fd if isinstance(fd, int) else fd.fileno()))
         sync(fd)
 
-    torch.save, os.fsync = watched_save, watched_sync  # type: ignore[assignment]
+    os.fsync = watched_sync
     sys.addaudithook(audit)
+    unwatch = watch_torch_save(lambda file: see("torch.save", file, truncates=True))
     try:
         yield moments
     finally:
-        torch.save, os.fsync = save, sync
+        unwatch()
+        os.fsync = sync
         with lock:  # a thread of the learner's may be in the middle of a moment
             is_open = False
             take(None)
@@ -155,45 +173,71 @@ def in_folder(path: Any, descriptor: int) -> Any:
     return None if opened is None else os.path.join(opened, os.fsdecode(path))
 
 
-def below(folder: Path, path: object) -> str | None:
-    """A path relative to the folder; None if it lies elsewhere, or is a descriptor."""
+def below(folder: Path, path: object, *, through_links: bool = False) -> str | None:
+    """A path relative to the resolved folder; None if it lies elsewhere, or is a descriptor."""
     if not isinstance(path, str | bytes | os.PathLike):
         return None
-    full, root = os.path.abspath(os.fsdecode(path)), f"{folder}{os.sep}"
+    parent, name = os.path.split(os.path.abspath(os.fsdecode(path)))
+    full, root = os.path.join(os.path.realpath(parent), name), f"{folder}{os.sep}"
+    if through_links:
+        full = os.path.realpath(full)
     return full.removeprefix(root) if full.startswith(root) else None
 
 
 def files_in(folder: Path) -> Files:
-    """Every file and folder below ``folder``, as far as nobody removes it meanwhile."""
+    """Every file, link and folder below ``folder``, except what is removed in the meantime."""
     found: Files = {}
     for root, folders, names in os.walk(folder):
-        for name in folders:
-            found[os.path.relpath(os.path.join(root, name), folder)] = None
-        for name in names:
+        for name in [*folders, *names]:
             path = os.path.join(root, name)
-            try:
-                with open(path, "rb") as file:
-                    found[os.path.relpath(path, folder)] = file.read()
-            except FileNotFoundError:
-                continue
+            with contextlib.suppress(FileNotFoundError):
+                found[os.path.relpath(path, folder)] = content_at(path, folder)
+    return found
+
+
+def content_at(path: str, folder: Path) -> bytes | None:
+    """What is at a path: a file's bytes, a ``Link``, or None for a folder."""
+    if os.path.islink(path):
+        target = os.readlink(path)
+        if os.path.isabs(target) and below(folder, target) is not None:
+            target = os.path.relpath(target, os.path.dirname(path))  # it's restored elsewhere
+        return Link(os.fsencode(target))
+    if os.path.isdir(path):
+        return None
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def when_written(folder: Path, names: Iterable[str]) -> dict[str, int]:
+    """When each of these was last written, in ns."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = os.lstat(folder / name).st_mtime_ns
     return found
 
 
 def cut_writes(
-    operation: Operation, files: Files, noted: Any, later: Files, opened: set[str]
+    operation: Operation,
+    files: Files,
+    times: Mapping[str, int],
+    noted: Any,
+    later: Files,
+    later_times: Mapping[str, int],
+    opened: set[str],
 ) -> Iterator[Moment]:
     """The moments in the middle of what was written between an operation and the next one.
 
     Args:
-        files: before the operation.
-        later: before the next one.
+        files, times: before the operation.
+        later, later_times: before the next one.
         opened: what this process has opened to write. What else has changed meanwhile is the
             work of another rank, which may have renamed a whole file.
     """
     done = with_effect(operation, files, later)
     for name in sorted(opened & later.keys()):
         written, old = later[name], done.get(name) or b""
-        if written is None or written == done.get(name):
+        if written is None or isinstance(written, Link) or written == done.get(name):
             continue
         # What is appended to leaves the old part; what overwrites it, the rest of the old.
         begin = common_length(old, written)
@@ -202,7 +246,7 @@ def cut_writes(
             size = max(size, begin)
             what = f"with {part} of the {len(written) - begin} new bytes of {name} written"
             torn = written[:size] + old[size:]
-            yield Moment(what, part, noted, {**done, name: torn})
+            yield Moment(what, part, noted, {**done, name: torn}, {**times, **later_times})
 
 
 def renamed(name: str, path: str, to: str) -> str:
@@ -223,14 +267,19 @@ def with_effect(operation: Operation, files: Files, later: Files) -> Files:
     """The files right after an operation, before anything was written."""
     name, path, to, truncates = operation
     done = dict(files)
+    if path is None:  # a file or folder from elsewhere
+        came = {n: data for n, data in later.items() if to and renamed(n, to, "") != n}
+        return done | came
     if truncates and path in later:
         done[path] = b""
-    if name == "truncate" and path in later:
+    if name in ("truncate", "symlink") and path in later:
         done[path] = later[path]
-    if name == "rename" and to is not None and path not in later:
-        moved = {n: renamed(n, path, to) for n in files if renamed(n, path, to) != n}
+    if name == "rename" and path not in later:
+        moved = {n: renamed(n, path, to or "") for n in files if renamed(n, path, "") != n}
         for old, new in moved.items():  # it replaces what had the name
-            done[new] = done.pop(old)
+            content = done.pop(old)
+            if to is not None:  # or else it left the folder
+                done[new] = content
     if name == "link" and to is not None and path in files:
         done[to] = files[path]
     if name in ("remove", "rmdir"):

@@ -39,7 +39,7 @@ class UpdateWatch:
         model: nn.Module,
         *,
         keeps_weights: bool = False,
-        when_written_out: Callable[[], object] = int,
+        when_written_out: Callable[[], object] | None = None,
     ) -> None:
         self.when_written_out = when_written_out
         self.context, self.model, self.keeps_weights = context, model, keeps_weights
@@ -55,8 +55,9 @@ class UpdateWatch:
         if self.last is not None and not self.is_optimized:
             now = self._flat()
             if not torch.equal(now, self.last):
-                self.when_written_out()
-                self.when_written_out = int  # only once
+                if self.when_written_out is not None:
+                    self.when_written_out()
+                    self.when_written_out = None  # only once
                 self.context.record("before_step", settings={})
                 self._stepped()
             self.last = now
