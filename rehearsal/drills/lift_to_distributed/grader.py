@@ -123,8 +123,8 @@ def share_findings(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Findin
             most = -(-plan.size_of(step) // plan.world_size)
             if count > most * plan.epochs:
                 found = f"in {counted(plan.epochs, 'epoch')}, rank {report.rank} of "
-                found += f"{plan.world_size} trained {count} times a sample of step {step}, "
-                found += f"which has {counted(plan.size_of(step), 'sample')}"
+                found += f"{plan.world_size} trained {counted(count, 'sample')} of step {step} "
+                found += f"in total; the step has {counted(plan.size_of(step), 'sample')}"
                 rule = (
                     "a rank trains at most the step's samples divided by the ranks, rounded up"
                 )
