@@ -23,7 +23,16 @@ from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import marked_samples, weights_of
 
 from .draws import Plan, plan_of
-from .watch import DropoutNet, copy_folder, keep_moments, kept_moments, strikes_in_save, watched
+from .watch import (
+    DropoutNet,
+    contents,
+    copy_folder,
+    keep_moments,
+    keep_moments_again,
+    kept_folders,
+    strikes_in_save,
+    watched,
+)
 
 CODES = {
     **WRITER_CODES,
@@ -119,11 +128,35 @@ def run_until_a_save(
 def start_all_again(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     """Resume from what each kill would leave behind; then start a finished run."""
     context.init_group()
-    for folder in (*OTHERS, *kept_moments(context)):
+    for folder in (*OTHERS, *kept_folders(context, "moment")):
         start(plan, context, learner, folder)
+    again = start_torn(plan, context, learner)
     start(even_plan(plan), context, learner, "even")
     copy_folder(context, "whole", "finished")
-    return start(plan, context, learner, "finished")
+    before = contents(context, "finished")
+    start(plan, context, learner, "finished")
+    after = contents(context, "finished")
+    changed = sorted(
+        path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
+    )
+    return {"again": again, "changed": changed}
+
+
+def start_torn(plan: Plan, context: RankContext, learner: SimpleNamespace) -> list[list[Any]]:
+    """Resume from torn files, and from what a kill of such a start would leave."""
+    again: list[list[Any]] = []
+    for torn in kept_folders(context, "torn"):
+        begin = context.count("optimizer_step")
+
+        def steps(begin: int = begin) -> int:
+            return context.count("optimizer_step") - begin
+
+        with watch_moments((context.folder / torn).resolve(), steps) as moments:
+            start(plan, context, learner, torn)
+        again += [[torn, *kept] for kept in keep_moments_again(context, plan, torn, moments)]
+        for folder in kept_folders(context, f"again-{torn}"):
+            start(plan, context, learner, folder)
+    return again
 
 
 def even_plan(plan: Plan) -> Plan:
@@ -281,21 +314,35 @@ def judge_all(plan: Plan, reports: Sequence[RankReport], earlier: Earlier) -> It
             said += f"save, with step {done.by_all} done"
             saved = plan.complete_before(done.by_all)
             yield from resume_findings(run, reports, folder, said, saved, done.by_any)
+    kills, resumed_after = dict[str, str](), dict[str, int]()
     for report in earlier["uninterrupted"]:
         for folder, where, done in report.answer[-1]:
             said = f"all ranks were killed {where} (on rank {report.rank}), with step {done} "
             said += "done"
-            saved = plan.complete_before(done)
+            kills[folder], saved = said, plan.complete_before(done)
             yield from resume_findings(run, reports, folder, said, saved, done)
+            begun = start_in(reports[0], folder)
+            if begun and begun.steps:
+                resumed_after[folder] = run.position(0, begun.steps[0].before) or 0
+    for report in reports:
+        for torn, folder, where, steps in report.answer["again"] if report.has_answer else ():
+            if torn not in resumed_after:
+                continue  # it took no step, so it wrote no save
+            # What it resumed from was complete, and another kill must not cost it.
+            begin = resumed_after[torn]
+            said = (
+                f"{kills[torn]}; the next start resumed after step {begin}, and all its ranks "
+            )
+            said += f"were killed {where} (on rank {report.rank})"
+            saved = max(begin, plan.complete_before(begin + steps))
+            yield from resume_findings(run, reports, folder, said, saved, begin + steps)
     said = f"the run had finished with step {plan.total}"
     yield from resume_findings(run, reports, "finished", said, plan.total, plan.total)
-    for report in reports:
-        begun = start_in(report, "finished")
-        if begun and begun.files:
-            found = f"started again after step {plan.total}, the last one, rank {report.rank} "
-            found += f"changed {begun.files[0]}"
-            rule = "starting a finished run changes no file"
-            yield Finding("finished-changes", found, rule, "at what is saved without a step")
+    if reports[0].has_answer and (changed := reports[0].answer["changed"]):
+        found = f"the run was started again after step {plan.total}, the last one, and "
+        found += f"{some(changed)} was written or deleted"
+        rule = "starting a finished run changes no file"
+        yield Finding("finished-changes", found, rule, "at what is saved without a step")
     even = even_plan(plan)
     ranks = [begun.steps for report in reports if (begun := start_in(report, "even"))]
     sizes = [sum(len(step.samples) for step in steps) for steps in zip(*ranks, strict=False)]

@@ -23,6 +23,8 @@ def newest(folder):
 def train(model, inputs, targets, *, folder, epochs, global_batch_size, lr, save_every):
     """Order, learning rate and RNG seed are functions of the step, so none of them is saved."""
     rank, world_size, n = dist.get_rank(), dist.get_world_size(), len(inputs)
+    folder = Path(folder) / "saves"
+    folder.mkdir(exist_ok=True)  # on every rank, at every start
     state = newest(folder)
     if state:
         model.load_state_dict(state["model"])

@@ -26,6 +26,7 @@ from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of, weight
 from .draws import Plan
 
 MOST = 8  # moments of one rank, after its first save, from which a check resumes
+MOST_AGAIN = 4  # moments of one rank, after a start from a torn file
 
 
 class DropoutNet(OddNet):
@@ -76,6 +77,8 @@ def keep_moments(
 ) -> list[tuple[str, str, int]]:
     """Write down some moments of this rank, each in a folder for a later job of the check.
 
+    One more copy of a torn file, as "torn-...", is for a start that is killed, too.
+
     Returns for each: the folder, where the kill strikes, and the steps this rank had done.
     """
     if context.rank:  # the end is the same for all ranks
@@ -84,21 +87,42 @@ def keep_moments(
     # Of a later save, with something to lose; of the first one, with nothing to fall back on.
     first = [moment for moment in moments if moment.note <= plan.dues[0]]
     later = [moment for moment in moments if moment.note > plan.dues[0]]
-    chosen = [moment for _, moment in drawn_moments(later, MOST, draw)]
-    chosen += [moment for _, moment in drawn_moments(first, 1, draw)]
+    chosen = drawn_moments(later, MOST, draw) + drawn_moments(first, 1, draw)
+    kept = restored(context, "moment", chosen)
+    # A save is to come after the one that is torn.
+    torn = [m for m in later if m.part == "half" and m.note <= plan.dues[-2]]
+    return kept + restored(context, "torn", drawn_moments(torn, 1, draw))
+
+
+def keep_moments_again(
+    context: RankContext, plan: Plan, torn: str, moments: Sequence[Moment]
+) -> list[tuple[str, str, int]]:
+    """The same for the first save of a start that began with a torn file."""
+    first = [moment for moment in moments if moment.note <= plan.save_every]
+    if context.rank:
+        first = [moment for moment in first if moment.part != "end"]
+    draw = random.Random(f"{plan.seed} {torn} again, on rank {context.rank}")
+    return restored(context, f"again-{torn}", drawn_moments(first, MOST_AGAIN, draw))
+
+
+def restored(
+    context: RankContext, name: str, moments: Sequence[tuple[int, Moment]]
+) -> list[tuple[str, str, int]]:
+    """Write down moments of this rank, unseen by the recorder."""
     kept = []
     context.is_armed = False
-    for number, moment in enumerate(chosen):
-        folder = f"moment-{context.rank}-{number}"
+    for number, (_, moment) in enumerate(moments):
+        folder = f"{name}-{context.rank}-{number}"
         moment.restore(context.folder / folder)
         kept.append((folder, moment.where, moment.note))
     context.is_armed = True
     return kept
 
 
-def kept_moments(context: RankContext) -> list[str]:
-    """The folders of all ranks' moments."""
-    return sorted(path.name for path in context.folder.glob("moment-*"))
+def kept_folders(context: RankContext, name: str) -> list[str]:
+    """The folders of all ranks' moments of a name. Collective: waits until all are written."""
+    dist.barrier()
+    return sorted(path.name for path in context.folder.glob(f"{name}-*"))
 
 
 @contextmanager
@@ -118,6 +142,26 @@ def strikes_in_save(context: RankContext, *, after_steps: int) -> Iterator[None]
         yield
     finally:
         context.record = record  # type: ignore[method-assign]
+
+
+def contents(context: RankContext, folder: str) -> dict[str, list[Any]]:
+    """Every file below a folder, by path: a digest of its bytes, and when it was written.
+
+    Collective: no rank looks before all have arrived, and none goes on before all have looked.
+    """
+    import hashlib
+
+    dist.barrier()
+    found = {}
+    for path in sorted((context.folder / folder).rglob("*")):
+        if path.is_file():
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[str(path.relative_to(context.folder / folder))] = [
+                digest,
+                path.stat().st_mtime_ns,
+            ]
+    dist.barrier()
+    return found
 
 
 def copy_folder(context: RankContext, source: str, target: str) -> None:
