@@ -211,12 +211,14 @@ class TestDurability:
             op, path, *to = line.split()
             events.append({"kind": "file", "op": op, "path": path, "to": to[0] if to else None})
         events.append({"kind": "ends"})
-        report = types.SimpleNamespace(events=events, answer={"files": {"c/step/state": "all"}})
+        answer = {"folder": "c", "files": {"c/step/state": "all"}}
+        report = types.SimpleNamespace(events=events, answer=answer)
         return [finding.code for finding in judge_saves.sync_findings(report)]
 
     def test_contents_before_names(self) -> None:
         """A power loss right after the rename keeps the name and loses the content."""
-        save = "torch.save c/tmp/state; fsync c/tmp/state; rename c/tmp c/step; fsync c"
+        save = "mkdir c; mkdir c/tmp; torch.save c/tmp/state; fsync c/tmp/state; fsync c/tmp; "
+        save += "rename c/tmp c/step; fsync c"
         assert self.codes(save) == []
         assert self.codes(save.replace("fsync c/tmp/state; ", "")) == ["not-durable"]
         assert self.codes(save.replace("; fsync c", "", 2)) == ["not-durable"]
@@ -224,6 +226,20 @@ class TestDurability:
         assert self.codes(late) == ["not-durable"]
         again = save.replace("; rename", "; open c/tmp/state; rename")
         assert self.codes(again) == ["not-durable"]
+
+    def test_names_before_names(self) -> None:
+        """A folder's list of names is on disk once the folder is fsynced, and no sooner."""
+        save = "mkdir c/tmp; torch.save c/tmp/state; fsync c/tmp/state; fsync c/tmp; "
+        save += "rename c/tmp c/step; fsync c"
+        assert self.codes(save) == []
+        assert self.codes(save.replace("fsync c/tmp; ", "")) == ["not-durable"]
+        early = "mkdir c/tmp; fsync c/tmp; torch.save c/tmp/state; fsync c/tmp/state; "
+        assert self.codes(early + "rename c/tmp c/step; fsync c") == ["not-durable"]
+        assert self.codes(save.removesuffix("; fsync c")) == ["not-durable"]
+        in_place = "mkdir c/step; open c/step/state; fsync c/step/state; fsync c/step; fsync c"
+        assert self.codes(in_place) == []
+        assert self.codes(in_place.removesuffix("; fsync c")) == ["not-durable"]
+        assert self.codes(in_place.replace("fsync c/step; ", "")) == ["not-durable"]
 
 
 def test_a_verdict_that_passed_in_part_survives_json() -> None:

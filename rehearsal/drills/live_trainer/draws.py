@@ -102,6 +102,30 @@ def where_to_kill(plan: SmallRun) -> tuple[list[int], list[int]]:
     return in_saves, [s for s in plan.saves if saved(s) and s % ends and s < 10]
 
 
+class Rates(NamedTuple):
+    """Steps of a run, in order, whose learning rates are judged."""
+
+    settings: dict[str, Any]
+    steps: Sequence[int]  # from 0 to the last one planned
+
+
+def rates_of_check(plan: SmallRun) -> list[Rates]:
+    """Every step of two runs, which cross 99 to 100, and a few of a long one.
+
+    A schedule may count on fewer steps than the config plans.
+    """
+    found = []
+    for warmup, least in ((plan.warmup_steps, 110), (1, 110), (plan.warmup_steps, 10_000)):
+        epochs = -(-least // plan.steps_per_epoch)
+        last = epochs * plan.steps_per_epoch
+        steps = [*range(last + 1)]
+        if last >= 10_000:
+            steps = [*range(warmup + 1), *(warmup + 2**n for n in range(13)), last - 1, last]
+        settings = {"max_epochs": epochs, "warmup_steps": warmup}
+        found.append(Rates({**settings, "learning_rate": plan.learning_rate}, steps))
+    return found
+
+
 class StepCase(NamedTuple):
     """One optimizer step, whose gradient's norm is above or below the bound."""
 

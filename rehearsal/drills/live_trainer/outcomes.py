@@ -198,8 +198,8 @@ def update_findings(reports: Sequence[RankReport], said: str) -> Iterator[Findin
         for number, update in enumerate(updates(report), 1):
             apart = update.get("apart", 0.0)
             if not apart <= 1e-3:  # so that NaN counts
-                found = f"{said}, the gradient of step {number} isn't the mean over the step's "
-                found += f"samples, clipped: they are {apart:.2g} times its norm apart"
+                found = f"{said}, the gradient of step {number} isn't the clipped mean over the "
+                found += f"step's samples: the difference is {apart:.2g} times its norm"
                 yield TABLE("different-training", found)
                 return
             if update.get("lines", 0) >= number:
