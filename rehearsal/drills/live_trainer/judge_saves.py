@@ -124,11 +124,14 @@ def sync_findings(report: RankReport) -> Iterator[Finding]:
         elif op == "fsync":
             listed |= {name: True for name in listed if folder_of(name) == path}
             synced[path] = True
-        elif op in ("rename", "link"):
+        elif op in ("rename", "link") and event["to"] is not None:
             to = event["to"]
-            listed = {**{below(name, path, to): listed[name] for name in listed}, to: False}
-            synced = {below(name, path, to): synced[name] for name in synced}
-            held = {below(name, path, to): held[name] for name in held}
+            listed = {
+                **{after_rename(name, path, to): listed[name] for name in listed},
+                to: False,
+            }
+            synced = {after_rename(name, path, to): synced[name] for name in synced}
+            held = {after_rename(name, path, to): held[name] for name in held}
             inside = f"{to}/"
             late |= {n for n in synced if not synced[n] and (n == to or n.startswith(inside))}
             unlisted |= {n for n in listed if not listed[n] and n.startswith(inside)}
@@ -161,7 +164,7 @@ def folder_of(name: str) -> str:
     return str(PurePosixPath(name).parent)
 
 
-def below(name: str, path: str, to: str) -> str:
+def after_rename(name: str, path: str, to: str) -> str:
     """A path after a rename of ``path``, which may be one of its folders."""
     is_moved = name == path or name.startswith(f"{path}/")
     return to + name.removeprefix(path) if is_moved else name
