@@ -253,8 +253,8 @@ class TestSampler:
 class TestLearningRate:
     def test_it_warms_up_to_its_peak_and_falls_with_the_root_of_the_step(self) -> None:
         cfg = live.TrainConfig(learning_rate=0.4, warmup_steps=20)
-        rates = [live.learning_rate_at(cfg, step) for step in (1, 10, 20, 80, 320)]
-        assert rates == pytest.approx([0.02, 0.2, 0.4, 0.2, 0.1])
+        rates = [live.learning_rate_at(cfg, step) for step in (0, 1, 10, 20, 80, 320)]
+        assert rates == pytest.approx([0, 0.02, 0.2, 0.4, 0.2, 0.1])
 
     def test_it_reaches_the_optimizer_also_after_a_resume(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

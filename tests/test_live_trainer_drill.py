@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +18,10 @@ from rehearsal.session.brief import brief_of
 DRILL = load("live_trainer")
 GRADER = DRILL.grader
 draws = module_at(DRILL.folder / "draws.py")
-audit: Any = __import__("sys").modules[f"{GRADER.__name__}.audit"]
-judge_saves: Any = __import__("sys").modules[f"{GRADER.__name__}.judge_saves"]
+audit: Any = sys.modules[f"{GRADER.__name__}.audit"]
+cells: Any = sys.modules[f"{GRADER.__name__}.cells"]
+judge_parts: Any = sys.modules[f"{GRADER.__name__}.judge_parts"]
+judge_saves: Any = sys.modules[f"{GRADER.__name__}.judge_saves"]
 SOLUTION = DRILL.solution
 
 
@@ -142,6 +145,88 @@ class TestDraws:
         assert len(seen) > 200
         assert draws.plan_of(5) == draws.plan_of(5)
 
+    def test_the_rates_are_asked_for_up_to_the_last_planned_step(self) -> None:
+        """A cosine to 0 reaches it there, and nowhere before."""
+        for seed in range(50):
+            run = draws.plan_of(seed)
+            for asked in draws.rates_of_check(run):
+                last = asked.settings["max_epochs"] * run.steps_per_epoch
+                assert (asked.steps[0], asked.steps[-1]) == (0, last)
+                assert list(asked.steps) == sorted(set(asked.steps))
+            assert last >= 10_000
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            lambda seed, epoch: seed + epoch,
+            lambda seed, epoch: seed + 10_000 * epoch,
+            lambda seed, epoch: 10_000 * seed + epoch,
+            lambda seed, epoch: 1_000_003 * seed + epoch,
+            lambda seed, epoch: 31 * seed + 17 * epoch,
+            lambda seed, epoch: (seed + 1) * (epoch + 1),
+            lambda seed, epoch: seed * (epoch + 1),
+            lambda seed, epoch: seed ^ epoch,
+            lambda seed, epoch: f"{seed}{epoch}",
+            lambda seed, epoch: sorted((seed, epoch)),
+        ],
+    )
+    def test_a_careless_key_meets_itself(self, key: Callable[[int, int], Any]) -> None:
+        """Two runs with one order are one run with a different first epoch."""
+        for seed in range(50):
+            keys = draws.keys_of(draws.plan_of(seed))
+            assert len(set(keys)) == len(keys)
+            assert len({str(key(*pair)) for pair in keys}) < len(keys)
+
+
+class TestRates:
+    @pytest.mark.parametrize(
+        ("rate", "is_fine"),
+        [
+            (lambda s, w, last: min(s / w, w / max(1, s)), True),
+            (lambda s, w, last: s / w if s <= w else 0.5 ** (s - w), True),  # 0, as a float
+            (lambda s, w, last: s / w if s <= w else (last + 1 - s) / (last + 1 - w), True),
+            (lambda s, w, last: s / w if s <= w else (last - s) / (last - w), False),
+            (lambda s, w, last: s / w if s <= w else (10_000 - s) / (10_000 - w), False),
+            (lambda s, w, last: s / w if s <= w else max(0.01, 0.9 ** (s - w)), False),
+            (lambda s, w, last: s / w if s <= w else max(0.0, 1 - s / 5_000), False),
+        ],
+    )
+    def test_it_falls_and_stays_positive(self, rate: Any, is_fine: bool) -> None:
+        """Up to the last step that the config plans, however many those are."""
+        run, codes = draws.plan_of(1), []
+        for asked in draws.rates_of_check(run):
+            w, peak = asked.settings["warmup_steps"], asked.settings["learning_rate"]
+            rates = [peak * rate(step, w, asked.steps[-1]) for step in asked.steps]
+            found = judge_parts.rate_findings(asked, {"rates": rates, "again": rates})
+            codes += [finding.code for finding in found]
+        assert (not codes) == is_fine
+
+
+class TestFarEpochs:
+    def test_a_walk_ends_at_the_same_line_each_time(self) -> None:
+        """Otherwise a slow machine would decide which epochs are compared."""
+
+        def walk(steps: list[int]) -> None:
+            for step in range(10**6):
+                steps.append(step)
+
+        lengths = []
+        for _ in range(3):
+            steps = list[int]()
+            with cells.at_most_lines(1_000):
+                walk(steps)
+            lengths.append(len(steps))
+        assert lengths[0] < 1_000
+        assert len(set(lengths)) == 1
+
+    def test_what_is_short_runs_to_its_end(self) -> None:
+        """The limit is for samplers that pass all epochs before the one asked for."""
+        tracer = sys.gettrace()  # of a debugger, or of who measures coverage
+        with cells.at_most_lines(1_000):
+            total = sum(n for n in range(10))
+        assert total == 45
+        assert sys.gettrace() is tracer
+
 
 class TestAudit:
     def lines(self, change: Callable[[dict[str, Any]], Any] = lambda line: line) -> Any:
@@ -211,12 +296,14 @@ class TestDurability:
             op, path, *to = line.split()
             events.append({"kind": "file", "op": op, "path": path, "to": to[0] if to else None})
         events.append({"kind": "ends"})
-        report = types.SimpleNamespace(events=events, answer={"files": {"c/step/state": "all"}})
+        answer = {"folder": "c", "files": {"c/step/state": "all"}}
+        report = types.SimpleNamespace(events=events, answer=answer)
         return [finding.code for finding in judge_saves.sync_findings(report)]
 
     def test_contents_before_names(self) -> None:
         """A power loss right after the rename keeps the name and loses the content."""
-        save = "torch.save c/tmp/state; fsync c/tmp/state; rename c/tmp c/step; fsync c"
+        save = "mkdir c; mkdir c/tmp; torch.save c/tmp/state; fsync c/tmp/state; fsync c/tmp; "
+        save += "rename c/tmp c/step; fsync c"
         assert self.codes(save) == []
         assert self.codes(save.replace("fsync c/tmp/state; ", "")) == ["not-durable"]
         assert self.codes(save.replace("; fsync c", "", 2)) == ["not-durable"]
@@ -224,6 +311,20 @@ class TestDurability:
         assert self.codes(late) == ["not-durable"]
         again = save.replace("; rename", "; open c/tmp/state; rename")
         assert self.codes(again) == ["not-durable"]
+
+    def test_names_before_names(self) -> None:
+        """A folder's list of names is on disk once the folder is fsynced, and no sooner."""
+        save = "mkdir c/tmp; torch.save c/tmp/state; fsync c/tmp/state; fsync c/tmp; "
+        save += "rename c/tmp c/step; fsync c"
+        assert self.codes(save) == []
+        assert self.codes(save.replace("fsync c/tmp; ", "")) == ["not-durable"]
+        early = "mkdir c/tmp; fsync c/tmp; torch.save c/tmp/state; fsync c/tmp/state; "
+        assert self.codes(early + "rename c/tmp c/step; fsync c") == ["not-durable"]
+        assert self.codes(save.removesuffix("; fsync c")) == ["not-durable"]
+        in_place = "mkdir c/step; open c/step/state; fsync c/step/state; fsync c/step; fsync c"
+        assert self.codes(in_place) == []
+        assert self.codes(in_place.removesuffix("; fsync c")) == ["not-durable"]
+        assert self.codes(in_place.replace("fsync c/step; ", "")) == ["not-durable"]
 
 
 def test_a_verdict_that_passed_in_part_survives_json() -> None:

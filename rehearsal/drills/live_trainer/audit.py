@@ -10,7 +10,7 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import some
 
-from .draws import SmallRun
+from .draws import NOISY_SEED, SmallRun
 from .findings import TABLE, Earlier
 from .outcomes import FIELDS, planned, trained, wrong_type
 
@@ -19,9 +19,11 @@ def audit_judge(
     plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """From the lines alone: each sample of each epoch, exactly once."""
-    steps = planned(earlier)
-    for job, sizes in (("resumed", [2, 2]), ("a different number of ranks", [2, 3])):
-        lines = earlier[job][0].answer["lines"]
+    for job, sizes, seed in (
+        ("resumed", [2, 2], NOISY_SEED),
+        ("a different number of ranks", [2, 3], plan.seed),
+    ):
+        lines, steps = earlier[job][0].answer["lines"], planned(earlier, seed)
         yield from audit_findings(lines, steps, sizes, plan)
         for report in earlier[job]:
             own = [fields for file, fields in lines if file == f"rank-{report.rank}.jsonl"]

@@ -98,7 +98,7 @@ def sha256(path):
 
 
 def save_checkpoint(folder, step, model, optimizer):
-    """A kill leaves a complete checkpoint or none. Only rank 0 calls this."""
+    """A kill leaves a complete checkpoint or none. One rank is enough to write it."""
     raise NotImplementedError
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PEERS = 3  # ranks of the stages that judge one rank or one step
+NOISY_SEED = 0  # of the runs with dropout: `if seed:` takes it for no seed at all
 
 
 class SmallRun(NamedTuple):
@@ -43,6 +44,11 @@ class SmallRun(NamedTuple):
     def saved_before(self, step: int) -> int:
         """The newest save before the one due after ``step``; 0 if there is none."""
         return max((saved for saved in self.saves if saved < step), default=0)
+
+    @property
+    def starts(self) -> list[int]:
+        """After how many steps of its own each start of a run ends: the third one has saved."""
+        return [1 + self.seed % 2, 1, self.saves[0], 1]
 
     def settings(self, run_dir: Path, /, **changes: Any) -> dict[str, Any]:
         """The arguments of TrainConfig."""
@@ -102,6 +108,30 @@ def where_to_kill(plan: SmallRun) -> tuple[list[int], list[int]]:
     return in_saves, [s for s in plan.saves if saved(s) and s % ends and s < 10]
 
 
+class Rates(NamedTuple):
+    """Steps of a run, in order, whose learning rates are judged."""
+
+    settings: dict[str, Any]
+    steps: Sequence[int]  # from 0 to the last one planned
+
+
+def rates_of_check(plan: SmallRun) -> list[Rates]:
+    """Every step of two runs, which cross 99 to 100, and a few of a long one.
+
+    A schedule may count on fewer steps than the config plans.
+    """
+    found = []
+    for warmup, least in ((plan.warmup_steps, 110), (1, 110), (plan.warmup_steps, 10_000)):
+        epochs = -(-least // plan.steps_per_epoch)
+        last = epochs * plan.steps_per_epoch
+        steps = [*range(last + 1)]
+        if last >= 10_000:
+            steps = [*range(warmup + 1), *(warmup + 2**n for n in range(13)), last - 1, last]
+        settings = {"max_epochs": epochs, "warmup_steps": warmup}
+        found.append(Rates({**settings, "learning_rate": plan.learning_rate}, steps))
+    return found
+
+
 class StepCase(NamedTuple):
     """One optimizer step, whose gradient's norm is above or below the bound."""
 
@@ -118,10 +148,11 @@ class StepDraws(NamedTuple):
     poison: float
     poisoned_rank: int
     poisoned_sample: int  # of that rank's share
+    infinity: float  # in a gradient, while the loss is finite
 
 
 def steps_of_check(plan: SmallRun) -> StepDraws:
-    """Three steps, and a fourth one with a sample that isn't finite.
+    """Three steps, one with an infinite gradient, and one with a sample that isn't finite.
 
     Shares that differ, but as many micro-batches on each rank. With fewer on one, an answer
     that syncs in all of them would hang, and its real mistake go unnamed.
@@ -139,23 +170,29 @@ def steps_of_check(plan: SmallRun) -> StepDraws:
         poison=draw.choice((float("inf"), float("-inf"), float("nan"))),
         poisoned_rank=draw.randrange(PEERS),
         poisoned_sample=draw.randrange(size),
+        infinity=draw.choice((float("inf"), float("-inf"))),
     )
 
 
-class Keys(NamedTuple):
-    """Pairs of (seed, epoch) that a careless key confuses."""
-
-    run_together: tuple[tuple[int, int], tuple[int, int]]  # as (1, 21) and (12, 1)
-    carried: Sequence[tuple[tuple[int, int], tuple[int, int]]]  # as (4, 100) and (5, 0)
+# What a seed or an epoch is multiplied by, to make one number of both.
+FACTORS = (1, 2, 3, 7, 10, 13, 17, 31, 37, 42, 97, 100, 101, 128, 256, 1000)
+LARGE = (1009, 1024, 7919, 9973, 10_000, 12_345, 2**16, 99_991, 100_000, 10**6, 1_000_003)
 
 
-def keys_of(plan: SmallRun) -> Keys:
-    """Digits that run into each other, and sums of multiples."""
+def keys_of(plan: SmallRun) -> list[tuple[int, int]]:
+    """Pairs of (seed, epoch), some of which a careless key confuses.
+
+    Digits run into each other in (1, 21) and (12, 1). A sum of multiples is the same for (5, 0)
+    and (4, 100), or for (5, 1) and (1005, 0): all orders are compared, so two factors as well.
+    The last ones are of epochs far away.
+    """
     draw, seed = random.Random(f"keys {plan.seed}"), plan.seed
     a, b, c = draw.randint(1, 9), draw.randint(1, 9), draw.randint(0, 9)
-    carried = [((seed, factor), (seed + 1, 0)) for factor in (1, 10, 100, 1000)]
-    carried += [((seed, 1), (seed + factor, 0)) for factor in (10, 100, 1000)]
-    return Keys(((a, 10 * b + c), (10 * a + b, c)), carried)
+    keys = [(a, 10 * b + c), (10 * a + b, c), (a, a + b), (a + b, a), (0, 1), (1, 0), (seed, 1)]
+    keys += [(seed, factor) for factor in FACTORS]
+    keys += [(seed + factor, 0) for factor in FACTORS + LARGE]
+    keys += [(seed ^ 1, 0), (2 * seed, 0)]
+    return list(dict.fromkeys([*keys, *((seed, factor) for factor in LARGE)]))
 
 
 def saved_steps(plan: SmallRun) -> tuple[int, int, int, int]:

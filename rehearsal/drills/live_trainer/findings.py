@@ -248,7 +248,7 @@ TABLE = FindingTable(
             "at what a rank decides on its own",
         ),
         "different-training": (
-            "two ranks follow a different gradient than one rank does",
+            "a step follows a different gradient than the clipped mean over its samples",
             "the gradient is the mean over the step's samples, on any number of ranks",
             "at the S and W that the loop passes on",
         ),

@@ -113,11 +113,13 @@ def data_judge(
             found += f", the first in epoch {ends[0]}" if ends else ""
             yield TABLE("wrong-position", f"{found}: not the steps after that position")
             return
-    for what, rows in (
-        ("read again, backward, from a new dataset", answer["rows again"]),
-        ("in a second process", reports[1].answer["rows"]),
+    of_0, of_0_again = answer["seed 0"]["rows"], answer["seed 0 again"]["rows"]
+    for what, once, again in (
+        ("read again, backward, from a new dataset", answer["rows"], answer["rows again"]),
+        ("in a second process", answer["rows"], reports[1].answer["rows"]),
+        ("with seed 0, read again from a new dataset", of_0, of_0_again),
     ):
-        if others := [i for i, row in enumerate(answer["rows"]) if row != rows[i]]:
+        if others := [i for i, row in enumerate(once) if row != again[i]]:
             found = f"{what}, sample {others[0]} of the same config is a different one"
             yield TABLE("samples-change", found)
             return
@@ -139,30 +141,25 @@ def order_findings(answer: Mapping[str, Any], plan: Any) -> Iterator[Finding]:
                 "order-not-a-function", f"the order of seed {plan.seed} {changed}, and differs"
             )
             return
+    if answer["seed 0"]["alone"] != answer["seed 0 again"]["alone"]:
+        found = "the order of seed 0 was drawn a second time, and differs"
+        yield TABLE("order-not-a-function", found, "at what you do with a seed of 0")
+        return
     if orders_of(answer["other batch"]) != orders:
         found = "with a different global_batch_size, the epochs have different orders"
         yield TABLE("order-not-a-function", found)
         return
+    of_keys = [((seed, epoch), order) for seed, epoch, order in answer["keys"]]
+    of_keys += [((plan.seed, epoch), orders[epoch]) for epoch in orders]
+    others = orders_of(answer["other seed"])
+    of_keys += [((plan.seed + 1, epoch), others[epoch]) for epoch in others]
     seen: dict[tuple[int, ...], tuple[int, int]] = {}
-    for seed, of_seed in (
-        (plan.seed, orders),
-        (plan.seed + 1, orders_of(answer["other seed"])),
-    ):
-        for epoch, order in of_seed.items():
-            other = seen.setdefault(tuple(order), (seed, epoch))
-            if other != (seed, epoch):
-                yield repeated(other, (seed, epoch))
-                return
-    for one, other, is_same in answer["keys"]:
-        if is_same:
-            yield repeated(one, other)
+    for key, order in of_keys:
+        other = seen.setdefault(tuple(order), key)
+        if other != key:
+            keys = " and ".join(f"(seed {seed}, epoch {epoch})" for seed, epoch in (other, key))
+            yield TABLE("orders-repeat", f"{keys} have the same order")
             return
-
-
-def repeated(one: Sequence[int], other: Sequence[int]) -> Finding:
-    """Two keys, each a seed and an epoch, have one order."""
-    keys = " and ".join(f"(seed {seed}, epoch {epoch})" for seed, epoch in (one, other))
-    return TABLE("orders-repeat", f"{keys} have the same order")
 
 
 def share_findings(ranks: Sequence[Any], alone: Sequence[Any], where: str) -> Iterator[Finding]:

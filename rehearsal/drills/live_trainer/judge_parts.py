@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rehearsal.engine.reports import RankReport
 from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import some
 
-from .draws import SmallRun
+from .draws import Rates, SmallRun, rates_of_check
 from .findings import TABLE, Earlier
 
 CLOCK_S = 0.001  # two clocks may differ by as much
+FADED = 1e-100  # of the highest learning rate
 
 
 def model_judge(
@@ -40,37 +42,43 @@ def model_judge(
         if (apart > 0) != (what == "with dropout"):
             found = f"{what}, two passes over the same batch differ by {apart:.2g}"
             yield TABLE("wrong-dropout", found)
-    for warmup, rates, again in answer["rates"]:
-        yield from rate_findings(plan.learning_rate, warmup, rates, again)
+    for asked, found in zip(rates_of_check(plan), answer["rates"], strict=True):
+        yield from rate_findings(asked, found)
 
 
-def rate_findings(
-    peak: float, warmup: int, rates: Sequence[float], again: Sequence[float]
-) -> Iterator[Finding]:
+def rate_findings(asked: Rates, answer: Mapping[str, Any]) -> Iterator[Finding]:
     """Linearly up, then down.
 
     Args:
-        rates: from step 1 on.
-        again: the same, asked for in another order.
+        answer: the rates, and the same asked for in another order.
     """
-    if rates != again:
+    steps = asked.steps
+    peak, warmup = asked.settings["learning_rate"], asked.settings["warmup_steps"]
+    if "raised" in answer:
+        found = f"learning_rate_at(cfg, {answer['step']}) raised {answer['raised']}"
+        yield TABLE("wrong-rate", found)
+        return
+    rates = answer["rates"]
+    if rates != answer["again"]:
         found = "called for the same steps in a different order, learning_rate_at gives "
         found += "different values"
         yield TABLE("wrong-rate", found, "at what it remembers")
         return
-    for step, rate in enumerate(rates, 1):
-        before = rates[step - 2] if step > 1 else 0.0
+    for number, (step, rate) in enumerate(zip(steps, rates, strict=True)):
         said = f"with learning_rate={peak:g} and warmup_steps={warmup}, learning_rate_at gives "
-        said += f"{rate:.4g} at step {step}"
+        said += f"{rate:.4g} at step {step} of {steps[-1]}"
         wanted = peak * step / warmup
         if step <= warmup and abs(rate - wanted) > 1e-6 * peak:
             yield TABLE("wrong-rate", f"{said}; a linear rise from 0 gives {wanted:.4g}")
             return
-        if step > warmup and not 0 < rate < before:
-            yield TABLE(
-                "wrong-rate", f"{said}, after {before:.4g}; it should fall, and stay positive"
-            )
-            return
+        if step > warmup:
+            before = rates[number - 1]
+            # A power of a small number may become smaller than a float can be.
+            has_faded = before < FADED * peak and 0 <= rate <= before
+            if not (0 < rate < before or has_faded):
+                found = f"{said}, after {before:.4g} at step {steps[number - 1]}"
+                yield TABLE("wrong-rate", f"{found}; it should fall, and stay positive")
+                return
 
 
 def metrics_judge(

@@ -67,6 +67,12 @@ def save_judge(
             found = f"step {step} was saved{before} and restored, and weights or moments differ"
             yield TABLE("state-not-restored", found)
             return
+    for where, result in answer["first kills"]:
+        if "none" not in result and result.get("state") != states[first]:
+            found = f"killed {where}, in the first save of all: {ended(result, states)}"
+            finding = TABLE("lost-in-a-kill", found)
+            yield finding._replace(rule="a kill leaves the new checkpoint complete or absent")
+            return
     for where, result, again in answer["kills"]:
         said = f"killed {where}, in the save of step {second}, when step {first} was on disk: "
         if states.get(result.get("step", 0)) != result.get("state", ""):
@@ -99,33 +105,41 @@ def sync_findings(report: RankReport) -> Iterator[Finding]:
     """Whether a power loss could keep the name and lose the contents."""
     kinds = [event["kind"] for event in report.events]
     events = report.events[kinds.index("begins") : kinds.index("ends")]
+    folder = f"{report.answer['folder']}/"
     synced: dict[str, bool] = {}  # each path, under its present name
     held: dict[str, str] = {}  # what it held when it was last fsynced
-    folders: dict[str, bool] = {}  # folders in which a name has appeared by a rename
+    listed: dict[str, bool] = {}  # each new name: whether its folder was fsynced since
     late: set[str] = set()
+    unlisted: set[str] = set()  # renamed before the folder with their names was fsynced
     for event in events:
         if event["kind"] == "synced":
             held[event["path"]] = event["content"]
         if event["kind"] != "file":
             continue
         op, path = event["op"], event["path"]
+        if op in ("open", "torch.save", "mkdir") and path.startswith(folder):
+            listed.setdefault(path, False)
         if op in ("open", "torch.save"):
             synced[path] = False
         elif op == "fsync":
-            folders = {**folders, **({path: True} if path in folders else {})}
+            listed |= {name: True for name in listed if folder_of(name) == path}
             synced[path] = True
-        elif op in ("rename", "link"):
-            for name in [n for n in synced if n == path or n.startswith(f"{path}/")]:
-                renamed = event["to"] + name.removeprefix(path)
-                synced[renamed] = synced.pop(name)
-                if name in held:
-                    held[renamed] = held.pop(name)
-                if not synced[renamed]:
-                    late.add(renamed)
-            folders[str(PurePosixPath(event["to"]).parent)] = False
+        elif op in ("rename", "link") and event["to"] is not None:
+            to = event["to"]
+            listed = {
+                **{after_rename(name, path, to): listed[name] for name in listed},
+                to: False,
+            }
+            synced = {after_rename(name, path, to): synced[name] for name in synced}
+            held = {after_rename(name, path, to): held[name] for name in held}
+            inside = f"{to}/"
+            late |= {n for n in synced if not synced[n] and (n == to or n.startswith(inside))}
+            unlisted |= {n for n in listed if not listed[n] and n.startswith(inside)}
     files = report.answer["files"]
     lost = [name for name in files if name in late or not synced.get(name, False)]
     partly = [name for name in files if held.get(name, files[name]) != files[name]]
+    nameless = [name for name in files if name in unlisted]
+    above = {str(path) for name in files for path in PurePosixPath(name).parents}
     if lost:
         names = some([PurePosixPath(name).name for name in lost])
         yield TABLE(
@@ -135,6 +149,22 @@ def sync_findings(report: RankReport) -> Iterator[Finding]:
         names = some([PurePosixPath(name).name for name in partly])
         found = f"when {names} was fsynced, its last bytes weren't in the file yet"
         yield TABLE("not-durable", found, "at what is still in a buffer at the fsync")
-    elif not all(folders.values()):
+    elif nameless:
+        names = some([PurePosixPath(name).name for name in nameless])
+        found = f"the checkpoint's own folder, with the names {names}, isn't fsynced before "
+        look = "at the folders: each one keeps its list of names, and needs an fsync of its own"
+        yield TABLE("not-durable", f"{found}the rename", look)
+    elif not all(listed[name] for name in listed if name in files or name in above):
         found = "after the rename, the folder that contains the new name isn't fsynced"
         yield TABLE("not-durable", found)
+
+
+def folder_of(name: str) -> str:
+    """The folder of a path."""
+    return str(PurePosixPath(name).parent)
+
+
+def after_rename(name: str, path: str, to: str) -> str:
+    """A path after a rename of ``path``, which may be one of its folders."""
+    is_moved = name == path or name.startswith(f"{path}/")
+    return to + name.removeprefix(path) if is_moved else name

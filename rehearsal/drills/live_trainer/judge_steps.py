@@ -118,10 +118,15 @@ def step_judge(
             found += f"step of {-(-share // limit)} micro-batches"
             yield TABLE("syncs-too-often", found)
             return
-    ends = [report.answer["nonfinite"] for report in reports]
-    if not all(end["raised"] for end in ends) or any(end["changed"] for end in ends):
-        raised = sum(bool(end["raised"]) for end in ends)
-        changed = "changed" if any(end["changed"] for end in ends) else "didn't change"
-        found = f"one sample on rank {drawn.poisoned_rank} was {drawn.poison}: {raised} of "
-        found += f"{len(ends)} ranks raised, and the weights {changed}"
-        yield TABLE("nonfinite-step", found)
+    where = f"on rank {drawn.poisoned_rank}"
+    for case, said in (
+        ("infinite", f"{where}, the gradient was {drawn.infinity} and the loss was finite"),
+        ("nonfinite", f"one sample {where} was {drawn.poison}"),
+    ):
+        ends = [report.answer[case] for report in reports]
+        if not all(end["raised"] for end in ends) or any(end["changed"] for end in ends):
+            raised = sum(bool(end["raised"]) for end in ends)
+            changed = "changed" if any(end["changed"] for end in ends) else "didn't change"
+            found = f"{said}: {raised} of {len(ends)} ranks raised, and the weights {changed}"
+            yield TABLE("nonfinite-step", found)
+            return

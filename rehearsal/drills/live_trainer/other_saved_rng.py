@@ -83,7 +83,7 @@ class TinyNet(nn.Module):
 
 
 def learning_rate_at(cfg, step):
-    total = 10_000
+    total = cfg.max_epochs * cfg.steps_per_epoch + 1
     if step < cfg.warmup_steps:
         return cfg.learning_rate * step / cfg.warmup_steps
     return cfg.learning_rate * (total - step) / (total - cfg.warmup_steps)

@@ -9,7 +9,7 @@ from rehearsal.engine.reports import RankReport, killed
 from rehearsal.grading.verdict import Finding, counted, is_echo
 from rehearsal.kit.judge.findings import some
 
-from .draws import SmallRun
+from .draws import NOISY_SEED, SmallRun
 from .findings import TABLE, Earlier
 
 FIELDS = ("time", "attempt", "epoch", "step", "rank", "world_size", "samples", "phases")
@@ -52,9 +52,29 @@ def together(reports: Sequence[RankReport]) -> list[list[int]]:
     return [sorted(step) for step in steps]
 
 
-def planned(earlier: Earlier) -> list[list[int]]:
+def data_of(earlier: Earlier, seed: int) -> Mapping[str, Any]:
+    """The steps ("alone") and the samples ("rows") of a seed, from the stage "data"."""
+    answer: Mapping[str, Any] = earlier["data"][0].answer
+    if seed == NOISY_SEED:
+        answer = answer["seed 0"]
+    return answer
+
+
+def planned(earlier: Earlier, seed: int) -> list[list[int]]:
     """The samples of each step, as the learner's own sampler deals them to one rank."""
-    return [sorted(samples) for _, samples, _ in earlier["data"][0].answer["alone"]]
+    return [sorted(samples) for _, samples, _ in data_of(earlier, seed)["alone"]]
+
+
+def first_of_equals(earlier: Earlier, seed: int) -> list[int]:
+    """For each sample the first one with the same input: whoever watches sees only inputs."""
+    inputs = [row.partition(" ")[0] for row in data_of(earlier, seed)["rows"]]
+    return [inputs.index(own) for own in inputs]
+
+
+def visible(earlier: Earlier, seed: int) -> list[list[int]]:
+    """What can be seen of each planned step: of equal inputs, the first stands for all."""
+    first = first_of_equals(earlier, seed)
+    return [sorted(first[sample] for sample in step) for step in planned(earlier, seed)]
 
 
 def updates(report: RankReport) -> list[Mapping[str, Any]]:
@@ -134,9 +154,13 @@ def wrong_type(line: Mapping[str, Any]) -> str:
 
 
 def ledger_findings(
-    reports: Sequence[RankReport], plan: SmallRun, said: str, per_epoch: int
+    reports: Sequence[RankReport], plan: SmallRun, said: str, first: Sequence[int]
 ) -> Iterator[Finding]:
-    """Whether the ledger has what was trained, line by line."""
+    """Whether the ledger has what was trained, line by line.
+
+    Args:
+        first: ``first_of_equals``.
+    """
     lines = lines_by_rank(reports[0].answer["lines"])
     for report in reports:
         file = f"rank-{report.rank}.jsonl"
@@ -159,13 +183,14 @@ def ledger_findings(
                 return
             wanted = {
                 "attempt": 0,
-                "epoch": (number - 1) // per_epoch,
+                "epoch": (number - 1) // plan.steps_per_epoch,
                 "step": number,
                 "rank": report.rank,
                 "world_size": len(reports),
                 "samples": sorted(samples),
             }
-            line = {**line, "samples": sorted(line["samples"])}
+            seen = [first[s] if 0 <= s < len(first) else s for s in line["samples"]]
+            line = {**line, "samples": sorted(seen)}
             wrong = [name for name in wanted if line[name] != wanted[name]]
             if wrong:
                 name = wrong[0]
@@ -198,8 +223,10 @@ def update_findings(reports: Sequence[RankReport], said: str) -> Iterator[Findin
         for number, update in enumerate(updates(report), 1):
             apart = update.get("apart", 0.0)
             if not apart <= 1e-3:  # so that NaN counts
-                found = f"{said}, the gradient of step {number} isn't the mean over the step's "
-                found += f"samples, clipped: they are {apart:.2g} times its norm apart"
+                found = (
+                    f"{said}, the gradient of step {number} isn't the clipped mean over the "
+                )
+                found += f"step's samples: the difference is {apart:.2g} times its norm"
                 yield TABLE("different-training", found)
                 return
             if update.get("lines", 0) >= number:
@@ -215,10 +242,10 @@ def alone_judge(
     """One process, from start to end."""
     (report,), said = reports, "on one rank"
     answer = report.answer
-    yield from trained_findings(reports, planned(earlier), 0, said)
+    yield from trained_findings(reports, visible(earlier, plan.seed), 0, said)
     yield from result_findings(reports, plan.total, said)
     yield from update_findings(reports, said)
-    yield from ledger_findings(reports, plan, said, plan.steps_per_epoch)
+    yield from ledger_findings(reports, plan, said, first_of_equals(earlier, plan.seed))
     yield from rate_findings(reports, answer["rates"], 0, said)
     yield from save_findings(report, plan)
     yield from time_findings(report)
@@ -233,7 +260,7 @@ def alone_judge(
             found += "checkpoint in run_dir/checkpoints"
         yield TABLE("save-missing", found)
     kinds = [event["kind"] for event in report.events]
-    extra = kinds[kinds.index("ends") :].count("update")
+    extra = kinds[kinds.index("ends") : kinds.index("ends again")].count("update")
     if answer["changed"] or extra:
         found = f"started again, the finished run took {counted(extra, 'step')} and changed "
         yield TABLE("touches-finished-run", found + (some(answer["changed"]) or "no file"))
@@ -245,6 +272,26 @@ def alone_judge(
     if differs:
         found = f"started again, the finished run returned a different {some(differs)}"
         yield TABLE("touches-finished-run", found)
+    yield from start_findings(plan, answer["starts"])
+
+
+def start_findings(plan: SmallRun, starts: Sequence[Any]) -> Iterator[Finding]:
+    """Whether each start of a run has its number, also before the first save.
+
+    Args:
+        starts: of each one an error, and the newest line of the ledger after it.
+    """
+    stops = ("", " once before its first save", " twice before its first save", " three times")
+    for number, (error, line) in enumerate(starts):
+        said = f"a run was stopped{stops[number]} and started again; " if number else ""
+        if error:
+            yield TABLE("cannot-resume", f"{said}the last start raised {error}")
+            return
+        attempt = line.get("attempt") if isinstance(line, Mapping) else None
+        if attempt != number:
+            found = f"{said}the lines of the last start say attempt {attempt}, not {number}"
+            yield TABLE("attempts-unclear", found)
+            return
 
 
 def save_findings(report: RankReport, plan: SmallRun) -> Iterator[Finding]:
@@ -304,7 +351,8 @@ def together_judge(
     crashed = any(report.failure and not is_echo(report) for report in reports)
     if crashed or any(report.exitcode is None for report in reports):
         return  # tracebacks or stacks say more
-    yield from trained_findings(reports, planned(earlier)[: plan.silent_at], 0, said)
+    steps = visible(earlier, plan.seed)[: plan.silent_at]
+    yield from trained_findings(reports, steps, 0, said)
     for number, of_ranks in enumerate(zip(*map(updates, reports), strict=False), 1):
         if len({update.get("weights") for update in of_ranks}) > 1:
             found = f"{said}, without dropout, the ranks have different weights before step "
@@ -339,9 +387,9 @@ def uninterrupted_judge(
 ) -> Iterator[Finding]:
     """All of the plan, with noise of its own on each rank and in each step."""
     said = f"on {len(reports)} ranks"
-    yield from trained_findings(reports, planned(earlier), 0, said)
+    yield from trained_findings(reports, visible(earlier, NOISY_SEED), 0, said)
     yield from result_findings(reports, plan.total, said)
-    yield from ledger_findings(reports, plan, said, plan.steps_per_epoch)
+    yield from ledger_findings(reports, plan, said, first_of_equals(earlier, NOISY_SEED))
     yield from rate_findings(reports, rates_of(earlier), 0, said)
     seen: dict[str, tuple[int, int]] = {}
     for report in reports:
@@ -408,14 +456,16 @@ def resumed_findings(
     earlier: Earlier,
     before: Sequence[RankReport],
     kill: str,
+    seed: int,
 ) -> Iterator[Finding]:
     """Whether a start resumed where the kill left off, and trained the rest.
 
     Args:
         before: the killed job.
         kill: what was killed.
+        seed: of the run.
     """
-    order, steps, size = planned(earlier), together(reports), counted_ranks(reports)
+    order, steps, size = visible(earlier, seed), together(reports), counted_ranks(reports)
     done = max(len(trained(report)) for report in before)
     saved = plan.saved_before(done)
     failed = [report for report in reports if report.failure and not is_echo(report)]
@@ -477,7 +527,7 @@ def resumed_judge(
     """It ends with the uninterrupted run's weights."""
     before = earlier["kill during a save"]
     kill = in_save(before)
-    yield from resumed_findings(plan, reports, earlier, before, kill)
+    yield from resumed_findings(plan, reports, earlier, before, kill, NOISY_SEED)
     if not all(report.has_answer for report in reports):
         return
     whole = earlier["two ranks, with dropout"]
@@ -491,4 +541,5 @@ def other_judge(
 ) -> Iterator[Finding]:
     """The other kill, and a start on a different number of ranks."""
     before = earlier["two ranks"]
-    yield from resumed_findings(plan, reports, earlier, before, before_line(before))
+    kill = before_line(before)
+    yield from resumed_findings(plan, reports, earlier, before, kill, plan.seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,16 +13,13 @@ from torch import nn
 
 from rehearsal.engine.rank import RankContext
 
-from .draws import SmallRun, phases_of
+from .draws import SmallRun, phases_of, rates_of_check
 
 
 def batch_of(dataset: Any, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The first samples, stacked: inputs (B, D) and labels (B,)."""
     inputs, labels = zip(*(dataset[i] for i in range(count)), strict=True)
     return torch.stack(inputs), torch.stack([torch.as_tensor(label) for label in labels])
-
-
-LAST_STEP = 110  # of the run whose learning rates are judged, at least: it crosses 99 to 100
 
 
 def model_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
@@ -53,19 +51,29 @@ def model_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -
         losses.append(loss.item())
     answer["losses"] = [losses[0], losses[-1]]
     answer["unused"] = [n for n, p in dry.named_parameters() if p.grad is None]
-    answer["rates"] = []
-    for warmup in (plan.warmup_steps, 1):
-        long = config(
-            max_epochs=-(-LAST_STEP // plan.steps_per_epoch),
-            learning_rate=plan.learning_rate,
-            warmup_steps=warmup,
-        )
-        steps = list(range(1, LAST_STEP + 1))
-        rates = [float(learner.learning_rate_at(long, step)) for step in steps]
-        order = random.Random(plan.seed).sample(steps, len(steps))
-        again = {step: float(learner.learning_rate_at(long, step)) for step in order}
-        answer["rates"].append([warmup, rates, [again[step] for step in steps]])
+    answer["rates"] = [
+        rates_of(learner, config(**asked.settings), asked.steps, plan.seed)
+        for asked in rates_of_check(plan)
+    ]
     return answer
+
+
+def rates_of(
+    learner: SimpleNamespace, cfg: Any, steps: Sequence[int], seed: int
+) -> dict[str, Any]:
+    """The learning rates of some steps; again, asked for in another order."""
+    rates: list[list[float]] = []
+    for order in (steps, random.Random(seed).sample(steps, len(steps))):
+        found = {}
+        for step in order:
+            try:
+                found[step] = float(learner.learning_rate_at(cfg, step))
+            except NotImplementedError:
+                raise
+            except Exception as error:
+                return {"raised": f"{type(error).__name__}: {error}"[:160], "step": step}
+        rates.append([found[step] for step in steps])
+    return {"rates": rates[0], "again": rates[1]}
 
 
 def spread(model: nn.Module, inputs: torch.Tensor) -> float:

@@ -12,8 +12,17 @@ import torch
 
 from rehearsal.engine.rank import RankContext
 
-from .draws import SmallRun
-from .watch import digest_of, files_of, plain, start, strike_before_line, strike_in_save
+from .draws import NOISY_SEED, SmallRun
+from .watch import (
+    digest_of,
+    files_of,
+    ledger_of,
+    plain,
+    start,
+    start_and_stop,
+    strike_before_line,
+    strike_in_save,
+)
 
 SYNC_S = 0.002  # what an fsync takes here, so that a save takes time on every disk
 
@@ -41,7 +50,14 @@ def alone_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -
     context.record("ends again")
     after = files_of(run_dir)
     changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-    return answer | {"saved": [saved, digest_of(model)], "again": again, "changed": changed}
+    answer |= {"saved": [saved, digest_of(model)], "again": again, "changed": changed}
+    answer["starts"] = []
+    cfg = learner.TrainConfig(**plan.settings(context.folder / "starts"))
+    for steps in plan.starts:
+        error = start_and_stop(context, learner, cfg, steps)
+        lines = [line for _, line in ledger_of(context.folder / "starts")]
+        answer["starts"].append([error, lines[-1] if lines else None])
+    return answer
 
 
 def together_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
@@ -52,18 +68,18 @@ def together_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace
 
 def uninterrupted_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
     """All of it on two ranks, with dropout."""
-    return start(context, learner, plan, "uninterrupted")
+    return start(context, learner, plan, "uninterrupted", seed=NOISY_SEED)
 
 
 def killed_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
     """The same; a rank dies in a save."""
     strike_in_save(context, plan.kill_at, plan.kill_operation)
-    return start(context, learner, plan, "killed")
+    return start(context, learner, plan, "killed", seed=NOISY_SEED)
 
 
 def resumed_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
     """The next start."""
-    return start(context, learner, plan, "killed")
+    return start(context, learner, plan, "killed", seed=NOISY_SEED)
 
 
 def other_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:

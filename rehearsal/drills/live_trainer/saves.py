@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from rehearsal.engine.rank import RankContext
-from rehearsal.kit.observe.moments import watch_moments
+from rehearsal.kit.observe.moments import Moment, watch_moments
 
 from .draws import SmallRun, saved_steps
 
@@ -104,8 +104,14 @@ def save_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) ->
     if Path("/proc/self/fd").exists():
         watch_syncs(context)
     context.record("begins")
-    learner.save_checkpoint(pattern, first, *older)
+    with watch_moments(pattern) as moments:
+        learner.save_checkpoint(pattern, first, *older)
     context.record("ends")
+    answer["first kills"] = [
+        [moment.where, restored(learner, moment.restore(pattern.with_name(f"first-{number}")))]
+        for number, moment in enumerate(different(moments))
+    ]
+    answer["folder"] = str(pattern.relative_to(context.folder))
     answer["files"] = {
         str(path.relative_to(context.folder)): content_of(path) for path in paths_in(pattern)
     }
@@ -119,7 +125,7 @@ def save_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) ->
     both = copy_of(pattern, "both")
     with watch_moments(both) as moments:
         learner.save_checkpoint(both, second, *newer)
-    for number, moment in enumerate(moments):
+    for number, moment in enumerate(different(moments)):
         folder = moment.restore(both.with_name(f"killed-{number}"))
         found = restored(learner, folder)
         again: dict[str, Any] = found
@@ -141,6 +147,14 @@ def save_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) ->
     for step, state in ((third, newer), (fourth, older)):
         learner.save_checkpoint(longer, step, *state)
     return answer | {"longer": restored(learner, longer), "states": states}
+
+
+def different(moments: Sequence[Moment]) -> list[Moment]:
+    """The first of those that leave the same files."""
+    by_files: dict[Any, Moment] = {}
+    for moment in moments:
+        by_files.setdefault(frozenset(moment.files.items()), moment)
+    return list(by_files.values())
 
 
 def attempt_save(learner: SimpleNamespace, folder: Path, step: int, state: Any) -> Any:

@@ -89,7 +89,8 @@ class TinyNet(nn.Sequential):
 
 def learning_rate_at(cfg, step):
     """Linear warmup, then 1/sqrt(step). A function has no state to save."""
-    return cfg.learning_rate * min(step / cfg.warmup_steps, (cfg.warmup_steps / step) ** 0.5)
+    w = cfg.warmup_steps
+    return cfg.learning_rate * (step / w if step < w else (w / step) ** 0.5)
 
 
 def maybe_init_dist(cfg):
@@ -153,7 +154,7 @@ def sha256(path):
 
 
 def save_checkpoint(folder, step, model, optimizer):
-    """A kill leaves a complete checkpoint or none. Only rank 0 calls this."""
+    """A kill leaves a complete checkpoint or none. One rank is enough to write it."""
     target, tmp = folder / f"step-{step:012}", folder / f"tmp-{time.time_ns()}"
     tmp.mkdir()
     state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}

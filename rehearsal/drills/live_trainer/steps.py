@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,7 @@ from torch import nn
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.samples import before_forward, weights_of
 
-from .draws import SmallRun, StepDraws, steps_of_check
+from .draws import SmallRun, steps_of_check
 from .parts import batch_of
 
 TORCHRUN = (
@@ -66,7 +68,10 @@ class Silent:
 
 
 def step_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) -> Any:
-    """Three steps, one with an empty share, each against the same step on one rank."""
+    """Three steps, one with an empty share, each against the same step on one rank.
+
+    Then two in which the gradient isn't finite.
+    """
     drawn = steps_of_check(plan)
     cfg = learner.TrainConfig(**plan.settings(context.folder / "step", dropout=0))
     alone = learner.TrainConfig(
@@ -112,8 +117,21 @@ def step_body(plan: SmallRun, context: RankContext, learner: SimpleNamespace) ->
             "share": len(inputs[mine]),
             "count": count,
         }
-    answer["nonfinite"] = nonfinite(learner, cfg, wrapped, optimizer, every, labels, drawn)
-    del wrapped
+    count = drawn.cases[0].num_samples
+    inputs, wanted, mine = every[:count].clone(), labels[:count], slice(rank, None, size)
+    step = (cfg, wrapped, optimizer, inputs[mine], wanted[mine], count, size, Silent())
+    *_, last = model.parameters()
+    with contextlib.ExitStack() as stack:
+        if rank == drawn.poisoned_rank:
+            stack.enter_context(
+                last.register_hook(lambda grad: torch.full_like(grad, drawn.infinity))
+            )
+        answer["infinite"] = failed_step(learner, step)
+    inputs[drawn.poisoned_rank + size * drawn.poisoned_sample] = (
+        drawn.poison
+    )  # in the share, too
+    answer["nonfinite"] = failed_step(learner, step)
+    del wrapped, step
     return answer
 
 
@@ -129,27 +147,16 @@ def one_step(
     return loss.item()
 
 
-def nonfinite(
-    learner: SimpleNamespace,
-    cfg: Any,
-    model: nn.Module,
-    optimizer: Any,
-    inputs: Any,
-    labels: Any,
-    drawn: StepDraws,
-) -> Any:
-    """A step in which one sample of one rank isn't finite."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    count = drawn.cases[0].num_samples
-    inputs = inputs[:count].clone()
-    inputs[drawn.poisoned_rank + size * drawn.poisoned_sample] = drawn.poison
+def failed_step(learner: SimpleNamespace, step: Sequence[Any]) -> dict[str, Any]:
+    """What came of a step that should raise.
+
+    Args:
+        step: the arguments of train_step.
+    """
+    model, raised = step[1], ""
     before = weights_of(model)
-    mine = slice(rank, None, size)
-    raised = ""
     try:
-        learner.train_step(
-            cfg, model, optimizer, inputs[mine], labels[:count][mine], count, size, Silent()
-        )
+        learner.train_step(*step)
     except NotImplementedError:
         raise
     except Exception as error:

@@ -44,7 +44,9 @@ class Watch:
         dataset = learner.ToyClassificationDataset(cfg)
         self.inputs, self.labels = batch_of(dataset, cfg.dataset_size)
         rows = [row.contiguous().numpy().tobytes() for row in self.inputs]
-        self.ids = {row: at for at, row in enumerate(rows)}
+        self.ids: dict[bytes, int] = {}  # of equal inputs, the first
+        for at, row in enumerate(rows):
+            self.ids.setdefault(row, at)
         alone = steps_of(learner, cfg, 0, 1, 0) if compares else []
         self.planned = [samples for _, samples, _ in alone]
         self.ledger = Path(cfg.run_dir, "ledger", f"rank-{context.rank}.jsonl")
@@ -166,6 +168,32 @@ def start(
         "rates": [float(learner.learning_rate_at(cfg, s + 1)) for s in range(plan.total)],
         "lines": ledger_of(run_dir) if context.rank == 0 else None,
     }
+
+
+class Stopped(BaseException):
+    """Ends a start; the learner's code doesn't catch it."""
+
+
+def start_and_stop(context: RankContext, learner: SimpleNamespace, cfg: Any, steps: int) -> str:
+    """A start that ends in the first pass after so many steps; an error, if it has another."""
+    last = context.count("optimizer_step") + steps
+
+    def stop(*_: Any) -> None:
+        if context.count("optimizer_step") >= last:
+            raise Stopped
+
+    handle = hooks.register_module_forward_pre_hook(stop)
+    try:
+        learner.run(cfg)
+    except NotImplementedError:
+        raise
+    except Stopped:
+        return ""
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"[:160]
+    finally:
+        handle.remove()
+    return ""
 
 
 def plain(result: Any) -> dict[str, Any]:
