@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from rehearsal.engine.reports import RankReport
@@ -261,8 +262,8 @@ def finished_judge(
 ) -> Iterator[Finding]:
     """Nothing is trained and no file is changed."""
     # The first look was before any rank's start, the last one after all of them.
-    before = min(report.answer["before"] for report in reports)[1]
-    after = max(report.answer["after"] for report in reports)[1]
+    _, before = min((r.answer["before"] for r in reports), key=itemgetter(0))
+    _, after = max((r.answer["after"] for r in reports), key=itemgetter(0))
     changed = sorted(n for n in {*before, *after} if before.get(n) != after.get(n))
     steps = max(len(report.of("optimizer_step")) for report in reports)
     if changed or steps:
