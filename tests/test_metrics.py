@@ -517,6 +517,16 @@ class TestEvents:
         record = json.loads((tmp_path / "x.jsonl").read_text(), parse_constant=refuse)
         assert (record["loss"], record["lr"]) == (None, 1.0)
 
+    def test_a_common_field_that_json_lacks_becomes_null_too(self) -> None:
+        """A NaN that all events share would make every line of the log unreadable."""
+        sink = Collected()
+        common: dict[str, Any] = {"rank": 0, "lr": math.nan, "host": {"load": [math.inf, 0.5]}}
+        log_rank_event(RankLog([sink], common), "x", step=1, epoch=0)
+        (record,) = sink.records
+        assert record["lr"] is None
+        assert record["host"] == {"load": [None, 0.5]}
+        assert math.isnan(common["lr"])  # the caller's mapping is not what is cleaned
+
     def test_every_sink_gets_every_event(self) -> None:
         """An exporter sees what the log file has."""
         sinks = [Collected(), Collected()]

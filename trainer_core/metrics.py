@@ -179,4 +179,4 @@ def log_rank_event(log: RankLog, event: str, *, step: int, epoch: int, **fields:
     """Send one event to all sinks of this rank. A number that JSON lacks (NaN) becomes null."""
     record = {"time": time.time(), "event": event, **log.common, "step": step, "epoch": epoch}
     for sink in log.sinks:
-        sink.emit(record | finite_or_null(fields))
+        sink.emit(finite_or_null(record | fields))

@@ -50,9 +50,9 @@ def swap(folder: Path, damage: Damage) -> None:
 
 
 def edit(folder: Path, damage: Damage) -> None:
-    """Make the manifest name another step; it stays well-formed."""
-    path, step = folder / damage.file, int(folder.name.removeprefix("step-"))
-    path.write_text(path.read_text().replace(str(step), str(step + 1)))
+    """Make the manifest name another step, or another time; it stays well-formed."""
+    path, was = folder / damage.file, damage.was or int(folder.name.removeprefix("step-"))
+    path.write_text(path.read_text().replace(str(was), str(was + 1)))
 
 
 DAMAGES: dict[str, Callable[[Path, Damage], None]] = {
@@ -94,6 +94,10 @@ def choose_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> A
         chosen = choice(learner, folder, plan.facts_of(older))
         answer["damaged"].append([damage.what, chosen])
     first, second, *rest = plan.damages
+    folder = damaged("older", (older, second))
+    answer["older"] = choice(learner, folder, plan.facts_of(newest))
+    folder = damaged("around", (newest, second), (third, first))
+    answer["around"] = choice(learner, folder, plan.facts_of(older))
     folder = damaged("two", (newest, second), (older, rest[0]))
     answer["two"] = choice(learner, folder, plan.facts_of(third))
     folder = damaged("all", (newest, first), (older, second), (third, rest[-1]))

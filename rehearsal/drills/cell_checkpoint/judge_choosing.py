@@ -40,6 +40,10 @@ def choose_judge(
         return
     for what, result in answer["damaged"]:
         yield from skipped(f"{newest} had {what}", result, [newest], older)
+    what = f"only {older} had {plan.damages[1].what}"
+    yield from skipped(what, answer["older"], [], newest)
+    what = f"{newest} had {plan.damages[1].what}, and {third} had {plan.damages[0].what}"
+    yield from skipped(what, answer["around"], [newest], older)
     what = f"{newest} and {older} were damaged ({plan.damages[1].what}; {plan.damages[2].what})"
     yield from skipped(what, answer["two"], [newest, older], third)
     if "raised" not in answer["all"]:
@@ -67,11 +71,15 @@ def skipped(
             "at the order in which you try the checkpoints" if value[0] else "",
         )
     elif sorted(value[2]) != sorted(bad):
-        yield TABLE(
+        finding = TABLE(
             "damage-not-reported",
             f"{what}, and {intact} was returned; reported as damaged: "
             f"{some(value[2]) or 'nothing'}",
         )
+        if {*value[2]} > {*bad}:
+            rule = "only the damaged ones that are newer than the returned one are reported"
+            finding = finding._replace(rule=rule, look="at where the search for one ends")
+        yield finding
     elif result["silent"]:
         yield TABLE("damage-not-reported", f"{what}, and the reason given for it is empty")
     elif result["lost"]:

@@ -26,7 +26,8 @@ def hyperparameters(groups: Sequence[Mapping[str, Any]]) -> str:
     rounded = json.loads(json.dumps(groups), parse_float=lambda text: f"{float(text):g}")
     texts = [
         f"lr {group['lr']}, weight decay {group['weight_decay']}, betas "
-        f"({', '.join(map(str, group['betas']))}), eps {group['eps']}"
+        f"({', '.join(map(str, group['betas']))}), eps {group['eps']}, maximize "
+        f"{group['maximize']}"
         for group in rounded
     ]
     return " and ".join(texts)

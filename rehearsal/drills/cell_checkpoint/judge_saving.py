@@ -39,7 +39,8 @@ def save_judge(
         )
     if answers[0]["wrong"]:
         names = " and ".join(answers[0]["wrong"])
-        yield TABLE("wrong-content", f"writer.save got another {names} than save_checkpoint")
+        found = f"writer.save got a different {names} than save_checkpoint did"
+        yield TABLE("wrong-content", found)
     texts = [answer["result"].get("raised", "") for answer in answers]
     bad = [r for r, t in enumerate(texts) if not t or "gloo" in t or "onnection" in t]
     if bad:

@@ -15,6 +15,7 @@ class Damage(NamedTuple):
     kind: str  # a key of choosing.DAMAGES
     file: str = ""
     at: float = 0.0  # where in the file, as a share of its length
+    was: float = 0.0  # what an edit of the manifest raises by one; 0 for the step
 
 
 class Plan(NamedTuple):
@@ -55,14 +56,17 @@ def plan_of(seed: int) -> Plan:
         {"lr": rate, "weight_decay": decay, "betas": [beta, 0.99], "eps": eps}
         for rate, decay, beta, eps in zip(rates, decays, betas, (1e-8, 1e-7), strict=True)
     ]
+    for one, maximize in zip(settings, draw.sample((False, True), 2), strict=True):
+        one["maximize"] = maximize
+    facts = {"epoch": draw.randrange(1, 9), "time": draw.randrange(1, 10**6) / 8}
     return Plan(
         rng_files=files,
         sizes=draw.sample(range(20, 400), files + 1),
         steps=[edge - draw.randrange(20, 90), edge - draw.randrange(1, 20), edge]
         if draw.random() < 0.5
         else [edge - draw.randrange(1, 90), edge + draw.randrange(9), edge + 10],
-        facts={"epoch": draw.randrange(1, 9), "time": draw.randrange(10**6) / 8},
-        damages=drawn_damages(draw, files),
+        facts=facts,
+        damages=drawn_damages(draw, files, facts["time"]),
         step=draw.choice((9, 10, 12, 99, 100)),
         epoch=draw.randrange(1, 9),
         losses=[draw.randrange(1, 64) / 8 for _ in range(draw.randint(1, 4))],
@@ -77,7 +81,7 @@ def plan_of(seed: int) -> Plan:
     )
 
 
-def drawn_damages(draw: random.Random, rng_files: int) -> list[Damage]:
+def drawn_damages(draw: random.Random, rng_files: int, time: float) -> list[Damage]:
     """Of each kind one, at a drawn place of a drawn file."""
     rng = [f"rng-rank-{rank}.pt" for rank in draw.sample(range(rng_files), 2)]
     files = ["state.pt", *rng]
@@ -94,5 +98,6 @@ def drawn_damages(draw: random.Random, rng_files: int) -> list[Damage]:
         Damage("no manifest.json", "remove", "manifest.json"),
         Damage("an empty manifest.json", "cut", "manifest.json", 0.0),
         Damage("manifest.json without its last byte", "cut", "manifest.json", 1.0),
+        Damage("a different time in manifest.json", "edit", "manifest.json", was=time),
         Damage("a different step in manifest.json", "edit", "manifest.json"),
     ]

@@ -51,9 +51,8 @@ def parts_of(
         },
         {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(
-        groups, lr=settings["lr"], betas=settings["betas"], eps=settings["eps"]
-    )
+    of_all = {name: value for name, value in settings.items() if name != "weight_decay"}
+    optimizer = torch.optim.AdamW(groups, **of_all)
     scaler = Scale(scale) if scale is not None else None
     sampler = FinishedSampler(position)
     return {"model": model, "optimizer": optimizer, "scaler": scaler, "sampler": sampler}
@@ -160,9 +159,9 @@ def restored_into(
     scales = [scale_of(old), scale_of(new)]
     loaded = outcome(lambda: learner.restore_if_present(folder, new, torch.device("cpu")))
     result: dict[str, Any] = {"scales": scales, "loaded": step_in(loaded)}
-    names = ["lr", "weight_decay", "betas", "eps"]
     result["settings"] = [
-        {name: group[name] for name in names} for group in new["optimizer"].param_groups
+        {name: group[name] for name in plan.configured}
+        for group in new["optimizer"].param_groups
     ]
     result["position"] = new["sampler"].position
     result["scale"] = scale_of(new)

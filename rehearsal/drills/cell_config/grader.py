@@ -297,7 +297,7 @@ def process_findings(first: Mapping[str, Any], last: Mapping[str, Any]) -> Itera
         yield TABLE("digest-of-the-process", found, "at what belongs to one object or moment")
     if digest != first["as_another_rank"]:
         found = f"the digest is {short(digest)}, and {short(first['as_another_rank'])} once "
-        yield TABLE("digest-of-the-rank", f"{found}RANK, LOCAL_RANK and WORLD_SIZE are others")
+        yield TABLE("digest-of-the-rank", f"{found}RANK, LOCAL_RANK and WORLD_SIZE change")
     if digest != last["digest"][0]:
         found = f"the digest of the same config is {short(digest)} in one interpreter and "
         yield TABLE("digest-of-the-process", f"{found}{short(last['digest'][0])} in another")

@@ -184,7 +184,7 @@ def judge_deals(plan: Drawn, reports: Sequence[RankReport], _: object) -> Iterab
         found = "two samplers with equal arguments yield different orders"
         yield TABLE("order-not-reproducible", found)
     if answer["changed"]:
-        found = "making, iterating, loading and committing samplers has changed "
+        found = "making, iterating, loading and committing samplers changed "
         yield TABLE("moves-global-random-state", found + some(answer["changed"]))
     main = [deal for _, deal in sorted((int(n), d) for n, d in answer["main"].items())]
     runs = [(plan.main, deal) for deal in main]
@@ -231,8 +231,8 @@ def fetch_findings(plan: Drawn, rank: int, answer: dict[str, Any]) -> Iterable[F
         found += "from the same steps of an iteration without commits"
         yield TABLE("commit-disturbs-iteration", found)
     if answer["by_hand"] != answer["straight"]:
-        found = f"rank {rank}: with a commit after each list, an iteration yields other lists "
-        yield TABLE("commit-disturbs-iteration", f"{found}than without commits")
+        found = f"rank {rank}: with a commit after each list, an iteration yields different "
+        yield TABLE("commit-disturbs-iteration", f"{found}lists than without commits")
     where = f"rank {rank}: after {plan.committed} commits"
     yield from begins_with(
         answer["again"], answer["straight"][cut:], where, "iterates-from-elsewhere"
@@ -293,10 +293,8 @@ def far_findings(plan: Drawn, answer: dict[str, Any]) -> Iterable[Finding]:
     """The second step of an epoch in the middle of an endless plan."""
     where = f"after a resume at position {plan.far_epoch * plan.steps + 1:,}"
     if answer["far"] is None:
-        found = (
-            f"{where}, the micro-batches up to the end of that epoch took more than 0.5 s of "
-        )
-        yield TABLE("replays-the-past", f"{found}CPU time, or ran out of memory")
+        found = f"{where}, dealing the rest of that epoch took more than 0.5 s of CPU time or "
+        yield TABLE("replays-the-past", f"{found}ran out of memory")
         return
     keys = flat(answer["far"])
     if {epoch for epoch, _ in keys} - {plan.far_epoch}:
@@ -358,10 +356,10 @@ def judge_resumes(plan: Drawn, reports: Sequence[RankReport], _: object) -> Iter
         yield from large_findings(plan, answer)
     for rank, answer in enumerate(answers):
         yield from back_findings(plan, rank, answer)
-        for (one, other), pair in zip(plan.collisions, answer["pairs"], strict=False):
-            if pair[0] == pair[1]:
-                found = f"seed {one.seed} in epoch {one.epoch} and seed {other.seed} in epoch "
-                yield TABLE("orders-alias", f"{found}{other.epoch} use the same order")
+        for at in answer["equal"]:
+            one, other = plan.collisions[at]
+            found = f"seed {one.seed} in epoch {one.epoch:,} and seed {other.seed:,} in epoch "
+            yield TABLE("orders-alias", f"{found}{other.epoch} use the same order")
 
 
 def scenarios(seed: int) -> list[Scenario]:

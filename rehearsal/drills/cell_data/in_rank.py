@@ -115,9 +115,9 @@ def loaded_again(plan: Drawn, sampler: Any) -> dict[str, Any]:
 
 
 def late_positions(plan: Drawn, learner: SimpleNamespace) -> dict[str, Any]:
-    """The rest of an epoch in the middle of an endless plan, and pairs of orders.
+    """The rest of an epoch in the middle of an endless plan, and the first equal orders.
 
-    No pairs if the first took too long: they would, too.
+    None are compared if the former took too long: they would, too.
     """
     cut = plan.main._replace(epochs=2 * plan.far_epoch)
     sampler = sampler_of(plan, learner, cut, 0, 1)
@@ -126,9 +126,11 @@ def late_positions(plan: Drawn, learner: SimpleNamespace) -> dict[str, Any]:
             sampler.load_state_dict({"position": plan.far_epoch * plan.steps + 1})
             far = taken(sampler, micro_steps_of(sampler) * (plan.steps - 1))
     except (TimeoutError, MemoryError):
-        return {"far": None, "pairs": [], "large": []}
-    pairs = [[order_of(plan, learner, visit) for visit in pair] for pair in plan.collisions]
-    return {"far": far, "pairs": pairs, "large": across_a_block(plan, learner)}
+        return {"far": None, "equal": [], "large": []}
+    visits = sorted({visit for pair in plan.collisions for visit in pair})
+    orders = {visit: order_of(plan, learner, visit) for visit in visits}
+    equal = [at for at, (a, b) in enumerate(plan.collisions) if orders[a] == orders[b]]
+    return {"far": far, "equal": equal[:1], "large": across_a_block(plan, learner)}
 
 
 def across_a_block(plan: Drawn, learner: SimpleNamespace) -> list[Keys]:
@@ -144,11 +146,11 @@ def across_a_block(plan: Drawn, learner: SimpleNamespace) -> list[Keys]:
 
 
 def order_of(plan: Drawn, learner: SimpleNamespace, visit: Visit) -> list[int]:
-    """The samples of an epoch, dealt one by one."""
+    """The first samples of an epoch, dealt one by one; by chance, no two begin alike."""
     cut = Deal(1, 1, visit.epoch + 1, (1,))
     sampler = sampler_of(plan, learner, cut, 0, 1, visit.seed)
     sampler.load_state_dict({"position": visit.epoch * plan.num_samples})
-    return [sample for _, sample in flat(taken(sampler))]
+    return [sample for _, sample in flat(taken(sampler, 8))]
 
 
 def dealt(
@@ -189,12 +191,12 @@ def sampler_of(
 ) -> Any:
     """The learner's sampler, made as a run makes it; with the plan's seed, or another."""
     cfg = TrainConfig(
-        dataset_size=plan.num_samples,
+        dataset_size=None if cut.is_bare else plan.num_samples,
         seed=plan.seed if seed is None else seed,
         micro_batch_size=cut.micro,
         max_epochs=cut.epochs,
         pinned_global_batch_size=cut.batch,
-        world_size=world_size,
+        world_size=1 if cut.is_bare else world_size,
     )
     schedule = learner.StepSchedule(plan.num_samples, cut.batch, cut.epochs)
     return learner.ResumeAwareDistributedSampler(schedule, cfg, rank, world_size)

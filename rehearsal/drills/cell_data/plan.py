@@ -6,6 +6,15 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
+# Factors that people take: round ones, those next to them, powers of two, and primes. A larger
+# one keeps apart all the epochs and seeds that anybody trains with.
+FACTORS = sorted(
+    {10**power + near for power in range(1, 8) for near in (-1, 0, 1)}
+    | {2**power - near for power in range(4, 25) for near in (0, 1)}
+    | {31, 37, 97, 131, 997, 1009, 7919, 9973, 10_007, 12_345, 31_337, 65_537, 99_991, 100_003}
+    | {104_729, 999_983, 1_000_003, 1_299_709, 7_368_787, 15_485_863, 16_777_619}
+)
+
 
 class Deal(NamedTuple):
     """How one run is cut: into steps, among ranks, into micro-batches."""
@@ -14,6 +23,7 @@ class Deal(NamedTuple):
     micro: int  # micro_batch_size
     epochs: int
     world_sizes: Sequence[int]
+    is_bare: bool = False  # whether the config names neither the dataset's size nor the ranks
 
 
 class Visit(NamedTuple):
@@ -72,6 +82,8 @@ def plan_of(seed: int) -> Drawn:
         Deal(num_samples - draw.randrange(1, 3), draw.randrange(2, 4), 2, (2, 3)),
         Deal(2, 1, 2, (2, many)),  # at the larger size, some ranks never get a sample
     ]
+    bare = draw.sample(range(len(others)), 2)
+    others = [cut._replace(is_bare=at in bare) for at, cut in enumerate(others)]
     first = draw.randrange(1, 90)
     steps = -(-num_samples // batch)
     middle = [at for at in range(10, 14) if at % steps and at < steps * main.epochs - 1]
@@ -99,9 +111,12 @@ def divisors(number: int) -> list[int]:
 
 
 def collisions(seed: int, epoch: int) -> list[tuple[Visit, Visit]]:
-    """Visits that are equal as seed * factor + epoch, or as digits without a separator."""
-    factors = [
-        (Visit(seed, epoch + factor), Visit(seed + 1, epoch)) for factor in (100, 1000, 10_000)
-    ]
-    digits = Visit(seed, int(f"2{epoch}")), Visit(int(f"{seed}2"), epoch)
-    return [*factors, digits]
+    """Visits that one number made from both makes equal.
+
+    As seed * factor + epoch, as seed + factor * epoch, or as digits without a separator.
+    """
+    pairs = [(Visit(seed, int(f"2{epoch}")), Visit(int(f"{seed}2"), epoch))]
+    for factor in FACTORS:
+        pairs.append((Visit(seed, epoch + factor), Visit(seed + 1, epoch)))
+        pairs.append((Visit(seed, epoch + 1), Visit(seed + factor, epoch)))
+    return pairs

@@ -15,7 +15,7 @@ TABLE = FindingTable(
         "trained-twice": ("a sample is trained more than once per epoch", ONCE, ""),
         "never-trained": ("a sample is left out", ONCE, ""),
         "wrong-order": (
-            "the first start trains steps of other samples than cell 2 deals",
+            "in the first start, a step trains different samples than cell 2 deals",
             "the order of the data is cell 2's, in every start",
             "at the sampler: its seed, its position, and what moves it",
         ),

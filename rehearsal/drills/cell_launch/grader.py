@@ -1,6 +1,6 @@
 """An uninterrupted run; the same stopped, killed, resumed, finished; an error on one rank.
 
-Then a single process, killed at drawn moments of all its saves.
+Then a single process, stopped where a save is due, and killed at drawn moments of its saves.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .judge_runs import (
     sigterm_judge,
 )
 from .plan import one_rank, plan_of
-from .runs import error_body, kills_body, run_body
+from .runs import error_body, finished_body, kills_body, run_body
 
 CODES = TABLE.codes
 
 
 def scenarios(seed: int) -> list[Scenario]:
-    """The jobs of a check; all but the last two share one run's plan, two share its folder."""
+    """The jobs of a check; all but the last two share one run's plan, four share its folder."""
     plan, single = plan_of(seed), one_rank(seed)
     # Torch's loader takes 5 s to give up workers that an error left behind.
     failing = plan._replace(settings=plan.settings | {"num_workers": 0})
@@ -47,7 +47,11 @@ def scenarios(seed: int) -> list[Scenario]:
     jobs = [
         Scenario(
             name=name,
-            body=partial(run_body, behind if name == plan.saves_behind else plan, folder),
+            body=partial(
+                finished_body if name == "finished" else run_body,
+                behind if name == plan.saves_behind else plan,
+                folder,
+            ),
             judge=only_first(partial(judge, plan)),
             world_size=plan.world_size,
             deadline_s=8,
@@ -63,6 +67,18 @@ def scenarios(seed: int) -> list[Scenario]:
             judge=only_first(partial(error_judge, failing)),
             world_size=plan.world_size,
             deadline_s=8,
+            judges_failures=True,
+        )
+    )
+    stopping = single.stopping()
+    jobs.append(
+        Scenario(
+            name="stopped",
+            body=partial(run_body, stopping, "stopped"),
+            judge=only_first(partial(sigterm_judge, stopping)),
+            world_size=1,
+            deadline_s=8,
+            fault=Fault(rank=0, at="optimizer_step", count=single.stop_at, signal="TERM"),
             judges_failures=True,
         )
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from rehearsal.engine.reports import RankReport
@@ -173,7 +174,10 @@ def sigterm_judge(
         yield TABLE("sigterm-ignored", f"{told}, and the ranks took {counts[0]} steps")
         return
     yield from agreement_findings(reports)
-    yield from every_summary(plan, reports, counts[0], "preempted")
+    returned = {report.answer["summary"].get("status") for report in reports}
+    # A stop in the last step ends a run that is done anyway: both words are true.
+    status = "done" if counts[0] == plan.total and returned == {"done"} else "preempted"
+    yield from every_summary(plan, reports, counts[0], status)
 
 
 def start_findings(
@@ -257,19 +261,18 @@ def finished_judge(
     plan: Plan, reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
     """Nothing is trained and no file is changed."""
-    for report in reports:
-        kinds = [event["kind"] for event in report.events]
-        events = report.events[kinds.index("begins") : kinds.index("ends")]
-        files = [f"{e['op']} of {e['path']}" for e in events if e["kind"] == "file"]
-        steps = len(report.of("optimizer_step"))
-        if files or steps:
-            yield TABLE(
-                "touched-finished-run",
-                f"starting the finished run, rank {report.rank} took "
-                f"{counted(steps, 'step')} and did {counted(len(files), 'file operation')}"
-                + (f": {some(files, 3)}" if files else ""),
-            )
-            return
+    # The first look was before any rank's start, the last one after all of them.
+    _, before = min((r.answer["before"] for r in reports), key=itemgetter(0))
+    _, after = max((r.answer["after"] for r in reports), key=itemgetter(0))
+    changed = sorted(n for n in {*before, *after} if before.get(n) != after.get(n))
+    steps = max(len(report.of("optimizer_step")) for report in reports)
+    if changed or steps:
+        yield TABLE(
+            "touched-finished-run",
+            f"started again, the finished run took {counted(steps, 'step')} and changed "
+            f"{some(changed, 3) or 'no file'}",
+        )
+        return
     first = earlier["resumed"][0].answer["summary"]
     # Unless the finished run itself was stopped in its last step, it returned the true loss.
     yield from every_summary(plan, reports, plan.total, "done", first["loss"])
@@ -293,20 +296,20 @@ def kills_judge(
     answer = reports[0].answer
     who, loss = "a single process", loss_of(reports)
     yield from summary_findings(plan, who, answer, plan.total, "done", loss)
-    for kill in answer["kills"]:
-        done = kill["done"]
-        what = f"a single process was killed {kill['where']}, after {counted(done, 'step')}"
+    stops = earlier["stopped"][0].of("optimizer_step")
+    stop = {"where": "stopped by SIGTERM", "done": len(stops), "least": len(stops)}
+    for kill in [*answer["kills"], answer["continued"] | stop]:
+        done, steps = kill["done"], kill["steps"]
+        what = f"a single process was {kill['where']}, after {counted(done, 'step')}"
         if kill["raised"]:
             yield TABLE("cannot-resume", f"{what}; the next start raised {kill['raised']}")
             continue
-        least = plan.last_due(done)
-        steps = kill["steps"]
-        yield from start_findings(plan, what, kill["began"], steps, least, done)
+        yield from start_findings(plan, what, kill["began"], steps, kill["least"], done)
         if kill["true"] not in (answer["true"], None):
             yield TABLE(
                 "different-outcome",
-                f"{what}; resumed after step {kill['began']}, it ended with other weights than "
-                "the uninterrupted run",
+                f"{what}; resumed after step {kill['began']}, it ended with different weights "
+                "than the uninterrupted run",
             )
         again = f"{what}; the next start"
         yield from summary_findings(

@@ -43,6 +43,7 @@ def work(cfg, info, asked):
     model = build_model(cfg, empty.shape[-1], source.num_classes)
     optimizer = build_optimizer(cfg, model)
     sampler = ResumeAwareDistributedSampler(schedule, cfg, info.rank, info.world_size)
+    cfg.run_dir.mkdir(parents=True, exist_ok=True)
     path, loss = cfg.run_dir / "newest.pt", None
     saved = torch.load(path) if path.exists() else None
     if saved:
@@ -77,7 +78,6 @@ def work(cfg, info, asked):
                 "position": step, "loss": loss, "rng": gathered(rng_state()),
             }
             if info.rank == 0:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 torch.save(everything, path.with_suffix(".tmp"))
                 os.replace(path.with_suffix(".tmp"), path)
             gathered("saved")

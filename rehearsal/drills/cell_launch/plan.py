@@ -47,6 +47,10 @@ class Plan(NamedTuple):
         """The newest save that was due before ``step`` was complete; 0 if there is none."""
         return max((at for at in range(1, step) if self.is_due(at)), default=0)
 
+    def stopping(self) -> Plan:
+        """The same with a save after each step, so that a stop comes where one is due."""
+        return self._replace(every=1)
+
     def config(self, run_dir: Path, data: str = "toy") -> TrainConfig:
         """The config that the learner's ``run`` gets."""
         from trainer_core.config import TrainConfig
@@ -126,7 +130,7 @@ def one_rank(seed: int) -> Plan:
     draw = random.Random(f"one rank {seed}")
     batch, settings = drawn_batch(draw, 1)
     steps = draw.choice((3, 4))
-    return Plan(
+    plan = Plan(
         world_size=1,
         num_samples=(steps - 1) * batch + draw.randrange(1, batch),
         steps_per_epoch=steps,
@@ -134,6 +138,8 @@ def one_rank(seed: int) -> Plan:
         every=draw.choice((2, 5)),
         settings=settings | drawn_settings(draw, (None, 0.25, 0.7)),
     )
+    # A stop may end in the run's last step, too.
+    return plan._replace(stop_at=draw.choice((draw.randint(1, plan.total), plan.total - 1)))
 
 
 def drawn_batch(draw: random.Random, world_size: int) -> tuple[int, dict[str, Any]]:

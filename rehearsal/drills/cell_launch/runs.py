@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import random
+import time
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +19,14 @@ import torch
 from rehearsal.engine.rank import RankContext
 from rehearsal.grading.verdict import shortened
 from rehearsal.kit.observe.anti_cheat import close_the_answer
-from rehearsal.kit.observe.moments import drawn_moments, watch_moments
+from rehearsal.kit.observe.moments import PARTS, Moment, drawn_moments, watch_moments
 from rehearsal.kit.observe.waiting import all_arrive
 from .plan import Plan
 from .watch import Watch, gathered_passes, redone
 
 ANSWERS = ["run", "train_run", "train_loop"]
 KILLS = 12  # moments of the single process's run, of different kinds
+EARLY = 3  # moments of a start after one of them, before its first step
 
 
 def run_body(plan: Plan, name: str, context: RankContext, learner: SimpleNamespace) -> Any:
@@ -34,9 +37,7 @@ def run_body(plan: Plan, name: str, context: RankContext, learner: SimpleNamespa
     watch = Watch(context, cfg)
     # What nobody seeds is another number in each run and on each rank.
     torch.default_generator.manual_seed(zlib.crc32(f"{name} {context.rank}".encode()))
-    context.record("begins")
     summary = learner.run(cfg)
-    context.record("ends")
     answer: dict[str, Any] = {"summary": plain_summary(summary, cfg.run_dir)}
     answer |= {"true": true_hash(watch), "last": watch.last_step()}
     if name == "alone":
@@ -49,6 +50,28 @@ def run_body(plan: Plan, name: str, context: RankContext, learner: SimpleNamespa
         if context.rank == 0 and watch.initial:
             answer["update"] = redone(cfg, watch, passes, plan.total)
     return answer
+
+
+def finished_body(plan: Plan, name: str, context: RankContext, learner: SimpleNamespace) -> Any:
+    """The same, with what is in the folder before it and after it."""
+    folder = context.folder / name
+    before = [time.monotonic(), contents(folder)]
+    answer = run_body(plan, name, context, learner)
+    return answer | {"before": before, "after": [time.monotonic(), contents(folder)]}
+
+
+def contents(folder: Path) -> dict[str, list[int]]:
+    """What changes if a file below the folder is written, even with what it contains."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        try:
+            stat = path.lstat()
+        except FileNotFoundError:  # another rank has removed it
+            continue
+        name = str(path.relative_to(folder))
+        is_file = not path.is_dir() or path.is_symlink()
+        found[name] = [stat.st_ino, stat.st_size, stat.st_mtime_ns] if is_file else []
+    return found
 
 
 def plain_summary(summary: Any, run_dir: Path) -> dict[str, Any]:
@@ -114,7 +137,10 @@ def error_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> An
 
 
 def kills_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
-    """One process: a run whose every file operation is watched, then starts after kills."""
+    """One process: a run whose every file operation is watched, then starts after kills.
+
+    One of these starts is watched, too, and killed.
+    """
     close_the_answer(context, "trainer_core.launch", ANSWERS)
     gc.freeze()
     os.fsync = lambda fd: None  # a kill loses nothing from the page cache
@@ -124,25 +150,58 @@ def kills_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> An
         summary = plain_summary(learner.run(cfg), cfg.run_dir)
     answer: dict[str, Any] = {"summary": summary, "true": true_hash(watch), "kills": []}
     answer["last"] = watch.last_step()
-    order = watch.steps()
-    for number, moment in drawn_moments(moments, KILLS, random.Random(context.seed)):
-        # Under the same path: a run folder may be part of what is saved in it.
-        folder = context.folder / f"kill-{number}" / "one"
-        folder.parent.mkdir()
-        after = plan.config(moment.restore(folder))
-        watch.begin()
-        kill: dict[str, Any] = {"where": moment.where, "done": moment.note, "raised": ""}
-        answer["kills"].append(kill)
-        try:
-            kill["summary"] = plain_summary(learner.run(after), folder)
-        except Exception as error:
-            kill["raised"] = f"{type(error).__name__}: {shortened(str(error), 160)}"
-        steps = watch.steps()
-        kill["began"] = began(steps, order, moment.note)
-        kill["steps"], kill["true"] = steps, true_hash(watch)
-        if kill["raised"]:
+    order, draw = watch.steps(), random.Random(context.seed)
+    drawn = drawn_moments(moments, KILLS, draw)
+    last = drawn[len(drawn) // 2 :]  # so that little is left to train
+    twice = draw.choice([n for n, moment in last if moment.part in PARTS] or [last[-1][0]])
+    for number, moment in drawn:
+        after = config_after(plan, context, f"kill-{number}", moment)
+        watched: Any = nullcontext([])
+        if number == twice:
+            watched = watch_moments(after.run_dir, note=lambda: watch.taken)
+        with watched as seconds:
+            kill = next_start(after, learner, watch, order, moment.note)
+        kill |= {"where": f"killed {moment.where}", "done": moment.note}
+        answer["kills"].append(kill | {"least": plan.last_due(moment.note)})
+        if kill["raised"] or kill["began"] is None:
             break
+        early = drawn_moments([one for one in seconds if not one.note], EARLY, draw)
+        late = drawn_moments([one for one in seconds if one.note], 1, draw)
+        for at, (_, second) in enumerate([*early, *late]):
+            done = kill["began"] + second.note
+            after = config_after(plan, context, f"kill-{number}-{at}", second)
+            again = next_start(after, learner, watch, order, done)
+            again |= {"where": f"{kill['where']}, and again {second.where}", "done": done}
+            # It resumed from a save, which the second kill may not cost.
+            least = max(kill["began"], plan.last_due(done))
+            answer["kills"].append(again | {"least": least})
+    # The scenario before this one has left it after a stop.
+    stopped = plan.stopping().config(context.folder / "stopped")
+    answer["continued"] = next_start(stopped, learner, watch, order, plan.stop_at)
     return answer
+
+
+def config_after(plan: Plan, context: RankContext, name: str, moment: Moment) -> Any:
+    """The config of a start on what a kill at that moment leaves."""
+    # The folder keeps its name, which may be part of what is saved in it.
+    folder = context.folder / name / "one"
+    folder.parent.mkdir()
+    return plan.config(moment.restore(folder))
+
+
+def next_start(
+    cfg: Any, learner: SimpleNamespace, watch: Watch, order: Sequence[Sequence[int]], near: int
+) -> dict[str, Any]:
+    """A start in a folder that a kill or a stop has left: where it began, how it ended."""
+    watch.begin()
+    start: dict[str, Any] = {"raised": ""}
+    try:
+        start["summary"] = plain_summary(learner.run(cfg), cfg.run_dir)
+    except Exception as error:
+        start["raised"] = f"{type(error).__name__}: {shortened(str(error), 160)}"
+    steps = watch.steps()
+    start |= {"began": began(steps, order, near), "steps": steps, "true": true_hash(watch)}
+    return start
 
 
 def began(

@@ -53,7 +53,7 @@ def logs_body(plan: LogsPlan, context: RankContext, learner: SimpleNamespace) ->
         "began": began,
         "ended": ended,
         "files": files,
-        "common": common,
+        "common": repr(common),  # as text: a NaN doesn't equal itself
         "killed": whole.decode(errors="replace"),
         "restarts": restarts(plan, context.folder, learner, whole),
         "begun": [first_line(plan, context.folder, learner, left) for left in (b"", b"{")],

@@ -31,7 +31,7 @@ def logs_findings(
             yield from event_findings(
                 plan, answer, f"sink {number} got", plan.before[place], row
             )
-    if answer["common"] != plan.common:
+    if answer["common"] != repr(dict(plan.common)):
         found = f"logging an event changed the log's common fields to {answer['common']}"
         yield FOUND("event-incomplete", found, "at which mapping you update")
     yield from kill_findings(plan, answer)
@@ -170,8 +170,9 @@ def event_findings(
         found = f"{got} this instead of a mapping of fields: {row[:120]}"
         yield FOUND("event-incomplete", found, "at what you pass to emit")
         return
-    wanted = {"event": plan.event, "step": step, "epoch": plan.epoch, **plan.common}
-    wanted |= {name: without_infinities(value) for name, value in plan.fields.items()}
+    wanted = {"event": plan.event, "step": step, "epoch": plan.epoch}
+    given = {**plan.common, **plan.fields}
+    wanted |= {name: without_infinities(value) for name, value in given.items()}
     wrong = [n for n, v in wanted.items() if n not in record or not same(record[n], v)]
     wrong += ["time"] if "time" not in record else []
     if wrong:

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 PHASES = [
     "data_wait",
@@ -25,7 +26,7 @@ class RankLog:
 
 class StepTimers:
     def __init__(self, device):
-        self.now = time.perf_counter
+        self.now = {"cpu": time.perf_counter}[torch.device(device).type]
         self.blocks, self.ends = [], [(0, self.now())]
 
     def end_step(self, step):
@@ -92,4 +93,4 @@ def plain(value):
 
 def log_rank_event(log, event, *, step, epoch, **fields):
     base = {"event": event, "time": time.time(), "step": step, "epoch": epoch}
-    [sink.emit({**log.common, **base, **plain(fields)}) for sink in log.sinks]
+    [sink.emit(plain({**log.common, **base, **fields})) for sink in log.sinks]

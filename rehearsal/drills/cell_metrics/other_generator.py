@@ -77,7 +77,6 @@ def cleaned(value):
 
 
 def log_rank_event(log, event, *, step, epoch, **fields):
-    fields = cleaned(fields)
     record = dict(log.common, time=time.time(), event=event, step=step, epoch=epoch, **fields)
     for sink in log.sinks:
-        sink.emit(record)
+        sink.emit(cleaned(record))

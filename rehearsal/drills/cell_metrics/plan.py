@@ -106,11 +106,15 @@ def logs_plan(seed: int) -> LogsPlan:
     draw.shuffle(names)
     sinks = ["list", "list", LOG, "rank-1-copy.jsonl"]
     draw.shuffle(sinks)
+    budget: Any = draw.choice(NOT_FINITE)
+    if draw.random() < 0.5:
+        budget = [draw.randrange(9), budget]
+    common = {"rank": draw.randrange(4), "attempt": draw.randrange(3), "run_id": "ab"}
     return LogsPlan(
         sinks=sinks,
         event=draw.choice(("train_progress", "validation", "checkpoint_saved")),
         epoch=draw.randrange(5),
-        common={"rank": draw.randrange(4), "attempt": draw.randrange(3), "run_id": "ab"},
+        common=common | {draw.choice(("budget_s", "loss_scale", "max_norm")): budget},
         fields={name: fields[name] for name in names},
         # No number above 1 divides both counts: a flush at every n-th line leaves lines out.
         before=[next(numbers) for _ in range(3)],

@@ -19,8 +19,10 @@ class Watch:
     """Bounds for the time of each phase and step, from clocks inside and outside of it."""
 
     def __init__(self, learner: SimpleNamespace) -> None:
+        import torch  # not for the caller's process, which imports this module, too
+
         self.phase, self.before = learner.phase, time.perf_counter()
-        self.timers = learner.StepTimers(SimpleNamespace(type="cpu"))
+        self.timers = learner.StepTimers(torch.device("cpu"))
         self.after = time.perf_counter()
         self.spans: dict[str, Span] = {}
         self.steps: list[Any] = []

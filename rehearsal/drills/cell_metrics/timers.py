@@ -108,6 +108,12 @@ def as_number(value: Any) -> float | None:
         return None
 
 
+def ordinal(number: int) -> str:
+    """ "1st", "12th", "23rd"."""
+    last = 0 if number // 10 % 10 == 1 else number % 10
+    return f"{number}{({1: 'st', 2: 'nd', 3: 'rd'}).get(last, 'th')}"
+
+
 def table_findings(steps: Sequence[Any], summary: Any) -> Iterator[Finding]:
     """Nearest ranks, by hand."""
     over = f"over {counted(len(steps), 'step')}"
@@ -140,8 +146,8 @@ def table_findings(steps: Sequence[Any], summary: Any) -> Iterator[Finding]:
                     said = f"{shown(summary[name].get(key))}, not a number"
                 if key not in summary[name]:
                     said = "missing"
-                found = f"the {key} of {name} {over} is {said}; by nearest rank it is number "
-                found += f"{place} of the sorted values, {column[place - 1]} ms"
+                found = f"the {key} of {name} {over} is {said}; by nearest rank it is the "
+                found += f"{ordinal(place)} of the sorted values, {column[place - 1]} ms"
                 look = "at which of the sorted values you take"
                 yield FOUND("percentile", found, look)._replace(rule=MEANS[key])
                 return

@@ -113,10 +113,9 @@ def dropout_findings(plan: Drawn, answer: dict[str, Any]) -> Iterable[Finding]:
     is_share = abs(kept["share"] - 1 + drop) < 0.004 and 0.75 < kept["spread"] < 1.33
     if not is_share or kept["broken"] > 0.05:
         found = f"with dropout={drop} and 1 hidden layer, {kept['share']:.3f} of the units are "
-        found += f"kept, if each is scaled by 1 / (1 - {drop}); the number varies from sample "
-        yield TABLE(
-            "wrong-dropout", f"{found}to sample by {kept['spread']:.2f} of what it should"
-        )
+        found += f"kept, if each is scaled by 1 / (1 - {drop}); across samples, the number of "
+        found += f"kept units has {kept['spread']:.2f} times the variance it should have"
+        yield TABLE("wrong-dropout", found)
 
 
 def decay_findings(plan: Drawn, answer: dict[str, Any]) -> Iterable[Finding]:

@@ -131,7 +131,7 @@ FOUND = FindingTable(
         "host-waits": (
             "a tensor's value is read on the host within the step",
             "nothing in a step makes the host wait for the device",
-            "at item(), float(), tolist(), cpu(), print, and tensors in an if",
+            'at item(), float(), tolist(), cpu() or to("cpu"), print, and tensors in an if',
         ),
         "scaler": (
             "a GradScaler is used, but not fully",

@@ -165,7 +165,7 @@ def record_findings(plan: Job, reports: Sequence[RankReport], number: int) -> It
             found = f"{where}unread had 1 entry before the call, and has "
             found += f"{answer['entries'] + 1} after it"
             if not answer["earlier_kept"]:
-                found += "; the one from before is not the first any more"
+                found += "; the entry from before is no longer the first"
             yield FOUND("record", found, "at what you append")
             return
         if (samples, skipped, answer["returned"]) != (step.num_samples, flag, flag):

@@ -200,7 +200,7 @@ def taken_step(plan: Job, step: Call, first: int, rank: int, setup: Setup) -> di
     refused = None
     waits: contextlib.AbstractContextManager[list[str]] = contextlib.nullcontext([])
     if step.is_watched:
-        waits = host_waits()
+        waits = host_waits(device)
     with waits as places:
         try:
             returned = learner.train_step(trainer, batches, step.num_samples, step.lr)

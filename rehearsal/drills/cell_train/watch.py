@@ -26,6 +26,8 @@ READS = {
     torch.allclose,
     torch.is_nonzero,
 }
+MOVES = {Tensor.to, Tensor.type}
+DEVICE_OF = Tensor.device.__get__
 # Their result's shape depends on values, so the host has to know these.
 aten = torch.ops.aten
 READING_KERNELS = {
@@ -58,12 +60,33 @@ def collectives(newest: int) -> list[Sent]:
     ]
 
 
+def moves_to_host(func: Any, args: Any, kwargs: Any, device: torch.device) -> bool:
+    """Whether a call copies a result to the host: ``loss.to("cpu")``.
+
+    Args:
+        device: the trainer's; here it is the CPU, too, so only the object tells them apart.
+    """
+    if func not in MOVES or not args[0].is_floating_point() or args[0].dim() > 1:
+        return False  # what a step is given may be copied to where it is computed
+    for target in (*args[1:], *kwargs.values()):
+        if isinstance(target, torch.device) and target is not device:
+            return target.type == "cpu"
+        if isinstance(target, str | type(torch.FloatTensor)):
+            name = target if isinstance(target, str) else f"torch.{target.__name__}"
+            return name.startswith(("cpu", "torch.")) and "cuda" not in name
+    return False
+
+
 @contextlib.contextmanager
-def host_waits() -> Iterator[list[str]]:
+def host_waits(device: torch.device) -> Iterator[list[str]]:
     """Lists where the host waits for the device: "line 12 in train_step (item)".
 
     That is wherever a tensor's value becomes something else than a tensor, whatever call does
-    it, and a synchronize. On the CPU nothing really waits, so a call counts.
+    it, a copy of a result to the CPU by name, and a synchronize. On the CPU nothing really
+    waits, so a call counts.
+
+    Args:
+        device: the trainer's.
     """
     places: list[str] = []
 
@@ -80,8 +103,13 @@ def host_waits() -> Iterator[list[str]]:
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if func in READS:
+            is_torchs = sys._getframe(1).f_code.co_filename.startswith(TORCH)
+            if func in READS or (
+                not is_torchs and moves_to_host(func, args, kwargs or {}, device)
+            ):
                 note(func.__name__.strip("_"))
+            if func == DEVICE_OF:  # the same object for all, so that x.to(y.device) is known
+                return device
             return func(*args, **(kwargs or {}))
 
     class Kernels(TorchDispatchMode):
