@@ -17,6 +17,7 @@ from rehearsal.kit.judge.findings import only_first, some
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ, weights_of_ranks
 from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import before_forward, weights_of
+
 from .runs import RunPlan, expected, mode_net, plans_of
 
 CODES = {
@@ -44,18 +45,29 @@ def body(context: RankContext, learner: SimpleNamespace, *, plan: RunPlan) -> di
     context.init_group()
     net = mode_net(context.rank)
 
-    def seen(tokens: torch.Tensor) -> None:
-        if not torch.is_grad_enabled():
-            # Fewer held-out sequences than tokens, and each begins with its number.
-            firsts = [int(row[0]) for row in tokens if row.any()]
-            shape, mode = list(tokens.shape), net.training
-            context.record("evaluated", sequences=firsts, shape=shape, trains=mode)
+    passes: list[dict[str, Any]] = []
+    trained = set[int]()  # their numbers: those that a backward pass followed
 
-    before_forward(net, seen)
+    def begins(tokens: torch.Tensor) -> None:
+        # Fewer held-out sequences than tokens, and each begins with its number.
+        firsts = [int(row[0]) for row in tokens if row.any()]
+        passes.append(
+            {"sequences": firsts, "shape": list(tokens.shape), "trains": net.training}
+        )
+
+    def ends(_: object, __: object, logits: torch.Tensor) -> None:
+        if logits.requires_grad:
+            logits.register_hook(partial(lambda number, _: trained.add(number), len(passes)))
+
+    before_forward(net, begins)
+    net.register_forward_hook(ends)
     folder = run_folder(context, f"run-{plan.world_size}")
     evaluations = learner.train(
         net, plan.sequences, plan.held_out, folder=folder, **plan.settings()
     )
+    for number, facts in enumerate(passes, 1):
+        if number not in trained:
+            context.record("evaluated", **facts)
     best: dict[str, Any] | None = None
     if context.rank == 0 and (folder / "best.pt").exists():
         state = torch.load(folder / "best.pt")

@@ -18,6 +18,7 @@ from rehearsal.kit.judge.coverage import most_steps
 from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ, weights_of_ranks
+from rehearsal.kit.observe.listings import list_backward
 from rehearsal.kit.observe.restart import trains
 
 from .normed import NormedNet, expected, samples_of, state_of, watch_evaluation
@@ -41,12 +42,13 @@ FINDINGS = FindingTable(
             "at what a step depends on, and at what a restart restores",
         ),
         "different-statistics": (
-            "the ranks agree on running statistics that are not the mean of theirs",
-            "running statistics are the mean over the ranks, counts excepted, wherever used",
+            "the ranks agree on running statistics that are not the mean of their own",
+            "wherever running statistics are used, they are the mean over the ranks, except "
+            "for the counts",
             "at each buffer: who has which value before the evaluation, the save and the end?",
         ),
         "wrong-evaluation": (
-            "train returns other evaluations than those of its model",
+            "train returns evaluations that don't match its model",
             "train returns, on every rank, the held-out loss after each epoch that it finished",
             "at the model's state, mode and statistics when it's evaluated, and at the mean",
         ),
@@ -88,6 +90,7 @@ def train_in(folder: str, run: Run) -> Any:
             global_batch_size=run.global_batch_size,
             checkpoint_every=run.checkpoint_every,
             lr=run.lr,
+            before=list_backward,
         )(context, learner)
         return {**answer, "weights": state_of(made[0]), "expected": reference}
 

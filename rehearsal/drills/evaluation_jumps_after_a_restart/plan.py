@@ -40,18 +40,20 @@ class Run:
 def drawn(seed: int, world_size: int) -> Run:
     """A run whose world size divides neither its batch nor its held-out samples.
 
-    Each rank has at least two samples in every step: BatchNorm needs them. The kill comes after
+    Each rank has at least two samples in every step and evaluation: BatchNorm needs them, also
+    where it wrongly normalizes an evaluation's batch. The kill comes after
     the first checkpoint with a step of two digits, and there are checkpoints before it.
     """
     generator = random.Random(f"{seed} {world_size}")
     sizes = [size for size in range(2 * world_size + 1, 4 * world_size) if size % world_size]
     global_batch_size = generator.choice(sizes)
+    held_out = range(2 * world_size + 1, 11)
     rest = generator.randint(2 * world_size, global_batch_size - 1)
     checkpoint_every = generator.choice([2, 3, 4, 5])
     return Run(
         world_size=world_size,
         num_samples=generator.randint(6, 7) * global_batch_size + rest,
-        num_held_out=generator.choice([n for n in range(5, 11) if n % world_size]),
+        num_held_out=generator.choice([n for n in held_out if n % world_size]),
         global_batch_size=global_batch_size,
         checkpoint_every=checkpoint_every,
         lr=generator.uniform(0.01, 0.02),

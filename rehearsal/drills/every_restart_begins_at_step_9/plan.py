@@ -79,7 +79,7 @@ def drawn(seed: int) -> Plan:
             last + kill_forward - 1 + draw.randint(2, 3),
             draw.choice((2, 3)),
         ),
-        empty=folder("empty", [], draw.randint(3, 4), draw.choice((1, 3))),
+        empty=folder("empty", [], draw.randint(3, 4), 3),  # at first, there are fewer
         hundreds=folder(
             "hundreds",
             draw.choice(([99, 100, 101], [98, 99, 100, 101], [9, 10, 99, 100, 101])),

@@ -33,10 +33,14 @@ class HalfNet(OddNet):
 def samples_of(run: Run) -> tuple[Tensor, Tensor]:
     """Inputs and targets; an outlier's gradient is above the largest half, at any scale.
 
-    Of output 1 only: see ``HalfNet``.
+    Of output 1 only: see ``HalfNet``. In one step, an outlier has a twin with the opposite
+    sign. A parameter's gradient is then the sum of two infinities that cancel.
     """
     inputs, targets = marked_samples(run.num_samples)
     targets[run.outliers(), 1] = 1e7
+    for sample, twin in run.twins():
+        inputs[twin, 1:] = inputs[sample, 1:]  # feature 0 is its id
+        targets[twin, 1] = -1e7
     return inputs, targets
 
 

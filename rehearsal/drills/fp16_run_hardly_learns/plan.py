@@ -21,6 +21,7 @@ class Run:
     init_scale: float
     growth_interval: int
     overflows: Mapping[int, tuple[Sequence[int], int]]
+    cancels: int  # the overflow that reaches the parameters as NaN
 
     @property
     def per_rank_samples(self) -> int:
@@ -44,6 +45,12 @@ class Run:
         for step, (ranks, micro_step) in self.overflows.items():
             found += [self.ids(step, micro_step, rank)[-1] for rank in ranks]
         return found
+
+    def twins(self) -> list[tuple[int, int]]:
+        """Two samples of one micro-batch whose infinities cancel, on each rank that has any."""
+        ranks, micro_step = self.overflows[self.cancels]
+        batches = [self.ids(self.cancels, micro_step, rank) for rank in ranks]
+        return [(batch[-1], batch[-2]) for batch in batches]
 
     def scales(self) -> list[float]:
         """The scale of each step."""
@@ -85,6 +92,7 @@ def drawn(
                 step: (ranks, generator.randrange(num_micro_steps))
                 for step, ranks in zip(steps, culprits, strict=True)
             },
+            cancels=generator.choice(steps),
         )
         ordered = sorted(steps)
         apart = all(later - one > 1 for one, later in pairwise(ordered))

@@ -17,10 +17,12 @@ from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import only_first, some
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ, weights_of_ranks
+from rehearsal.kit.observe.listings import list_backward
 from rehearsal.kit.observe.restart import run_folder
-from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
+from rehearsal.kit.observe.samples import marked_samples, watch_samples, weights_of
 from rehearsal.kit.observe.updates import UpdateWatch
-from .runs import RunPlan, expected, plan_of, plans_alone
+
+from .runs import RunPlan, expected, plan_of, plans_alone, scaled_net
 
 CODES = {
     "wrong-steps": "a call takes more or fewer steps than the run has left",
@@ -44,7 +46,8 @@ def body(
 ) -> dict[str, Any]:
     """Train in the folder of ``run``, or resume there, in micro-batches of ``size``."""
     context.init_group()
-    net = OddNet(seed=context.rank)
+    list_backward()
+    net = scaled_net(seed=context.rank)
     updates = UpdateWatch(context, net)
     watch_samples(context, net)
     rates = learner.train(
@@ -66,9 +69,10 @@ def alone(
 ) -> list[dict[str, Any]]:
     """On one rank: both runs, and the first of them called again."""
     context.init_group()
+    list_backward()
     answers = list[dict[str, Any]]()
     for number, is_again in ((0, False), (1, False), (0, True)):
-        plan, net = plans[number], OddNet(seed=int(is_again))
+        plan, net = plans[number], scaled_net(seed=int(is_again))
         size = plan.later_micro_batch_size if is_again else plan.micro_batch_size
         rates = learner.train(
             net,
@@ -208,11 +212,10 @@ def too_fast(report: RankReport, plan: RunPlan, step: int, rate: float, where: s
 
 
 def used(report: RankReport, plan: RunPlan, step: int, rate: float) -> str:
-    """ "rank 0 used a rate of 0.1 in step 3 of 12; it's 0.05 with ..."."""
-    found = (
-        f"rank {report.rank} used a rate of {rate:.4g} in step {step} of {plan.steps}; it's "
-    )
-    found += f"{plan.rate(step):.4g} with warmup_steps={plan.warmup_steps} and lr={plan.lr:g}"
+    """ "rank 0 used a rate of 0.1 in step 3 of 12; it should be 0.05 with ..."."""
+    found = f"rank {report.rank} used a rate of {rate:.4g} in step {step} of {plan.steps}; it "
+    found += f"should be {plan.rate(step):.4g} with warmup_steps={plan.warmup_steps} and "
+    found += f"lr={plan.lr:g}"
     return found
 
 

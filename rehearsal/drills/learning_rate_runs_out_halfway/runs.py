@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 class RunPlan(NamedTuple):
@@ -113,13 +116,35 @@ def plans_alone(seed: int) -> tuple[RunPlan, RunPlan]:
     return found[0], found[1]
 
 
+def scaled_net(seed: int) -> nn.Module:
+    """OddNet with a scale in its middle: a vector, and no bias."""
+    import torch
+    from torch import nn
+
+    from rehearsal.kit.observe.samples import OddNet
+
+    class ScaledNet(OddNet):
+        """B samples, D features."""
+
+        def __init__(self) -> None:
+            super().__init__(seed=seed)
+            generator = torch.Generator().manual_seed(seed)
+            self.scale = nn.Parameter(torch.rand(4, generator=generator) + 0.5)
+
+        def forward(self, inputs: Tensor) -> Tensor:  # (B, D)
+            outputs: Tensor = self.outer(torch.tanh(self.inner(inputs)) * self.scale)
+            return outputs  # (B, 2)
+
+    return ScaledNet()
+
+
 def expected(plan: RunPlan) -> dict[str, str]:
     """The last weights of one process, with SGD's momentum written out."""
     import torch
 
-    from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
+    from rehearsal.kit.observe.samples import marked_samples, weights_of
 
-    model, (inputs, targets) = OddNet(seed=0), marked_samples(plan.num_samples)
+    model, (inputs, targets) = scaled_net(seed=0), marked_samples(plan.num_samples)
     used = {name: p for name, p in model.named_parameters() if name != "unused"}
     speeds = {name: torch.zeros_like(parameter) for name, parameter in used.items()}
     firsts = [*range(0, plan.num_samples, plan.global_batch_size)] * plan.epochs

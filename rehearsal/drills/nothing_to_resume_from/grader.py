@@ -28,7 +28,7 @@ CODES = {
     "ranks-resume-apart": "the ranks of a job resume from different steps",
     "skips-a-step": "a step is never trained",
     "repeats-a-step": "a step is trained twice in one job",
-    "wrong-writer": "another rank than rank 0 writes to the folder",
+    "wrong-writer": "a rank other than rank 0 writes to the folder",
     "keeps-too-many": "more than keep checkpoints remain",
     "keeps-too-few": "fewer than keep checkpoints remain, or not the newest",
     "ranks-differ": "the ranks end with different weights",
@@ -223,11 +223,12 @@ def uninterrupted_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
 def writer_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
     """A finding if a rank other than rank 0 writes."""
     for report in reports[1:]:
-        for event in report.of("file")[:1]:
-            found = f"rank {report.rank} wrote to the folder: {event['op']} {event['path']}"
-            rule = "rank 0 saves, and no other rank"
-            yield Finding("wrong-writer", found, rule, "at which ranks save")
-            return
+        for event in report.of("file"):
+            if event["op"] != "mkdir":  # any rank may see to it that there is a folder
+                found = f"rank {report.rank} wrote to the folder: {event['op']} {event['path']}"
+                rule = "rank 0 saves, and no other rank"
+                yield Finding("wrong-writer", found, rule, "at which ranks save")
+                return
 
 
 def judge_end(plan: Plan, keep: int, names: Sequence[str]) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from rehearsal.kit.judge.weights import (
 )
 
 from .jobs import call
-from .plan import AT_SAVE, Run, drawn
+from .plan import AGAIN, AT_SAVE, Run, drawn
 
 FINDINGS = FindingTable(
     {
@@ -157,9 +157,9 @@ def who_got_it(reports: Sequence[RankReport], start: int) -> str:
         f"rank {report.rank} got SIGTERM after step {start + event['step']}"
         for report in reports
         for event in report.of("signaled")
-        if event["place"] != AT_SAVE
+        if event["place"] not in (AT_SAVE, AGAIN)
     )
-    return who or "no rank has got SIGTERM yet"
+    return who or "no rank has received SIGTERM yet"
 
 
 def end_findings(reports: Sequence[RankReport], start: int) -> Iterator[Finding]:
@@ -168,8 +168,9 @@ def end_findings(reports: Sequence[RankReport], start: int) -> Iterator[Finding]
     for report in reports:
         if report.exitcode == -15:
             text = f"SIGTERM killed rank {report.rank} after step {start + taken(report)}"
-            at_save = [event for event in report.of("signaled") if event["place"] == AT_SAVE]
-            text += ", while it was saving" * bool(at_save)
+            places = [event["place"] for event in report.of("signaled")]
+            text += ", while it was saving" * (AT_SAVE in places)
+            text += ", though it had survived the first one" * (AGAIN in places)
             yield FINDINGS("killed-by-sigterm", text)
             return
     if all(report.has_answer for report in reports):

@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,7 @@ from rehearsal.kit.observe.samples import (
 from rehearsal.kit.observe.steps import watch_steps
 from rehearsal.kit.observe.stream import SampleStream
 
-from .plan import AT_SAVE, PLACES, Run, Signal
+from .plan import AGAIN, AT_SAVE, PLACES, Run, Signal
 
 
 def call(run: Run, number: int, context: RankContext, learner: SimpleNamespace) -> Any:
@@ -33,7 +34,7 @@ def call(run: Run, number: int, context: RankContext, learner: SimpleNamespace) 
     context.init_group()
     model = OddNet()
     end_steps = watch_steps(context, model)
-    reached = sends(context, model, run.signals[number].get(context.rank))
+    reached = sends(context, model, run.signals[number], context.folder / f"call-{number}")
     watch_samples(context, model)
     stream = SampleStream(steps=run.steps, share=run.share, lr=run.lr)
 
@@ -58,16 +59,22 @@ def call(run: Run, number: int, context: RankContext, learner: SimpleNamespace) 
 
 
 def sends(
-    context: RankContext, model: nn.Module, when: Signal | None
+    context: RankContext, model: nn.Module, signals: Mapping[int, Signal], notes: Path
 ) -> Callable[[str, int], None]:
-    """Watch the places of each step, and send this rank SIGTERM at the one that is due.
+    """Watch the places of each step, and send this rank SIGTERM twice at the one that is due.
 
     Records "signaled" (step: how many this call had completed, and the place). Where a design
     has no such place (an update that is written out, shares that are read ahead), the next
     one counts.
 
+    Args:
+        signals: of this call, by rank.
+        notes: where the ranks of this call leave notes for each other.
+
     Returns what to call at a place: its name, and the completed steps.
     """
+    when = signals.get(context.rank)
+    stragglers = {rank: s.after for rank, s in signals.items() if s.place == "update"}
     is_sent = when is None
     due = (when.after, PLACES.index(when.place)) if when and when.place in PLACES else None
 
@@ -75,18 +82,33 @@ def sends(
         nonlocal is_sent
         if not is_sent:
             is_sent = True
-            context.record("signaled", step=done, place=place)
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.01)  # for a thread that waits for the signal
+            for name in (place, AGAIN):
+                context.record("signaled", step=done, place=name)
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(0.01)  # for a thread that waits for the signal
 
     def reached(place: str, done: int) -> None:
         if due and not is_sent and (done, PLACES.index(place)) >= due:
             if place == "update":
-                time.sleep(0.03)  # a straggler: the other ranks may have looked by now
+                wait_for_others()
             send(place, done)
 
+    def wait_for_others() -> None:
+        """A straggler: before it gets the signal, the other ranks have updated, and looked."""
+        others = {f"{notes.name}-{rank}" for rank in range(context.world_size)}
+        others.remove(f"{notes.name}-{context.rank}")
+        since = time.monotonic()
+        while others - set(os.listdir(notes.parent)) and time.monotonic() - since < 1:
+            time.sleep(0.001)
+        time.sleep(0.03)
+
     def updated(*_: object) -> None:
-        reached("update", context.count("optimizer_step"))
+        done = context.count("optimizer_step")
+        if done in stragglers.values():
+            context.is_armed = False
+            notes.with_name(f"{notes.name}-{context.rank}").touch()
+            context.is_armed = True
+        reached("update", done)
 
     def passed(_: nn.Module, __: object, outputs: Tensor) -> None:
         if outputs.requires_grad:

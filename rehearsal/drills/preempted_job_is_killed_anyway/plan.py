@@ -11,6 +11,7 @@ from typing import NamedTuple
 # samples are read, before its forward pass, in the middle of its backward pass.
 PLACES = ("update", "share", "forward", "backward")
 AT_SAVE = "save"  # when the rank publishes a checkpoint, whatever the step
+AGAIN = "again"  # right after the first one: it makes no difference
 
 
 class Signal(NamedTuple):

@@ -16,8 +16,11 @@ from rehearsal.kit.judge.findings import first_of, only_first, some
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import Weights, largest_difference, ranks_differ
 from rehearsal.kit.judge.weights import weights_of_ranks
+from rehearsal.kit.observe.listings import list_backward
 from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import marked_samples, weights_of
+from rehearsal.kit.observe.updates import UpdateWatch
+
 from .runs import TIED, RunPlan, expected, held_out_samples, plain_weights, plan_of, tied_net
 
 CODES = {
@@ -39,7 +42,9 @@ def body(
 ) -> dict[str, Any]:
     """Train in the folder of ``run``, or resume there."""
     context.init_group()
+    list_backward()
     net = tied_net(context.rank)
+    updates = UpdateWatch(context, net)
     average, evaluations = learner.train(
         net,
         *marked_samples(plan.num_samples),
@@ -47,6 +52,7 @@ def body(
         folder=run_folder(context, run),
         **plan.settings(),
     )
+    updates.end()
     return {
         "weights": weights_of(net),
         "average": plain_weights(average),
@@ -63,7 +69,7 @@ def judge_run(
     where += f"restarted after the save due at step {start}, " if start else "uninterrupted, "
     wanted = reports[0].answer["expected"]
     for report in reports:
-        taken, left = len(report.of("optimizer_step")), plan.steps - start
+        taken, left = len(report.of("stepped")), plan.steps - start
         if taken != left:
             found = f"{where}rank {report.rank} took {counted(taken, 'optimizer step')}; "
             found += f"of {plan.steps}, {left} were left"
@@ -220,7 +226,7 @@ def scenarios(seed: int) -> list[Scenario]:
             body=partial(body, plan=plan, run="b"),
             judge=judge_killed,
             world_size=plan.world_size,
-            fault=Fault.after_step(plan.killed_after, rank=plan.killed_rank),
+            fault=Fault(rank=plan.killed_rank, at="stepped", count=plan.killed_after),
         ),
         Scenario(
             name="restarted",

@@ -18,16 +18,16 @@ from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ, weights_of_ranks
 from rehearsal.kit.observe.moments import watch_moments
 from rehearsal.kit.observe.restart import odd_net, run_folder, trains
-from rehearsal.kit.observe.samples import OddNet, marked_samples
 
+from .failing import broken
+from .on_disk import checkpoints_in, damaged_in, leave_killed
 from .plan import Run, drawn
-from .on_disk import damaged_in, checkpoints_in, leave_killed
 from .slow_writer import LateThreads, LiveStates, expected
 
 FINDINGS = FindingTable(
     {
         "not-the-state-of-its-step": (
-            "a checkpoint contains something else than the state after its step",
+            "a checkpoint contains something other than the state after its step",
             "step-N.pt is the state after step N, bit for bit, however late it's written",
             "at who else can reach the memory that the writer reads, until it has read it",
         ),
@@ -37,7 +37,7 @@ FINDINGS = FindingTable(
             "at every way in which a save may not be written, or not yet",
         ),
         "not-only-rank-0": (
-            "another rank than rank 0 writes to the folder",
+            "a rank other than rank 0 writes to the folder",
             "rank 0 saves, and no other rank",
             "at which ranks have a writer",
         ),
@@ -57,7 +57,7 @@ FINDINGS = FindingTable(
             "at what happens to an exception in the writer, also in the last write",
         ),
         "different-run": (
-            "the run trains something else than the brief describes",
+            "the run trains something other than what the brief describes",
             "a step follows the mean over the next samples in index order",
             "at what a step trains, and at what a rank begins with",
         ),
@@ -107,6 +107,7 @@ def train_late(run: Run, context: RankContext, learner: SimpleNamespace) -> dict
         "damaged": damaged,
         "live": live[0].after,
         "waited_for": late[0].waited_for,
+        "waited_in": late[0].waited_in,
     }
 
 
@@ -158,7 +159,7 @@ def save_findings(run: Run, start: int, report: RankReport) -> Iterator[Finding]
     for step in run.saves:
         file = files[f"step-{step}.pt"]
         if file["step"] != step:
-            found = f"step-{step}.pt says that it's of step {file['step']}"
+            found = f"step-{step}.pt says it is from step {file['step']}"
             yield FINDINGS("not-the-state-of-its-step", found)
             return
         if step <= start or len(live) != run.steps - start:
@@ -169,7 +170,7 @@ def save_findings(run: Run, start: int, report: RankReport) -> Iterator[Finding]
                     n for n, state in enumerate(live, start + 1) if state[part] == file[part]
                 ]
                 found = f"the {part} in step-{step}.pt is not what it was after step {step}; "
-                found += f"it's that of step {same[0]}" if same else "it's that of no step"
+                found += f"it matches step {same[0]}" if same else "it matches no step"
                 yield FINDINGS("not-the-state-of-its-step", found)
                 return
 
@@ -210,7 +211,12 @@ def reference_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
 
 
 def waiting_findings(run: Run, report: RankReport) -> Iterator[Finding]:
-    """A finding if most saves were on disk a step later, although the writer had no time."""
+    """A finding if training waited, or if most saves were on disk a step later all the same."""
+    for step, save in report.answer["waited_in"][:1]:
+        found = f"in step {step}, training waited until step-{save}.pt was written, and "
+        found += "it was the save of this step" if step == save else "no save was due"
+        yield FINDINGS("training-waits", found)
+        return
     saves = [step for step in run.saves if step + 2 <= run.steps]
     if 2 * len(report.answer["waited_for"]) > len(saves):
         found = "the writer was slow, and yet the checkpoints of steps "
@@ -221,10 +227,11 @@ def waiting_findings(run: Run, report: RankReport) -> Iterator[Finding]:
 def rank_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
     """A finding if a rank other than rank 0 writes."""
     for report in reports[1:]:
-        for event in report.of("file")[:1]:
-            found = f"rank {report.rank} wrote to the folder: {event['op']} {event['path']}"
-            yield FINDINGS("not-only-rank-0", found)
-            return
+        for event in report.of("file"):
+            if event["op"] != "mkdir":
+                found = f"rank {report.rank} wrote to the folder: {event['op']} {event['path']}"
+                yield FINDINGS("not-only-rank-0", found)
+                return
 
 
 def kill_findings(report: RankReport) -> Iterator[Finding]:
@@ -256,34 +263,13 @@ def judge_resumed(
     yield from save_findings(run, start, reports[0])
 
 
-def broken(context: RankContext, learner: SimpleNamespace) -> dict[str, Any]:
-    """Train on one rank, with a folder that goes away before the only save."""
-    context.init_group()
-    model, folder = OddNet(seed=0), run_folder(context, "gone")
-    folder.rmdir()
-    inputs, targets = marked_samples(9)
-    try:
-        learner.train(
-            model,
-            inputs,
-            targets,
-            folder=folder,
-            epochs=1,
-            global_batch_size=3,
-            checkpoint_every=3,
-            lr=0.01,
-        )
-    except Exception as error:
-        return {"raised": type(error).__name__}
-    return {"raised": ""}
-
-
 def judge_broken(reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
     """A finding if ``train`` returned as if nothing had happened."""
-    if not reports[0].answer["raised"]:
-        found = "the folder no longer existed when the last checkpoint was due, and train "
-        found += "returned"
-        yield FINDINGS("error-lost", found)
+    for problem, raised in reports[0].answer.items():
+        if not raised:
+            found = f"{problem} when the last checkpoint was due, and train returned"
+            yield FINDINGS("error-lost", found)
+            return
 
 
 def scenarios(seed: int) -> list[Scenario]:
@@ -305,7 +291,7 @@ def scenarios(seed: int) -> list[Scenario]:
             deadline_s=6,
         ),
         Scenario(
-            name="the folder is gone",
+            name="the checkpoint can't be written",
             body=broken,
             judge=judge_broken,
             world_size=1,

@@ -20,7 +20,7 @@ class Uploads(threading.Thread):
             try:
                 path.with_name("unfinished").write_bytes(data)
                 path.with_name("unfinished").replace(path)
-            except OSError as failure:
+            except Exception as failure:
                 self.failures.append(failure)
 
     def finish(self):

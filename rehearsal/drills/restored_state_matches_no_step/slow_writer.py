@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 import threading
@@ -20,6 +21,7 @@ from .on_disk import digest
 from .plan import Run
 
 LIBRARIES = (sys.prefix, sys.base_prefix, os.path.dirname(torch.__file__), "<frozen")
+WAITS = ("wait", "join", "_wait_for_tstate_lock")  # in threading: until another thread is done
 REHEARSAL = str(Path(__file__).parents[2])
 
 
@@ -28,18 +30,29 @@ class LateThreads:
 
     As if the disk were slow, or the operating system had better things to do. By then, there
     are three saves that have not been written. If the main thread waits for another one, the
-    threads run, until it continues.
+    threads run, until it continues. A process that it forks begins two steps later, or after a
+    second: whoever waits for it at once is still seen.
     """
 
     def __init__(self, run: Run, folder: Path, model: nn.Module) -> None:
         self.period = 4 * run.checkpoint_every
         self.folder, self.saves = folder, run.saves
         self.begun = 0  # forward passes, which count the steps begun
+        self.shared = mmap.mmap(-1, 8)  # the same, for forked processes
         self.waits_at: object = None  # where the main thread was last seen to wait
         self.waited_for: list[int] = []
+        self.waited_in: list[tuple[int, int]] = []  # a step without a save, and the save
+        self.missing: list[int] = []  # saves not yet on disk when the main thread waits
         self.main = threading.main_thread().ident
         before_forward(model, self.began)
         threading.setprofile(self.called)
+        os.register_at_fork(after_in_child=self.forked)
+
+    def forked(self) -> None:
+        """Wait in a new process, before it does anything."""
+        since = time.monotonic()
+        while int.from_bytes(self.shared[:]) < self.begun + 2 and time.monotonic() - since < 1:
+            time.sleep(0.001)
 
     def end(self) -> None:
         """Let new threads run as they like."""
@@ -48,9 +61,19 @@ class LateThreads:
     def began(self, _: Tensor) -> None:
         """A step begins: is the save of two steps ago on disk, although it had no time?"""
         self.begun += 1
+        self.shared[:] = self.begun.to_bytes(8)
         save = self.begun - 2
-        if save in self.saves and (self.folder / f"step-{save}.pt").exists():
+        if save in self.saves and self.is_on_disk(save):
             self.waited_for.append(save)
+        step = self.begun - 1
+        done = [save for save in self.missing if self.is_on_disk(save)]
+        if step not in self.saves or step in done:
+            self.waited_in += [(step, save) for save in done[-1:]]
+        self.missing = []
+
+    def is_on_disk(self, save: int) -> bool:
+        """Whether a checkpoint has its name."""
+        return (self.folder / f"step-{save}.pt").exists()
 
     def called(self, frame: FrameType, event: str, _: object) -> None:
         """Profiles a thread: before each call that the learner's own code makes, it waits."""
@@ -76,6 +99,9 @@ class LateThreads:
             patience = 0.01 if in_threading else 0.3 if is_own(frame) else 2.0
             if time.monotonic() - since > patience:
                 self.waits_at = place
+                if in_threading and frame.f_code.co_name in WAITS:
+                    due = [save for save in self.saves if save <= self.begun]
+                    self.missing = [save for save in due if not self.is_on_disk(save)]
             time.sleep(0.001)
 
 

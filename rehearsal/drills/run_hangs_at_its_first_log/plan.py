@@ -40,13 +40,13 @@ class Run:
 def drawn(seed: int) -> dict[str, Run]:
     """Runs on three ranks, two and one, of more than nine steps.
 
-    In each step, no two ranks have the same number of samples. The last step isn't logged, nor
-    is the first, except on one rank, which logs each step.
+    In each step, no two ranks have the same number of samples. On three ranks, neither the last
+    step is logged nor the first; on two, each step is; on one, there's none to log.
     """
     draw = random.Random(seed)
     runs = {}
     for world_size, name in ((3, "3 ranks"), (2, "2 ranks"), (1, "1 rank")):
-        log_every = draw.choice((2, 3, 4)) if world_size > 1 else 1
+        log_every = {3: draw.choice((2, 3, 4)), 2: 1, 1: draw.choice((14, 100))}[world_size]
         steps = draw.choice([n for n in range(10, 14) if n % log_every or log_every == 1])
         runs[name] = Run(
             shares=[draw.sample(range(1, 5), world_size) for _ in range(steps)],

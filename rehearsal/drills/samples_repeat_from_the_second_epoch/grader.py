@@ -41,8 +41,9 @@ FINDINGS = FindingTable(
             "at when an evaluation is added to the list, and on which rank",
         ),
         "wrong-loss": (
-            "an evaluation isn't the mean loss on eval_size held-out samples",
-            "an evaluation is the mean loss on eval_size held-out samples, after its step",
+            "an evaluation isn't the mean loss on eval_size different held-out samples",
+            "after its step, an evaluation is the mean loss on eval_size different held-out "
+            "samples",
             "at what is evaluated, when, and at what its sum is divided by",
         ),
         "same-draw": (
@@ -194,6 +195,11 @@ def draw_findings(run: Run, report: RankReport) -> Iterable[Finding]:
             found = f"{where}took {counted(len(samples), 'sample')}"
             found += f", {len(outside)} of them from the training data" * bool(outside)
             yield FINDINGS("wrong-loss", found, "at which samples are drawn, and how many")
+            return
+        if len(set(samples)) < len(samples):
+            found = f"{where}drew {counted(len(set(samples)), 'different sample')}; some came "
+            found += "more than once"
+            yield FINDINGS("wrong-loss", found, "at how the samples are drawn")
             return
         right = sum(event["error"] for event in own) / len(samples)
         if not math.isclose(loss, right, rel_tol=1e-4):

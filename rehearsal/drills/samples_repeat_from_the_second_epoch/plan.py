@@ -60,12 +60,12 @@ def drawn(seed: int) -> dict[str, Run]:
         world_size=world_size,
         seed=draw.randrange(1, 10_000),
         num_samples=(steps_per_epoch - 1) * global_batch_size + 1,
-        num_held_out=draw.randint(30, 45),
+        num_held_out=draw.randint(30, 40),
         epochs=epochs,
         global_batch_size=global_batch_size,
         lr=draw.uniform(0.01, 0.02),
         eval_every=eval_every,
-        eval_size=draw.choice((6, 8, 9)),
+        eval_size=draw.choice((15, 16, 18)),  # with replacement, some would come twice
         ambient=draw.randrange(10_000),
     )
     never = replace(often, eval_every=100, ambient=often.ambient + 100)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
@@ -33,10 +35,39 @@ class Owned:
                 self.names.add(self.name_of.get(parameter, "a tensor that is no parameter"))
 
 
-def sums_of_all_ranks() -> list[tuple[str, int]]:
-    """Name and elements of each collective that has carried floats in a group of all ranks.
+class Objects:
+    """The numbers in each object that this rank sends to a group of all ranks."""
 
-    Whatever the group is called: the flight recorder has its name, and torch its ranks.
+    def __init__(self) -> None:
+        self.of_all_ranks: list[tuple[str, int]] = []
+        pack: Any = c10d._object_to_tensor
+
+        def packed(value: object, device: Any, group: Any) -> Any:
+            if dist.get_world_size(group) == dist.get_world_size():
+                self.of_all_ranks.append(("a collective of objects", numbers_in(value)))
+            return pack(value, device, group)
+
+        c10d._object_to_tensor = packed
+
+
+def numbers_in(value: object) -> int:
+    """How many numbers nested containers of tensors, arrays and numbers have."""
+    if isinstance(value, Mapping):
+        return sum(map(numbers_in, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(numbers_in, value))
+    if isinstance(value, Tensor):
+        return value.numel()
+    if isinstance(value, np.ndarray):
+        return value.size
+    return int(isinstance(value, int | float))
+
+
+def sums_of_all_ranks() -> list[tuple[str, int]]:
+    """Name and elements of each collective on tensors of numbers in a group of all ranks.
+
+    Whatever the group is called: the flight recorder has its name, and torch its ranks. The
+    bytes of objects don't count here.
     """
     groups = {
         name: c10d._world.pg_group_ranks[group] for group, name in c10d._world.pg_names.items()
@@ -47,7 +78,7 @@ def sums_of_all_ranks() -> list[tuple[str, int]]:
     for entry in trace.get("entries", []):
         name = entry["profiling_name"].partition(":")[2]
         has_all = len(groups.get(entry["process_group"][0], ())) == dist.get_world_size()
-        if has_all and name != "broadcast" and entry["input_dtypes"][:1] == ["Float"]:
+        if has_all and name != "broadcast" and entry["input_dtypes"][:1] != ["Byte"]:
             found.append((name, sum(math.prod(size) for size in entry["input_sizes"])))
     return found
 
