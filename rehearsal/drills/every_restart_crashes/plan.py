@@ -10,9 +10,9 @@ from rehearsal.kit.judge.steps import Steps
 
 # Steps per epoch, epochs, steps between two checkpoints; and the step of a checkpoint with two
 # digits, in the middle of an epoch.
-CADENCES = ((4, 4, 2, 10), (5, 3, 2, 12), (7, 2, 3, 12), (6, 3, 5, 10))
-# Of a short run: steps per epoch, and epochs.
-SHORT = ((7, 1), (3, 2), (6, 1))
+CADENCES = ((4, 4, 2, 10), (5, 3, 2, 12), (7, 3, 3, 12), (6, 3, 5, 10))
+# Of a short run: steps per epoch, of which two in the middle have a checkpoint; and epochs.
+SHORT = ((7, 1), (6, 1), (5, 2))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
