@@ -49,8 +49,8 @@ CODES = {
 LOOK = "at which checkpoint is loaded, which step it holds, and where the loop continues"
 # Of the short run. The first restart, from its first save, is killed in its turn.
 WATCHED = {
-    "short": Keep(first=3, later=6, between=slice(1)),
-    "short-killed-0-00": Keep(first=2, later=0, between=slice(2)),
+    "short": Keep(first=3, later=6, between=(0,)),
+    "short-killed-0-00": Keep(first=2, later=0, between=(0, 1)),
 }
 Earlier = Mapping[str, Sequence[RankReport]]
 
@@ -84,7 +84,7 @@ def judge_resumed(
 ) -> Iterator[Finding]:
     """The restart after a kill between two saves."""
     whole, who = earlier["uninterrupted"], f"rank {run.killed_rank} was"
-    kill = killed_after(run.steps, whole, run.start + 1, who=who)
+    kill = killed_after(run.steps, whole, run.start + 1, who)
     yield from start_resumes(run.steps, whole, reports, kill, LOOK)
 
 
@@ -131,9 +131,7 @@ def scenarios(seed: int) -> list[Scenario]:
     return [
         job(
             "killed in a save",
-            starting_in(
-                partial(train_in, run=short), lambda _: ["short"], WATCHED, seed=seed
-            ),
+            starting_in(partial(train_in, run=short), lambda _: ["short"], WATCHED, seed=seed),
             partial(judge_short, short),
             short,
             judges_failures=True,

@@ -9,7 +9,7 @@ from rehearsal.kit.judge.steps import Steps
 
 # Steps per epoch, epochs, steps between two checkpoints; and the step of a checkpoint with two
 # digits, before the end of an epoch.
-CADENCES = ((4, 4, 2, 10), (5, 3, 2, 12), (6, 3, 2, 10), (7, 2, 3, 12), (6, 3, 5, 10))
+CADENCES = ((4, 4, 2, 10), (5, 3, 2, 12), (6, 3, 2, 10), (7, 3, 3, 12), (6, 3, 5, 10))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

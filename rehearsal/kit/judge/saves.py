@@ -141,7 +141,7 @@ def ended_start(reports: Sequence[RankReport], folder: str) -> list[RankReport]:
 
 
 def killed_after(
-    run: Steps, whole: Sequence[RankReport], done: int, *, who: str = "all ranks were"
+    run: Steps, whole: Sequence[RankReport], done: int, who: str = "all ranks were"
 ) -> Kill:
     """A kill between two steps of a run whose saves are those of ``whole``."""
     how = f"{who} killed after step {done}"

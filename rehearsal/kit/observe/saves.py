@@ -26,7 +26,7 @@ class Keep(NamedTuple):
 
     first: int  # at most so many inside the first save, drawn
     later: int  # and inside later ones
-    between: slice  # of what the saves find, and of what the last one leaves
+    between: tuple[int, ...]  # which of what the saves find and the last one leaves
 
 
 def keeping_saves(train: Body, run: str, keep: Keep, *, seed: int) -> Body:
@@ -83,7 +83,6 @@ def moments_to_keep(
         found: what the start has found.
     """
 
-
     def is_new(moment: Moment) -> bool:
         return contents(moment.files) != contents(found)
 
@@ -95,8 +94,9 @@ def moments_to_keep(
     first, *later = [own for own in inside if own] or [[]]
     drawn = drawn_moments(first, keep.first, draw)
     drawn += drawn_moments([moment for own in later for moment in own], keep.later, draw)
-    between = [*filter(is_new, bounds)][keep.between]
-    return [*between, *(moment for _, moment in drawn)]
+    between = dict(enumerate(filter(is_new, bounds)))
+    numbers = dict.fromkeys(at % len(bounds) if at < 0 else at for at in keep.between)
+    return [between[at] for at in numbers if at in between] + [moment for _, moment in drawn]
 
 
 def contents(files: Files) -> Files:
