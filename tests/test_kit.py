@@ -534,7 +534,7 @@ BY_HAND = """    for number, parameter in enumerate(model.parameters()):
             optimizer.state[parameter]["momentum_buffer"] = moved
             parameter.data -= optimizer.param_groups[0]["lr"] * moved
 """
-# Other ways to take a step, as edits of the solution of every_restart_crashes.
+# Other ways to take a step, as edits of two drills' solutions.
 RIGHT_STEPS = {
     "a rank without samples adds zeros": [SKIPS],
     "rank 0 is the one without samples": [
@@ -553,7 +553,7 @@ RIGHT_STEPS = {
     ],
     "the update is written out": [SKIPS, ("    optimizer.step()\n", BY_HAND)],
 }
-SEED = 7
+SEED = 7  # ranks without samples are in every run
 
 
 @pytest.mark.ranks
@@ -575,15 +575,15 @@ class TestInRanks:
         seeded = text.replace(first, f"    torch.manual_seed(1)\n{first}")
         assert grade_source("instrument_performance", seeded).status == "passed"
 
+    @pytest.mark.parametrize("drill", ["every_restart_crashes", "replicas_drift_apart"])
     @pytest.mark.parametrize("how", RIGHT_STEPS)
-    def test_a_right_step_may_be_taken_in_other_ways(self, how: str) -> None:
+    def test_a_right_step_may_be_taken_in_other_ways(self, how: str, drill: str) -> None:
         """The number of passes, and who steps, are up to the learner."""
-        text = load("every_restart_crashes").solution
+        text = load(drill).solution
         for old, new in RIGHT_STEPS[how]:
             assert text.count(old) == 1
             text = text.replace(old, new)
-        # With this seed, ranks without samples are in both runs.
-        verdict = grade_source("every_restart_crashes", text, seed=SEED)
+        verdict = grade_source(drill, text, seed=SEED)
         assert verdict.status == "passed", str(verdict)
 
 

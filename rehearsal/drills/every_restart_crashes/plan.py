@@ -32,11 +32,11 @@ def drawn(seed: int) -> Run:
     generator = random.Random(seed)
     world_size = generator.choice([2, 3])
     steps_per_epoch, epochs, every, start = generator.choice(CADENCES)
-    return Run(
-        **sizes(generator, world_size, steps_per_epoch, epochs, every),
-        start=start,
-        killed_rank=generator.randrange(world_size),
-    )
+    run = sizes(generator, world_size, steps_per_epoch, epochs, every)
+    # A rank without samples in an epoch's last step may leave it out, so it isn't the one whose
+    # steps are counted for a kill.
+    left = (run["steps"].num_samples - 1) % run["global_batch_size"] + 1
+    return Run(**run, start=start, killed_rank=generator.randrange(min(left, world_size)))
 
 
 def drawn_short(seed: int) -> Run:

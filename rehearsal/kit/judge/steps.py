@@ -294,8 +294,8 @@ def resumption_findings(
     if not first:
         return  # killed before its first step
     agreed = next(iter(first.values()))
-    for rank, own in first.items():
-        if own != agreed:
+    for rank, weights in first.items():
+        if weights != agreed:
             yield from ranks_differ(
                 [*first.values()],
                 "at what each rank restores, and who decides it",
@@ -304,11 +304,11 @@ def resumption_findings(
                 ranks=[*first],
             )
             return
-        start = states.index(own) if own in states else None
+        start = states.index(weights) if weights in states else None
         if start in allowed and not (start == 0 and not begun):
             continue
         if start is None:
-            difference, name = largest_difference(own, states[allowed[0]])
+            difference, name = largest_difference(weights, states[allowed[0]])
             found = f"{kill}; rank {rank} began with weights that the uninterrupted run never "
             found += f"had: they differ by up to {difference:.2g}, in {name}, from those after "
             found += f"step {allowed[0]}"

@@ -26,7 +26,8 @@ class Keep(NamedTuple):
 
     first: int  # at most so many inside the first save, drawn
     later: int  # and inside later ones
-    between: tuple[int, ...]  # which of what the saves find and the last one leaves
+    # Which of what the saves have left: 0 is what the second one found, -1 the end.
+    between: tuple[int, ...]
 
 
 def keeping_saves(train: Body, run: str, keep: Keep, *, seed: int) -> Body:
@@ -94,9 +95,10 @@ def moments_to_keep(
     first, *later = [own for own in inside if own] or [[]]
     drawn = drawn_moments(first, keep.first, draw)
     drawn += drawn_moments([moment for own in later for moment in own], keep.later, draw)
-    between = dict(enumerate(filter(is_new, bounds)))
-    numbers = dict.fromkeys(at % len(bounds) if at < 0 else at for at in keep.between)
-    return [between[at] for at in numbers if at in between] + [moment for _, moment in drawn]
+    between = [*filter(is_new, bounds)]
+    numbers = [at + len(between) if at < 0 else at for at in keep.between]
+    left = [between[at] for at in dict.fromkeys(numbers) if 0 <= at < len(between)]
+    return [*left, *(moment for _, moment in drawn)]
 
 
 def contents(files: Files) -> Files:
