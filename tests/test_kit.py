@@ -50,8 +50,11 @@ from rehearsal.kit.judge.steps import (
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.listings import list_backward
+from rehearsal.kit.observe.moments import Moment
 from rehearsal.kit.observe.random_state import global_changes
 from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of, marked_samples
+from rehearsal.kit.observe.saves import Keep, moments_to_keep
+from rehearsal.kit.observe.steps import StepWatch
 
 # Ranks cannot import a test module; its functions travel by value, as a notebook's do.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -514,6 +517,76 @@ def test_a_batch_passed_by_name_is_seen() -> None:
     model(inputs[1:3])
     model(inputs=inputs[2:])
     assert seen == [[1, 2], [2, 3]]
+
+
+class Record(list[dict[str, Any]]):
+    """What a rank's context does for a watch: it keeps and counts events."""
+
+    def record(self, kind: str, **facts: Any) -> None:
+        self.append({"kind": kind, **facts})
+
+    def count(self, kind: str) -> int:
+        return len([event for event in self if event["kind"] == kind])
+
+
+class TestStepWatch:
+    def test_a_save_after_an_update_knows_its_step(self) -> None:
+        """Whoever updates the weights; several passes may be one step."""
+        record, model = Record(), OddNet()
+        record.record("optimizer_step")  # of a start before this one
+        watch = StepWatch(record, model)  # type: ignore[arg-type]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.register_step_post_hook(lambda *_: record.record("optimizer_step"))
+        inputs, _ = marked_samples(4)
+        done = [watch.done()]
+        for by_hand in (True, False, True):
+            for batch in inputs.split(2):
+                model(batch).sum().backward()
+            done.append(watch.done())
+            if by_hand:
+                with torch.no_grad():
+                    model.outer.bias += 1.0
+            else:
+                optimizer.step()
+            done.append(watch.done())
+        assert done == [0, 0, 1, 1, 2, 2, 3]
+        with torch.no_grad():
+            model(inputs)  # an evaluation is no step
+        assert watch.done() == 3
+        watch.end_step()
+        assert (watch.done(), record.count("optimizer_step")) == (3, 4)
+        assert StepWatch.newest is watch
+
+
+class TestMomentsToKeep:
+    @staticmethod
+    def moment(note: int, part: str = "before", **files: bytes) -> Moment:
+        where = f"{part} {sorted(files)} {note}"
+        return Moment(where=where, part=part, note=note, files={**files, "a folder": None})
+
+    def test_between_saves_inside_them_and_after_the_last(self) -> None:
+        """What a start has found was there for the start before it, and tells nothing new."""
+        new = self.moment
+        moments = [
+            new(2, old=b"1"),
+            new(2, "half", old=b"1", tmp=b"2"),
+            new(4, old=b"2"),
+            new(4, "half", old=b"2", tmp=b"4"),
+            new(4, "none", old=b"2", tmp=b""),
+            new(5, "end", old=b"4"),
+        ]
+        _, in_first, found_4, *in_later, end = moments
+        draw = random.Random(0)
+
+        def kept(*keep: Any) -> list[Moment]:
+            return moments_to_keep(moments, {"old": b"1"}, Keep(*keep), draw)
+
+        assert kept(0, 0, (0, 1, 2)) == [found_4, end]
+        assert kept(0, 0, (-1, -2, -9, 0)) == [end, found_4]
+        assert kept(9, 0, ()) == [in_first]
+        assert kept(0, 9, ()) == in_later
+        assert kept(9, 9, (0,)) == [found_4, in_first, *in_later]
+        assert moments_to_keep([end], {}, Keep(9, 9, (0,)), draw) == []
 
 
 def ours_loaded(context: RankContext) -> list[str]:

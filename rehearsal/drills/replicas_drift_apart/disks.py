@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from itertools import groupby
 from typing import Any
 
 import torch.distributed as dist
@@ -49,22 +50,21 @@ class Snapshots:
 
     def keep(self, run: Run) -> None:
         """Write this rank's disk of each of the run's ``disks``. Collective."""
-        # A rank without samples may leave out a step; the weights say which step this one is.
-        own = [weights for weights, _ in self.before]
+        # A rank without samples may leave out a step, and others may take several passes in
+        # one; the weights say which step a pass belongs to.
+        own = [weights for weights, _ in groupby(weights for weights, _ in self.before)]
         by_rank: list[Any] = [None] * self.context.world_size
         dist.all_gather_object(by_rank, own)
         steps_begun = max(by_rank, key=len)
-        numbers = [
-            steps_begun.index(weights) if weights in steps_begun else number
-            for number, weights in enumerate(own)
-        ]
+        # The steps of ranks that have drifted apart are their own.
+        steps_begun = steps_begun if all(weights in steps_begun for weights in own) else own
         self.context.is_armed = False
         for number, steps in enumerate(run.disks):
             done = steps[self.context.rank]
             # As the disk was a step later, so that a writer in the background has finished.
             files = {}
-            for step, (_, found) in zip(numbers, self.before, strict=True):
-                if done is not None and step <= done + 1:
+            for weights, found in self.before:
+                if done is not None and steps_begun.index(weights) <= done + 1:
                     files = found
             target = self.context.folder / f"disks-{number}" / f"node-{self.context.rank}"
             Moment("", "", None, files).restore(target)
