@@ -587,6 +587,9 @@ class TestMomentsToKeep:
         assert kept(0, 9, ()) == in_later
         assert kept(9, 9, (0,)) == [found_4, in_first, *in_later]
         assert moments_to_keep([end], {}, Keep(9, 9, (0,)), draw) == []
+        # A rank that only makes a folder at its start doesn't save.
+        at_start = [new(0, old=b"1"), end]
+        assert moments_to_keep(at_start, {"old": b"1"}, Keep(9, 9, (0, -1)), draw) == []
 
 
 def ours_loaded(context: RankContext) -> list[str]:

@@ -47,11 +47,12 @@ def keeping_saves(train: Body, run: str, keep: Keep, *, seed: int) -> Body:
 
         with watch_moments(folder, steps) as moments:
             answer = train(context, learner)
+            dist.barrier()  # until the last save of each rank is complete
         saves = saves_of(moments)
         draw = random.Random(f"{seed} moments of {run} on rank {context.rank}")
         kept = moments_to_keep(moments, found, keep, draw)
         in_thread = len(threads) > 1
-        context.record("saved", steps=[*saves], in_thread=in_thread)
+        context.record("saved", steps=[*filter(None, saves)], in_thread=in_thread)
         for number, moment in enumerate(kept):
             name = f"{run}-killed-{context.rank}-{number:02d}"
             context.is_armed = False
@@ -87,11 +88,11 @@ def moments_to_keep(
     def is_new(moment: Moment) -> bool:
         return contents(moment.files) != contents(found)
 
-    saves = [*saves_of(moments).values()]
-    if not saves:
-        return []  # it changed nothing
-    bounds = [save[0] for save in saves] + moments[-1:]
-    inside = [[moment for moment in save[1:] if is_new(moment)] for save in saves]
+    saves = saves_of(moments)
+    if not any(saves):
+        return []  # it changed nothing, or only before its first step
+    bounds = [save[0] for steps, save in saves.items() if steps] + moments[-1:]
+    inside = [[moment for moment in save[1:] if is_new(moment)] for save in saves.values()]
     first, *later = [own for own in inside if own] or [[]]
     drawn = drawn_moments(first, keep.first, draw)
     drawn += drawn_moments([moment for own in later for moment in own], keep.later, draw)
