@@ -54,7 +54,7 @@ from rehearsal.kit.observe.moments import Moment
 from rehearsal.kit.observe.random_state import global_changes
 from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of, marked_samples
 from rehearsal.kit.observe.saves import Keep, moments_to_keep
-from rehearsal.kit.observe.steps import StepWatch
+from rehearsal.kit.observe.steps import WatchedSteps
 
 # Ranks cannot import a test module; its functions travel by value, as a notebook's do.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -529,12 +529,12 @@ class Record(list[dict[str, Any]]):
         return len([event for event in self if event["kind"] == kind])
 
 
-class TestStepWatch:
+class TestWatchedSteps:
     def test_a_save_after_an_update_knows_its_step(self) -> None:
         """Whoever updates the weights; several passes may be one step."""
         record, model = Record(), OddNet()
         record.record("optimizer_step")  # of a start before this one
-        watch = StepWatch(record, model)  # type: ignore[arg-type]
+        watch = WatchedSteps(record, model)  # type: ignore[arg-type]
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         optimizer.register_step_post_hook(lambda *_: record.record("optimizer_step"))
         inputs, _ = marked_samples(4)
@@ -555,7 +555,7 @@ class TestStepWatch:
         assert watch.done() == 3
         watch.end_step()
         assert (watch.done(), record.count("optimizer_step")) == (3, 4)
-        assert StepWatch.newest is watch
+        assert WatchedSteps.newest is watch
 
 
 class TestMomentsToKeep:

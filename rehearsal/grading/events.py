@@ -43,7 +43,7 @@ EVENTS: dict[str, Kind] = {
         ("samples",), "by watch_samples(context, model): the ids in each batch that is trained"
     ),
     "step_begins": Kind(
-        ("weights",), "by StepWatch: the first pass of a step, with the weights it uses"
+        ("weights",), "by WatchedSteps: the first pass of a step, with the weights it uses"
     ),
     "restarted": Kind(("folder",), "by starting_in: a start after a kill"),
     "ended": Kind(("folder", "answer"), "by starting_in: train has returned"),

@@ -22,7 +22,7 @@ from rehearsal.kit.observe.samples import (
     watch_samples,
     weights_of,
 )
-from rehearsal.kit.observe.steps import StepWatch
+from rehearsal.kit.observe.steps import WatchedSteps
 from rehearsal.kit.observe.stream import SampleStream
 
 from .plan import AT_SAVE, PLACES, Run, Signal
@@ -32,7 +32,7 @@ def call(run: Run, number: int, context: RankContext, learner: SimpleNamespace) 
     """The ``number``-th call of ``train`` in the run's folder, from 0."""
     context.init_group()
     model = OddNet()
-    watch = StepWatch(context, model)
+    watch = WatchedSteps(context, model)
     reached = sends(context, model, run.signals[number].get(context.rank))
     watch_samples(context, model)
     stream = SampleStream(steps=run.steps, share=run.share, lr=run.lr)

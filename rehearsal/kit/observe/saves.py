@@ -18,7 +18,7 @@ import torch.distributed as dist
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.moments import Files, Moment, drawn_moments, files_in, watch_moments
 from rehearsal.kit.observe.restart import Body, run_folder
-from rehearsal.kit.observe.steps import StepWatch
+from rehearsal.kit.observe.steps import WatchedSteps
 
 
 class Keep(NamedTuple):
@@ -43,7 +43,7 @@ def keeping_saves(train: Body, run: str, keep: Keep, *, seed: int) -> Body:
 
         def steps() -> int:
             threads.add(threading.get_ident())
-            return StepWatch.newest.done() if StepWatch.newest else 0
+            return WatchedSteps.newest.done() if WatchedSteps.newest else 0
 
         with watch_moments(folder, steps) as moments:
             answer = train(context, learner)
@@ -86,7 +86,7 @@ def moments_to_keep(
     """
 
     def is_new(moment: Moment) -> bool:
-        return contents(moment.files) != contents(found)
+        return without_folders(moment.files) != without_folders(found)
 
     saves = saves_of(moments)
     if not any(saves):
@@ -102,7 +102,7 @@ def moments_to_keep(
     return [*left, *(moment for _, moment in drawn)]
 
 
-def contents(files: Files) -> Files:
+def without_folders(files: Files) -> Files:
     """The files without the folders: an empty folder is no progress."""
     return {name: content for name, content in files.items() if content is not None}
 

@@ -17,7 +17,7 @@ from rehearsal.kit.observe.restart import Body, odd_net, trains
 from rehearsal.kit.observe.samples import before_forward, marked_samples, weights_of
 
 
-class StepWatch:
+class WatchedSteps:
     """Records the weights with which each forward pass of training begins, as "step_begins".
 
     An update that is written out, without an optimizer of torch's, is recorded as
@@ -27,14 +27,14 @@ class StepWatch:
         newest: the watch of the model that trains; a process trains one at a time.
     """
 
-    newest: ClassVar[StepWatch | None] = None
+    newest: ClassVar[WatchedSteps | None] = None
 
     def __init__(self, context: RankContext, model: nn.Module) -> None:
         self.context, self.model = context, model
         self.first = context.count("optimizer_step")  # of other models, before
         self.before: tuple[int, dict[str, str]] | None = None
         before_forward(model, self._see)
-        StepWatch.newest = self
+        WatchedSteps.newest = self
 
     def _see(self, _: Tensor) -> None:
         if torch.is_grad_enabled():
@@ -74,12 +74,12 @@ def trains_in_steps(
 
     def body(context: RankContext, learner: SimpleNamespace) -> dict[str, Any]:
         given: list[dict[str, str]] = []
-        watches: list[StepWatch] = []
+        watches: list[WatchedSteps] = []
 
         def watched(context: RankContext) -> nn.Module:
             net = model(context)
             given.append(weights_of(net))
-            watches.append(StepWatch(context, net))
+            watches.append(WatchedSteps(context, net))
             return net
 
         answer = trains(run, num_samples, model=watched, **rest)(context, learner)
