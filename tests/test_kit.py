@@ -27,18 +27,35 @@ from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.check import grade_source, warm_up
 from rehearsal.grading.drill import load
 from rehearsal.grading.verdict import ENGINE_FINDINGS, Finding, FindingTable, cheat_findings
+from rehearsal.kit.judge.aligned import aligned
 from rehearsal.kit.judge.clipping import norm, ways_to_clip
 from rehearsal.kit.judge.coverage import coverage_findings, miscounted, samples_by_step
 from rehearsal.kit.judge.findings import first_of, only_first
-from rehearsal.kit.judge.killed_saves import run_before_restarts
 from rehearsal.kit.judge.one_writer import one_rank_changes, one_writer
-from rehearsal.kit.judge.saves import SavedRun, aligned, resumed_after
-from rehearsal.kit.judge.steps import weights_by_step
+from rehearsal.kit.judge.saves import (
+    Kill,
+    SavedRun,
+    ended_start,
+    kills_in_saves,
+    resumed_after,
+    start_after_kill,
+)
+from rehearsal.kit.judge.steps import (
+    Steps,
+    newest_of,
+    one_order,
+    resumption_findings,
+    sgd_findings,
+    weights_by_step,
+)
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ
 from rehearsal.kit.observe.anti_cheat import close_the_answer
 from rehearsal.kit.observe.listings import list_backward
+from rehearsal.kit.observe.moments import Moment
 from rehearsal.kit.observe.random_state import global_changes
 from rehearsal.kit.observe.samples import OddNet, before_forward, ids_of, marked_samples
+from rehearsal.kit.observe.saves import Keep, moments_to_keep
+from rehearsal.kit.observe.steps import WatchedSteps
 
 # Ranks cannot import a test module; its functions travel by value, as a notebook's do.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -248,21 +265,59 @@ class TestRanksWithoutSamples:
     def test_a_step_left_out_is_filled_in(self, left_out: list[tuple[None, list[int]]]) -> None:
         first = self.report(0, (0.0, [0, 1]), (1.0, [4]), (2.0, [3, 2]), (3.0, [1]))
         second = self.report(1, (0.0, [2, 3]), *left_out, (2.0, [4, 0]), *left_out)
-        reports = aligned(self.RUN, [first, second])
+        reports = aligned([first, second])
         assert samples_by_step(reports) == [[0, 1, 2, 3], [4], [0, 2, 3, 4], [1]]
         begun = [weights(float(step)) for step in range(4)]
         assert [weights_by_step(report) for report in reports] == [begun, begun]
 
+    @pytest.mark.parametrize(
+        "left_out", [[(None, [])], []], ids=["torch's optimizer", "written out"]
+    )
+    def test_ranks_may_leave_out_different_steps(
+        self, left_out: list[tuple[None, list[int]]]
+    ) -> None:
+        """No rank knows all weights; rank 0 is one of those that left out a step."""
+        first = self.report(0, (0.0, [0, 1]), *left_out, (2.0, [3, 2]), (3.0, [1]))
+        second = self.report(1, (0.0, [2, 3]), (1.0, [4]), (2.0, [0]), *left_out)
+        reports = aligned([first, second])
+        assert samples_by_step(reports) == [[0, 1, 2, 3], [4], [0, 2, 3], [1]]
+        begun = [weights(float(step)) for step in range(4)]
+        assert [weights_by_step(report) for report in reports] == [begun, begun]
+        assert aligned(reports) == reports
+
+    def test_a_killed_rank_gets_no_steps_after_its_kill(self) -> None:
+        first = self.report(0, (0.0, [0]), (1.0, [1]), (2.0, [2]))
+        second = replace(self.report(1, (0.0, [3]), (1.0, [4])), answer=None)
+        reports = aligned([first, second])
+        assert samples_by_step(reports) == [[0, 3], [1, 4], [2]]
+        assert len(weights_by_step(reports[1])) == 2
+
+    def test_other_events_stay(self) -> None:
+        (report,) = aligned([replace(self.report(0), events=[{"kind": "noise"}])])
+        assert report.events == [{"kind": "noise"}]
+
+    def test_the_ranks_that_differ_at_a_restart_are_named(self) -> None:
+        """Also where another rank was killed before its first step."""
+        whole = [self.report(n, *((float(s), [n]) for s in range(4))) for n in range(3)]
+        starts = [
+            replace(self.report(0), answer=None),
+            replace(self.report(1, (3.0, [1])), answer=None),
+            replace(self.report(2, (3.5, [2])), answer=None),
+        ]
+        (finding,) = resumption_findings(self.RUN, whole, starts, [3], "killed", "look")
+        assert finding.code == "ranks-differ"
+        assert "the weights of ranks 1 and 2 differ" in finding.found
+
     def test_weights_that_no_other_rank_has_stay(self) -> None:
         first = self.report(0, (0.0, [0]), (1.0, [1]))
         second = self.report(1, (0.0, [2]), (1.5, [3]))
-        _, drifted = aligned(self.RUN, [first, second])
+        _, drifted = aligned([first, second])
         assert weights_by_step(drifted) == [weights(0.0), weights(1.5)]
 
     def test_rounding_does_not_count_and_a_difference_does(self) -> None:
         states = [weights(float(step)) for step in range(5)]
         start = self.report(0, (2.0 + 1e-6, [0]), (3.0 + 1e-4, [1]))
-        (report,) = aligned(self.RUN, [start], states)
+        (report,) = aligned([start], states, self.RUN.tolerance)
         assert weights_by_step(report) == [weights(2.0), weights(3.0 + 1e-4)]
         assert (
             resumed_after([self.report(0, *((float(s), []) for s in range(4)))], [report]) == 2
@@ -365,21 +420,94 @@ def test_folders_are_listed_backward_whatever_lists_them(
     assert not folder.exists()
 
 
-def test_a_run_is_judged_without_the_restarts_that_follow_it() -> None:
-    """A restart's steps would count as the run's, so every right answer would be refused."""
-    events = [
-        {"kind": "restarted", "folder": "short"},
-        {"kind": "optimizer_step"},
-        {"kind": "ended", "folder": "short", "answer": {"weights": {"w": "00"}}},
-        {"kind": "restarted", "folder": "short-killed-0"},
-        {"kind": "optimizer_step"},
-    ]
-    whole = run_before_restarts([RankReport(rank=0, exitcode=1, events=events)])
-    assert [len(report.of("optimizer_step")) for report in whole] == [1]
-    assert whole[0].answer["weights"] == {"w": "00"}
-    ended = RankReport(rank=0, exitcode=0, events=events)
-    stuck = RankReport(rank=1, exitcode=None, events=events[:2])
-    assert run_before_restarts([ended, stuck]) == []
+class TestStarts:
+    """What a start may resume from, and which start is which."""
+
+    RUN = Steps(num_samples=9, epochs=3, steps_per_epoch=3, every=2)
+
+    def test_a_run_is_judged_without_the_restarts_that_follow_it(self) -> None:
+        """A restart's steps would count as the run's: every right answer would be refused."""
+        events = [
+            {"kind": "restarted", "folder": "short"},
+            {"kind": "optimizer_step"},
+            {"kind": "ended", "folder": "short", "answer": {"weights": {"w": "00"}}},
+            {"kind": "restarted", "folder": "short-killed-0-00"},
+            {"kind": "optimizer_step"},
+        ]
+        whole = ended_start([RankReport(rank=0, exitcode=1, events=events)], "short")
+        assert [len(report.of("optimizer_step")) for report in whole] == [1]
+        assert whole[0].answer["weights"] == {"w": "00"}
+        ended = RankReport(rank=0, exitcode=0, events=events)
+        stuck = RankReport(rank=1, exitcode=None, events=events[:2])
+        assert ended_start([ended, stuck], "short") == []
+        assert ended_start([ended], "short-killed-0-00") == []
+
+    @pytest.mark.parametrize(
+        ("steps", "is_after", "in_thread", "saved"),
+        [(4, False, False, 2), (4, True, False, 4), (5, False, False, 4), (5, True, True, 2)],
+    )
+    def test_a_kill_in_a_save_costs_that_save(
+        self, steps: int, is_after: bool, in_thread: bool, saved: int
+    ) -> None:
+        events = [
+            {"kind": "saved", "steps": [2, 4], "in_thread": in_thread},
+            {
+                "kind": "kept",
+                "folder": "a",
+                "where": "here",
+                "steps": steps,
+                "is_after": is_after,
+            },
+        ]
+        start = [RankReport(rank=0, exitcode=0, events=events)]
+        ((folder, kill),) = kills_in_saves(self.RUN, start)
+        assert (folder, kill.saved, kill.done) == ("a", saved, steps)
+        assert kill.how == f"all ranks were killed here, after step {steps}"
+        # The same, after a restart from step 2: what that one has found is never lost.
+        ((_, again),) = kills_in_saves(self.RUN, start, 2, Kill("before", 2, 3, {1, 2, 3}))
+        assert again.saved == max(2, self.RUN.newest(saved + 2))
+        assert (again.done, again.wrote) == (steps + 2, {1, 2, 4, 6})
+        assert again.how.startswith("before; the restart was killed, too, here")
+
+    def test_a_start_must_not_resume_after_the_kill(self) -> None:
+        """Its weights would come from elsewhere than a checkpoint."""
+        run = TestRanksWithoutSamples()
+        whole = [run.report(0, (0.0, [0]), (1.0, [1]), (2.0, [2]), (3.0, [3]))]
+        start = [run.report(0, (3.0, [3]))]
+        found = start_after_kill(run.RUN, whole, start, Kill("killed", 0, 2), "look")
+        assert [finding.code for finding in found] == ["not-the-newest"]
+
+    def test_the_newest_checkpoint_in_words(self) -> None:
+        assert newest_of([0]) == "no checkpoint is due by then"
+        assert newest_of([4]) == "the newest checkpoint is that of step 4"
+        either = "step 4, or of step 2 if the save of step 4 wasn't complete"
+        assert newest_of([4, 2]).endswith(either)
+        assert newest_of([2, 0]).endswith(
+            "2, or there is none if the save of step 2 wasn't complete"
+        )
+
+
+class TestSteps:
+    def test_epochs_that_are_not_next_to_each_other_are_compared(self) -> None:
+        """With the seed of an order from epoch % 2, neighbors differ."""
+        run = Steps(num_samples=2, epochs=3, steps_per_epoch=2, every=2)
+        (finding,) = one_order(run, [rank(0, [0], [1], [1], [0], [0], [1])], "same-order")
+        assert "epochs 0 and 2 trained the samples in the same order" in finding.found
+
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_a_nan_in_an_update_is_found_wherever_it_is(self, place: int) -> None:
+        """max([0.0, nan]) is 0.0."""
+        after = [0.0, 0.0]
+        after[place] = math.nan
+        events = [
+            {"kind": "step_begins", "weights": {"w": array("f", [0.0, 0.0]).tobytes().hex()}},
+            {"kind": "optimizer_step"},
+        ]
+        ended = {"weights": {"w": array("f", after).tobytes().hex()}}
+        report = RankReport(rank=0, exitcode=0, events=events, answer=ended)
+        (finding,) = sgd_findings([report], lambda *_: {"w": [0.0, 0.0]}, 0.1, "")
+        assert finding.code == "different-update"
+        assert "has NaNs or infinities" in finding.found
 
 
 def test_a_batch_passed_by_name_is_seen() -> None:
@@ -392,9 +520,117 @@ def test_a_batch_passed_by_name_is_seen() -> None:
     assert seen == [[1, 2], [2, 3]]
 
 
+class Record(list[dict[str, Any]]):
+    """What a rank's context does for a watch: it keeps and counts events."""
+
+    def record(self, kind: str, **facts: Any) -> None:
+        self.append({"kind": kind, **facts})
+
+    def count(self, kind: str) -> int:
+        return len([event for event in self if event["kind"] == kind])
+
+
+class TestWatchedSteps:
+    def test_a_save_after_an_update_knows_its_step(self) -> None:
+        """Whoever updates the weights; several passes may be one step."""
+        record, model = Record(), OddNet()
+        record.record("optimizer_step")  # of a start before this one
+        watch = WatchedSteps(record, model)  # type: ignore[arg-type]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.register_step_post_hook(lambda *_: record.record("optimizer_step"))
+        inputs, _ = marked_samples(4)
+        done = [watch.done()]
+        for by_hand in (True, False, True):
+            for batch in inputs.split(2):
+                model(batch).sum().backward()
+            done.append(watch.done())
+            if by_hand:
+                with torch.no_grad():
+                    model.outer.bias += 1.0
+            else:
+                optimizer.step()
+            done.append(watch.done())
+        assert done == [0, 0, 1, 1, 2, 2, 3]
+        with torch.no_grad():
+            model(inputs)  # an evaluation is no step
+        assert watch.done() == 3
+        watch.end_step()
+        assert (watch.done(), record.count("optimizer_step")) == (3, 4)
+        assert WatchedSteps.newest is watch
+
+
+class TestMomentsToKeep:
+    @staticmethod
+    def moment(note: int, part: str = "before", **files: bytes) -> Moment:
+        where = f"{part} {sorted(files)} {note}"
+        return Moment(where=where, part=part, note=note, files={**files, "a folder": None})
+
+    def test_between_saves_inside_them_and_after_the_last(self) -> None:
+        """What a start has found was there for the start before it, and tells nothing new."""
+        new = self.moment
+        moments = [
+            new(2, old=b"1"),
+            new(2, "half", old=b"1", tmp=b"2"),
+            new(4, old=b"2"),
+            new(4, "half", old=b"2", tmp=b"4"),
+            new(4, "none", old=b"2", tmp=b""),
+            new(5, "end", old=b"4"),
+        ]
+        _, in_first, found_4, *in_later, end = moments
+        draw = random.Random(0)
+
+        def kept(*keep: Any) -> list[Moment]:
+            return moments_to_keep(moments, {"old": b"1"}, Keep(*keep), draw)
+
+        assert kept(0, 0, (0, 1, 2)) == [found_4, end]
+        assert kept(0, 0, (-1, -2, -9, 0)) == [end, found_4]
+        assert kept(9, 0, ()) == [in_first]
+        assert kept(0, 9, ()) == in_later
+        assert kept(9, 9, (0,)) == [found_4, in_first, *in_later]
+        assert moments_to_keep([end], {}, Keep(9, 9, (0,)), draw) == []
+        # A rank that only makes a folder at its start doesn't save.
+        at_start = [new(0, old=b"1"), end]
+        assert moments_to_keep(at_start, {"old": b"1"}, Keep(9, 9, (0, -1)), draw) == []
+
+
 def ours_loaded(context: RankContext) -> list[str]:
     """The modules of this project that a rank has before anybody imports one."""
     return [name for name in sys.modules if name.startswith(("rehearsal.", "trainer_core"))]
+
+
+BACKWARD = "    ((model(inputs) - targets).pow(2).sum() / size).backward()\n"
+ZEROS = """    for parameter in model.parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+"""
+SKIPS = (BACKWARD, f"    if len(inputs):\n    {BACKWARD}{ZEROS}")
+BY_HAND = """    for number, parameter in enumerate(model.parameters()):
+        if parameter.grad is not None:
+            moved = optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros(1))
+            moved = 0.9 * moved + parameter.grad
+            optimizer.state[parameter]["momentum_buffer"] = moved
+            parameter.data -= optimizer.param_groups[0]["lr"] * moved
+"""
+# Other ways to take a step, as edits of two drills' solutions.
+RIGHT_STEPS = {
+    "a rank without samples adds zeros": [SKIPS],
+    "rank 0 is the one without samples": [
+        SKIPS,
+        (
+            "mine = samples[rank::world_size]",
+            "mine = samples[world_size - 1 - rank :: world_size]",
+        ),
+    ],
+    "sample by sample": [
+        (
+            BACKWARD,
+            "    for one, target in zip(inputs.split(1), targets.split(1)):\n"
+            "        ((model(one) - target).pow(2).sum() / size).backward()\n" + ZEROS,
+        )
+    ],
+    "the update is written out": [SKIPS, ("    optimizer.step()\n", BY_HAND)],
+}
+SEED = 7  # ranks without samples are in every run
 
 
 @pytest.mark.ranks
@@ -450,6 +686,17 @@ class TestInRanks:
         assert text.count(first) == 1
         seeded = text.replace(first, f"    torch.manual_seed(1)\n{first}")
         assert grade_source("instrument_performance", seeded).status == "passed"
+
+    @pytest.mark.parametrize("drill", ["every_restart_crashes", "replicas_drift_apart"])
+    @pytest.mark.parametrize("how", RIGHT_STEPS)
+    def test_a_right_step_may_be_taken_in_other_ways(self, how: str, drill: str) -> None:
+        """The number of passes, and who steps, are up to the learner."""
+        text = load(drill).solution
+        for old, new in RIGHT_STEPS[how]:
+            assert text.count(old) == 1
+            text = text.replace(old, new)
+        verdict = grade_source(drill, text, seed=SEED)
+        assert verdict.status == "passed", str(verdict)
 
 
 class TestGlobalState:

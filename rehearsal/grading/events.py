@@ -43,13 +43,16 @@ EVENTS: dict[str, Kind] = {
         ("samples",), "by watch_samples(context, model): the ids in each batch that is trained"
     ),
     "step_begins": Kind(
-        ("weights",), "by watch_steps: the first pass of a step, with the weights it uses"
+        ("weights",), "by WatchedSteps: the first pass of a step, with the weights it uses"
     ),
-    "restarted": Kind(("folder",), "by from_moments and starting_in: a start after a kill"),
-    "ended": Kind(
-        ("folder", "weights", "answer"),
-        "by from_moments, starting_in and killed_in_its_saves: train has returned; `answer` by "
-        "the last of them only",
+    "restarted": Kind(("folder",), "by starting_in: a start after a kill"),
+    "ended": Kind(("folder", "answer"), "by starting_in: train has returned"),
+    "saved": Kind(
+        ("steps", "in_thread"), "by keeping_saves: the steps after which files have changed"
+    ),
+    "kept": Kind(
+        ("folder", "where", "steps", "is_after"),
+        "by keeping_saves: a folder with what a kill would have left",
     ),
     "before_step": Kind(("settings",), "by UpdateWatch: before an update of the weights"),
     "stepped": Kind(("weights",), "by UpdateWatch: after an update"),

@@ -11,21 +11,23 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding, FindingTable
+from rehearsal.kit.judge.aligned import aligned
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.gradients import odd_net_gradient
-from rehearsal.kit.judge.killed_saves import run_before_restarts
 from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
 from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import judge_killed
-from rehearsal.kit.judge.steps import CODES as STEP_CODES
-from rehearsal.kit.judge.steps import (
-    moment_findings,
-    one_order,
-    resumption_findings,
-    whole_findings,
+from rehearsal.kit.judge.saves import (
+    ended_start,
+    first_wrong_start,
+    killed_after,
+    kills_in_saves,
+    start_resumes,
 )
-from rehearsal.kit.observe.killed_saves import killed_in_its_saves
+from rehearsal.kit.judge.steps import CODES as STEP_CODES
+from rehearsal.kit.judge.steps import one_order, whole_findings
 from rehearsal.kit.observe.listings import list_backward
+from rehearsal.kit.observe.saves import Keep, starting_in
 from rehearsal.kit.observe.steps import trains_in_steps
 
 from .loading import Samples, loaded
@@ -52,7 +54,11 @@ CODES = {
     "same-order": "two epochs train the samples in the same order",
 }
 LOOK = "at what the saved position counts, when it advances, and who reads it"
-MOMENTS = 8  # of the short run
+# Of the short run. The first restart, from its first save, is killed in its turn.
+WATCHED = {"short": Keep(first=2, later=4, between=(0,))}
+WATCHED |= {
+    f"short-killed-{rank}-00": Keep(first=1, later=0, between=(0, 1)) for rank in (0, 1)
+}
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
@@ -89,9 +95,8 @@ def judge_uninterrupted(
     run: Run, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The steps of an uninterrupted run."""
-    gradient = odd_net_gradient(reports)
     yield from first_of(
-        whole_findings(run.steps, reports, gradient, run.lr),
+        whole_findings(run.steps, reports, odd_net_gradient, run.lr),
         one_order(run.steps, reports, "same-order"),
         one_writer(reports),
     )
@@ -116,10 +121,9 @@ def judge_resumed(
     run: Run, number: int, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """A restart after kill ``number``, counted from 0; it may be killed in its turn."""
-    start = run.starts[number]
-    kill = f"all ranks were killed after step {start + 1}"
     whole = earlier["uninterrupted"]
-    yield from resumption_findings(run.steps, whole, reports, [start], kill, LOOK)
+    kill = killed_after(run.steps, whole, run.starts[number] + 1)
+    yield from start_resumes(run.steps, whole, reports, kill, LOOK)
 
 
 def judge_again(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
@@ -135,19 +139,14 @@ def judge_last(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Ite
 
 def judge_short(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
     """A short run, and its restarts from what kills in its saves would leave."""
-    whole = run_before_restarts(reports)
-    if not whole:
-        return  # the engine reports how it failed
-
-    def judge_start(
-        starts: Sequence[RankReport], allowed: Sequence[int], kill: str
-    ) -> Iterator[Finding]:
-        return resumption_findings(run.steps, whole, starts, allowed, kill, LOOK)
-
-    yield from first_of(
-        judge_uninterrupted(run, whole, earlier),
-        moment_findings(run.steps, whole, reports, judge_start),
-    )
+    whole = ended_start(reports, "short")
+    if whole:  # if not, the engine reports how it failed
+        kills = kills_in_saves(run.steps, whole)
+        judge_start = partial(start_resumes, run.steps, aligned(whole), look=LOOK)
+        yield from first_of(
+            judge_uninterrupted(run, whole, earlier),
+            first_wrong_start(run.steps, aligned(whole), reports, kills, judge_start),
+        )
 
 
 def scenarios(seed: int) -> list[Scenario]:
@@ -183,8 +182,11 @@ def scenarios(seed: int) -> list[Scenario]:
         job("resumed", partial(resume_at_last, run), judge_last),
         job(
             "killed in a save",
-            killed_in_its_saves(
-                "short", partial(train_in, run=short, num_workers=0), at_most=MOMENTS, seed=seed
+            starting_in(
+                partial(train_in, run=short, num_workers=0),
+                lambda _: ["short"],
+                WATCHED,
+                seed=seed,
             ),
             judge_short,
             short,

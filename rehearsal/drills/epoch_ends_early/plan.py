@@ -62,7 +62,7 @@ def drawn_short(seed: int) -> Run:
     """A short run: its ranks have as many batches, but last ones of different sizes."""
     generator = random.Random(f"{seed} short")
     world_size, batch_size = generator.choice([2, 3]), generator.choice([3, 4])
-    steps_per_epoch = 4
+    steps_per_epoch = 5  # two checkpoints in the middle of the epoch
     share = (steps_per_epoch - 1) * batch_size + generator.randint(2, batch_size)
     return Run(
         seed=seed,

@@ -9,21 +9,23 @@ from typing import Any
 from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding, FindingTable
+from rehearsal.kit.judge.aligned import aligned
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.gradients import odd_net_gradient
-from rehearsal.kit.judge.killed_saves import run_before_restarts
 from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
 from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import judge_killed
-from rehearsal.kit.judge.steps import CODES as STEP_CODES
-from rehearsal.kit.judge.steps import (
-    moment_findings,
-    one_order,
-    resumption_findings,
-    whole_findings,
+from rehearsal.kit.judge.saves import (
+    ended_start,
+    first_wrong_start,
+    killed_after,
+    kills_in_saves,
+    start_resumes,
 )
-from rehearsal.kit.observe.killed_saves import killed_in_its_saves
+from rehearsal.kit.judge.steps import CODES as STEP_CODES
+from rehearsal.kit.judge.steps import one_order, whole_findings
 from rehearsal.kit.observe.listings import list_backward
+from rehearsal.kit.observe.saves import Keep, starting_in
 from rehearsal.kit.observe.steps import trains_in_steps
 
 from .plan import Run, drawn, drawn_short
@@ -45,7 +47,11 @@ CODES = {
     "same-order": "two epochs train the samples in the same order",
 }
 LOOK = "at which checkpoint is loaded, which step it holds, and where the loop continues"
-MOMENTS = 12  # of the short run
+# Of the short run. The first restart, from its first save, is killed in its turn.
+WATCHED = {
+    "short": Keep(first=3, later=6, between=(0,)),
+    "short-killed-0-00": Keep(first=2, later=0, between=(0, 1)),
+}
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
@@ -66,9 +72,8 @@ def judge_uninterrupted(
     run: Run, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The steps of an uninterrupted run."""
-    gradient = odd_net_gradient(reports)
     yield from first_of(
-        whole_findings(run.steps, reports, gradient, run.lr),
+        whole_findings(run.steps, reports, odd_net_gradient, run.lr),
         one_order(run.steps, reports, "same-order"),
         one_writer(reports),
     )
@@ -78,14 +83,14 @@ def judge_resumed(
     run: Run, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The restart after a kill between two saves."""
-    kill = f"rank {run.killed_rank} was killed after step {run.start + 1}"
-    whole = earlier["uninterrupted"]
-    yield from resumption_findings(run.steps, whole, reports, [run.start], kill, LOOK)
+    whole, who = earlier["uninterrupted"], f"rank {run.killed_rank} was"
+    kill = killed_after(run.steps, whole, run.start + 1, who)
+    yield from start_resumes(run.steps, whole, reports, kill, LOOK)
 
 
 def judge_short(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
     """A short run, and its restarts from what kills in its saves would leave."""
-    whole = run_before_restarts(reports)
+    whole = ended_start(reports, "short")
     if whole:  # if not, the engine reports how it failed
         yield from first_of(
             judge_uninterrupted(run, whole, earlier),
@@ -96,7 +101,7 @@ def judge_short(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> It
 
 def judge_saves(run: Run, whole: Sequence[RankReport]) -> Iterator[Finding]:
     """A finding if rank 0 saved nothing."""
-    if not whole[0].answer["moments"]:
+    if not any(event["steps"] for event in whole[0].of("saved")):
         found = f"rank 0 changed no file in {run.steps.total} steps; with "
         found += f"checkpoint_every={run.steps.every}, "
         found += f"{run.steps.total // run.steps.every} checkpoints are due"
@@ -107,13 +112,9 @@ def judge_moments(
     run: Run, whole: Sequence[RankReport], reports: Sequence[RankReport]
 ) -> Iterator[Finding]:
     """The restarts from what a kill in a save would leave."""
-
-    def judge_start(
-        starts: Sequence[RankReport], allowed: Sequence[int], kill: str
-    ) -> Iterator[Finding]:
-        return resumption_findings(run.steps, whole, starts, allowed, kill, LOOK)
-
-    for finding in moment_findings(run.steps, whole, reports, judge_start):
+    whole, kills = aligned(whole), kills_in_saves(run.steps, whole)
+    judge_start = partial(start_resumes, run.steps, whole, look=LOOK)
+    for finding in first_wrong_start(run.steps, whole, reports, kills, judge_start):
         is_crash = finding.code == "cannot-resume"
         yield finding._replace(code="crash-loop") if is_crash else finding
 
@@ -130,9 +131,7 @@ def scenarios(seed: int) -> list[Scenario]:
     return [
         job(
             "killed in a save",
-            killed_in_its_saves(
-                "short", partial(train_in, run=short), at_most=MOMENTS, seed=seed
-            ),
+            starting_in(partial(train_in, run=short), lambda _: ["short"], WATCHED, seed=seed),
             partial(judge_short, short),
             short,
             judges_failures=True,

@@ -10,9 +10,9 @@ from rehearsal.kit.judge.steps import Steps
 
 # Steps per epoch, epochs, steps between two checkpoints; and the step of a checkpoint with two
 # digits, in the middle of an epoch.
-CADENCES = ((4, 4, 2, 10), (5, 3, 2, 12), (7, 2, 3, 12), (6, 3, 5, 10))
-# Of a short run: steps per epoch, and epochs.
-SHORT = ((7, 1), (3, 2), (6, 1))
+CADENCES = ((4, 4, 2, 10), (5, 3, 2, 12), (7, 3, 3, 12), (6, 3, 5, 10))
+# Of a short run: steps per epoch, of which two in the middle have a checkpoint; and epochs.
+SHORT = ((7, 1), (6, 1), (5, 2))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,11 +32,11 @@ def drawn(seed: int) -> Run:
     generator = random.Random(seed)
     world_size = generator.choice([2, 3])
     steps_per_epoch, epochs, every, start = generator.choice(CADENCES)
-    return Run(
-        **sizes(generator, world_size, steps_per_epoch, epochs, every),
-        start=start,
-        killed_rank=generator.randrange(world_size),
-    )
+    run = sizes(generator, world_size, steps_per_epoch, epochs, every)
+    # A rank without samples in an epoch's last step may leave it out, so it isn't the one whose
+    # steps are counted for a kill.
+    left = (run["steps"].num_samples - 1) % run["global_batch_size"] + 1
+    return Run(**run, start=start, killed_rank=generator.randrange(min(left, world_size)))
 
 
 def drawn_short(seed: int) -> Run:

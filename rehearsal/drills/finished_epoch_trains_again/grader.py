@@ -11,20 +11,20 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding, FindingTable
+from rehearsal.kit.judge.aligned import aligned
 from rehearsal.kit.judge.coverage import miscounted, samples_by_step, trained_by_step
 from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.restart import EPOCH_BOUNDS, judge_killed
 from rehearsal.kit.judge.saves import FINDINGS as SAVE_FINDINGS
 from rehearsal.kit.judge.saves import (
     Kill,
-    aligned,
+    first_wrong_start,
+    killed_after,
     kills_in_saves,
     repeated_order,
-    first_wrong_start,
     resumed_after,
-    saved_by,
-    wrong_sizes,
     start_after_kill,
+    wrong_sizes,
 )
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import (
@@ -34,7 +34,8 @@ from rehearsal.kit.judge.steps import (
     step_count_findings,
 )
 from rehearsal.kit.judge.weights import ranks_differ
-from rehearsal.kit.observe.saves import keeping_saves, kept_folders, starting_in
+from rehearsal.kit.observe.listings import list_backward
+from rehearsal.kit.observe.saves import Keep, keeping_saves, kept_folders, starting_in
 from rehearsal.kit.observe.steps import trains_in_steps
 
 from .adamw import adamw_findings
@@ -72,20 +73,24 @@ FINDINGS = FindingTable(
 )
 CODES = {**STEP_CODES, **SAVE_FINDINGS.codes, **FINDINGS.codes}
 OF_ALL_SAMPLES = {"never-trained": "epoch-skipped", "trained-twice": "epoch-trained-again"}
-MOMENTS = 3
+# Two restarts are killed in their turn: one in the middle of an epoch, and one from its end.
+AGAIN = {"killed": Keep(first=1, later=0, between=(0,))}
+AGAIN |= {f"whole-killed-{rank}-00": Keep(0, 0, between=(0,)) for rank in range(3)}
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
 def train_in(folder: str, plan: Plan) -> Body:
     """A body that trains in ``folder``, or resumes there."""
-    return trains_in_steps(folder, plan.run.num_samples, **plan.run.arguments)
+    return trains_in_steps(
+        folder, plan.run.num_samples, before=list_backward, **plan.run.arguments
+    )
 
 
 def judge_uninterrupted(
     plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The findings of the uninterrupted run."""
-    run, whole = plan.run, aligned(plan.run, reports)
+    run, whole = plan.run, aligned(reports)
     where = f"on {run.world_size} ranks, without a restart, "
     ends = [report.answer["weights"] for report in whole]
     yield from first_of(
@@ -103,12 +108,12 @@ def judge_again(
     plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The findings of the first start that is wrong."""
-    run, whole = plan.run, aligned(plan.run, earlier["uninterrupted"])
-    signal = f"rank {plan.killed_rank} was killed after step {plan.killed_after}"
+    run, whole = plan.run, aligned(earlier["uninterrupted"])
+    finished = "the run had finished, and was started again"
     kills = [
-        ("killed", Kill(signal, saved_by(run, whole, plan.killed_after))),
+        ("killed", killed_after(run, whole, plan.killed_after, f"rank {plan.killed_rank} was")),
         *kills_in_saves(run, whole),
-        ("whole", Kill("the run had finished, and was started again", run.total)),
+        ("whole", Kill(finished, run.total, run.total)),
     ]
     yield from first_wrong_start(run, whole, reports, kills, partial(judge_start, plan, whole))
 
@@ -155,6 +160,8 @@ def share_findings(
 def scenarios(seed: int) -> list[Scenario]:
     """A whole run, a killed one, and starts after it, after kills in saves, and at the end."""
     plan = drawn(seed)
+    first_end = plan.run.dues().index(plan.run.steps_per_epoch)
+    keep = Keep(first=1, later=2, between=(first_end, -4, -3, -2))
 
     def job(name: str, body: Body, judge: Any, deadline_s: float = 6, **rest: Any) -> Scenario:
         ranks = plan.run.world_size
@@ -168,7 +175,7 @@ def scenarios(seed: int) -> list[Scenario]:
     return [
         job(
             "uninterrupted",
-            keeping_saves(train_in("whole", plan), "whole", at_most=MOMENTS, seed=seed),
+            keeping_saves(train_in("whole", plan), "whole", keep, seed=seed),
             partial(judge_uninterrupted, plan),
         ),
         job(
@@ -179,7 +186,7 @@ def scenarios(seed: int) -> list[Scenario]:
         ),
         job(
             "restarted",
-            starting_in(lambda folder: train_in(folder, plan), folders),
+            starting_in(lambda folder: train_in(folder, plan), folders, AGAIN, seed=seed),
             partial(judge_again, plan),
             deadline_s=15,  # for many starts
             judges_failures=True,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rehearsal.kit.judge.saves import SavedRun
 
 # Steps per epoch, epochs, and steps between two saves. A save for both reasons at once is among
-# the others, and steps have one digit or two.
-CADENCES = ((4, 3, 3), (4, 3, 6), (5, 3, 4), (5, 3, 6), (5, 4, 4), (6, 5, 4))
+# the others, the first epoch's end isn't one, and steps have one digit or two.
+CADENCES = ((5, 3, 2), (5, 4, 2), (7, 3, 2), (7, 3, 3), (8, 3, 3))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,13 @@ def drawn(seed: int) -> Plan:
         lr=draw.uniform(0.01, 0.03),
         saves_epochs=True,
     )
-    # After the first epoch, and not where a checkpoint is due: rank 0 may be saving.
-    quiet = [s for s in range(steps_per_epoch + 1, run.total) if s not in run.dues()]
+    # After the first epoch, and not where a checkpoint is due: rank 0 may be saving. The
+    # restart resumes in the middle of an epoch, and saves in the middle of it, too.
+    middle = [due for due in run.dues() if due > steps_per_epoch and due % steps_per_epoch]
+    quiet = [
+        step
+        for before, after in pairwise(middle)
+        if before // steps_per_epoch == after // steps_per_epoch
+        for step in range(before + 1, after)
+    ]
     return Plan(run=run, killed_after=draw.choice(quiet), killed_rank=draw.randrange(left))

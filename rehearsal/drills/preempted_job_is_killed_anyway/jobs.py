@@ -23,7 +23,7 @@ from rehearsal.kit.observe.samples import (
     watch_samples,
     weights_of,
 )
-from rehearsal.kit.observe.steps import watch_steps
+from rehearsal.kit.observe.steps import WatchedSteps
 from rehearsal.kit.observe.stream import SampleStream
 
 from .plan import AGAIN, AT_SAVE, PLACES, Run, Signal
@@ -33,7 +33,7 @@ def call(run: Run, number: int, context: RankContext, learner: SimpleNamespace) 
     """The ``number``-th call of ``train`` in the run's folder, from 0."""
     context.init_group()
     model = OddNet()
-    end_steps = watch_steps(context, model)
+    watch = WatchedSteps(context, model)
     reached = sends(context, model, run.signals[number], context.folder / f"call-{number}")
     watch_samples(context, model)
     stream = SampleStream(steps=run.steps, share=run.share, lr=run.lr)
@@ -46,7 +46,7 @@ def call(run: Run, number: int, context: RankContext, learner: SimpleNamespace) 
 
     given, folder = weights_of(model), run_folder(context, "run")
     finished = learner.train(model, shares, folder, lr=run.lr)
-    end_steps()
+    watch.end_step()
     is_last = number == len(run.signals) - 1
     inputs, targets = marked_samples(run.num_samples)
     return {

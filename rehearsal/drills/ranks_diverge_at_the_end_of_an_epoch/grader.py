@@ -18,7 +18,7 @@ from rehearsal.kit.judge.gradients import odd_net_gradient
 from rehearsal.kit.judge.steps import first_weight_findings, sgd_findings
 from rehearsal.kit.judge.weights import ranks_differ, weights_of_ranks
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples, weights_of
-from rehearsal.kit.observe.steps import watch_steps
+from rehearsal.kit.observe.steps import WatchedSteps
 
 from .plan import FEATURES, Run, drawn
 
@@ -39,7 +39,7 @@ def body(run: Run, context: RankContext, learner: SimpleNamespace) -> Any:
     context.init_group()
     model = OddNet(FEATURES, seed=run.model_seed + context.rank)
     model.unused.data.fill_(1.0 + context.rank)  # a mean of ones is exact
-    end_steps = watch_steps(context, model)
+    watch = WatchedSteps(context, model)
     watch_samples(context, model)
     inputs, targets = marked_samples(run.num_samples, FEATURES, seed=run.data_seed)
 
@@ -50,7 +50,7 @@ def body(run: Run, context: RankContext, learner: SimpleNamespace) -> Any:
 
     given = weights_of(model)
     learner.train(model, epochs(), lr=run.lr, grad_accum_steps=run.grad_accum_steps)
-    end_steps()
+    watch.end_step()
     return {
         "given": given,
         "weights": weights_of(model),

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 import sys
+from itertools import groupby
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.listings import list_backward
 from rehearsal.kit.observe.moments import Files, Moment, files_in
-from rehearsal.kit.observe.samples import OddNet, before_forward
+from rehearsal.kit.observe.samples import OddNet, before_forward, weights_of
 
 from .plan import Run
 
@@ -36,21 +38,34 @@ class Snapshots:
 
     def __init__(self, context: RankContext, folder: str) -> None:
         self.context, self.folder = context, context.folder / folder
-        self.before: list[Files] = []
+        self.before: list[tuple[dict[str, str], Files]] = []  # with the step's weights
 
     def net(self, context: RankContext) -> nn.Module:
         """A rank's model, whose forward passes take the snapshots."""
         net = OddNet(seed=context.rank)
-        before_forward(net, lambda _: self.before.append(files_in(self.folder)))
+        before_forward(
+            net, lambda _: self.before.append((weights_of(net), files_in(self.folder)))
+        )
         return net
 
     def keep(self, run: Run) -> None:
-        """Write this rank's disk of each of the run's ``disks``."""
+        """Write this rank's disk of each of the run's ``disks``. Collective."""
+        # A rank without samples may leave out a step, and others may take several passes in
+        # one; the weights say which step a pass belongs to.
+        own = [weights for weights, _ in groupby(weights for weights, _ in self.before)]
+        by_rank: list[Any] = [None] * self.context.world_size
+        dist.all_gather_object(by_rank, own)
+        steps_begun = max(by_rank, key=len)
+        # The steps of ranks that have drifted apart are their own.
+        steps_begun = steps_begun if all(weights in steps_begun for weights in own) else own
         self.context.is_armed = False
         for number, steps in enumerate(run.disks):
             done = steps[self.context.rank]
             # As the disk was a step later, so that a writer in the background has finished.
-            files = {} if done is None else self.before[min(done + 1, len(self.before) - 1)]
+            files = {}
+            for weights, found in self.before:
+                if done is not None and steps_begun.index(weights) <= done + 1:
+                    files = found
             target = self.context.folder / f"disks-{number}" / f"node-{self.context.rank}"
             Moment("", "", None, files).restore(target)
         self.context.is_armed = True

@@ -18,6 +18,7 @@ from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import one_order, resumption_findings, starts_of, whole_findings
 from rehearsal.kit.judge.weights import largest_difference
 from rehearsal.kit.observe.restart import odd_net
+from rehearsal.kit.observe.saves import starting_in
 from rehearsal.kit.observe.steps import trains_in_steps
 
 from .disks import Snapshots, watch_disks
@@ -67,23 +68,13 @@ def run_replaced(run: Run, context: RankContext, learner: SimpleNamespace) -> An
     return train_in("killed", run)(context, learner)
 
 
-def run_on_disks(run: Run, context: RankContext, learner: SimpleNamespace) -> None:
-    """A restart for each of the run's ``disks``, in one job."""
-    for number in range(len(run.disks)):
-        folder = f"disks-{number}"
-        context.record("restarted", folder=folder)
-        answer = train_in(folder, run)(context, learner)
-        context.record("ended", folder=folder, weights=answer["weights"])
-
-
 def judge_uninterrupted(
     run: Run, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The steps of an uninterrupted run."""
-    gradient = odd_net_gradient(reports)
     yield from first_of(
         foreign(reports),
-        whole_findings(run.steps, reports, gradient, run.lr),
+        whole_findings(run.steps, reports, odd_net_gradient, run.lr),
         one_order(run.steps, reports, "same-order"),
     )
 
@@ -175,7 +166,10 @@ def scenarios(seed: int) -> list[Scenario]:
             name=name, body=body, judge=judge, world_size=run.world_size, deadline_s=6, **rest
         )
 
-    replaced, differ = partial(run_replaced, run), partial(run_on_disks, run)
+    replaced = partial(run_replaced, run)
+    differ = starting_in(
+        partial(train_in, run=run), lambda _: [f"disks-{n}" for n in range(len(run.disks))]
+    )
     return [
         job("uninterrupted", partial(run_whole, run), partial(judge_uninterrupted, run)),
         job(

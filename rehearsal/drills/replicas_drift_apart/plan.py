@@ -9,7 +9,7 @@ from rehearsal.kit.judge.steps import Steps
 
 # Steps per epoch, epochs, steps between two checkpoints; and the step of a checkpoint with two
 # digits, before the end of an epoch.
-CADENCES = ((4, 4, 2, 10), (5, 3, 2, 12), (6, 3, 2, 10), (7, 2, 3, 12), (6, 3, 5, 10))
+CADENCES = ((4, 4, 2, 10), (5, 3, 2, 12), (6, 3, 2, 10), (7, 3, 3, 12), (6, 3, 5, 10))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,18 +36,21 @@ def drawn(seed: int) -> Run:
     behind, only = generator.randrange(world_size), generator.randrange(1, world_size)
     ranks = range(world_size)
     before = start - every  # a step of one digit, where that of the newest has two
+    # A rank without samples in an epoch's last step may leave it out, so it isn't the one whose
+    # steps are counted for a kill.
+    left = generator.randint(1, size - 1)
     return Run(
         world_size=world_size,
         global_batch_size=size,
         steps=Steps(
-            num_samples=(steps_per_epoch - 1) * size + generator.randint(1, size - 1),
+            num_samples=(steps_per_epoch - 1) * size + left,
             epochs=epochs,
             steps_per_epoch=steps_per_epoch,
             every=every,
         ),
         lr=generator.uniform(0.01, 0.02),
         start=start,
-        killed_rank=generator.randrange(world_size),
+        killed_rank=generator.randrange(min(left, world_size)),
         lost=tuple(sorted({0, generator.randrange(world_size - 1)})),
         disks=(
             tuple(before if rank == behind else start for rank in ranks),

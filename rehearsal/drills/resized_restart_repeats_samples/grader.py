@@ -10,6 +10,7 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding, FindingTable, counted
+from rehearsal.kit.judge.aligned import aligned
 from rehearsal.kit.judge.coverage import samples_by_step
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.gradients import odd_net_gradient
@@ -17,18 +18,18 @@ from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.saves import FINDINGS as SAVE_FINDINGS
 from rehearsal.kit.judge.saves import (
     Kill,
-    aligned,
+    first_wrong_start,
+    killed_after,
     kills_in_saves,
     repeated_order,
-    first_wrong_start,
     resumed_after,
-    saved_by,
-    wrong_sizes,
     start_after_kill,
+    wrong_sizes,
 )
 from rehearsal.kit.judge.steps import CODES as STEP_CODES
 from rehearsal.kit.judge.steps import whole_findings
-from rehearsal.kit.observe.saves import keeping_saves, kept_folders, starting_in
+from rehearsal.kit.observe.listings import list_backward
+from rehearsal.kit.observe.saves import Keep, keeping_saves, kept_folders, starting_in
 from rehearsal.kit.observe.steps import trains_in_steps
 
 from .plan import Plan, drawn
@@ -45,22 +46,25 @@ FINDINGS = FindingTable(
 CODES = {**STEP_CODES, **SAVE_FINDINGS.codes, **FINDINGS.codes}
 LOOK = "at the steps after which rank 0 saves, and at what is saved and read back: does the "
 LOOK += "position mean the same to more or fewer ranks?"
-MOMENTS = 3
+KEPT = Keep(first=1, later=2, between=(-4, -3, -2))
+AGAIN = {"resized": Keep(first=1, later=0, between=(0,))}  # of the last restart
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
 def train_in(folder: str, plan: Plan) -> Body:
     """A body that trains in ``folder``, or resumes there."""
-    return trains_in_steps(folder, plan.run.num_samples, **plan.run.arguments)
+    return trains_in_steps(
+        folder, plan.run.num_samples, before=list_backward, **plan.run.arguments
+    )
 
 
 def judge_uninterrupted(
     plan: Plan, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """The findings of the uninterrupted run."""
-    run, whole = plan.run, aligned(plan.run, reports)
+    run, whole = plan.run, aligned(reports)
     yield from first_of(
-        whole_findings(run, whole, odd_net_gradient(whole), run.lr),
+        whole_findings(run, whole, odd_net_gradient, run.lr),
         wrong_sizes(run, whole),
         repeated_order(run, whole),
     )
@@ -69,8 +73,8 @@ def judge_uninterrupted(
 def kill(plan: Plan, number: int, earlier: Earlier) -> Kill:
     """A job that was killed, 0 or 1, and what it had saved."""
     ranks, done = plan.world_sizes[number], plan.killed_after[number]
-    how = f"on {counted(ranks, 'rank')}, rank {plan.killed_ranks[number]} was killed after "
-    return Kill(f"{how}step {done}", saved_by(plan.run, earlier["uninterrupted"], done))
+    who = f"on {counted(ranks, 'rank')}, rank {plan.killed_ranks[number]} was"
+    return killed_after(plan.run, earlier["uninterrupted"], done, who)
 
 
 def judge_second(
@@ -92,7 +96,7 @@ def judge_third(
     kills = [
         ("resized", kill(plan, 1, earlier)),
         *kills_in_saves(run, whole),
-        ("whole", Kill("the run had ended", run.newest(run.total))),
+        ("whole", Kill("the run had ended", run.newest(run.total), run.total)),
     ]
     yield from judge_starts(plan, reports, earlier, kills)
 
@@ -104,7 +108,7 @@ def judge_starts(
     kills: Sequence[tuple[str, Kill]],
 ) -> Iterator[Finding]:
     """The findings of the first start that is wrong."""
-    whole = aligned(plan.run, earlier["uninterrupted"])
+    whole = aligned(earlier["uninterrupted"])
     judge = partial(judge_start, plan, whole)
     yield from first_wrong_start(plan.run, whole, reports, kills, judge)
 
@@ -163,9 +167,6 @@ def scenarios(seed: int) -> list[Scenario]:
             name=name, body=body, judge=judge, world_size=ranks, deadline_s=deadline_s, **rest
         )
 
-    def starting(folders: Any) -> Body:
-        return starting_in(lambda folder: train_in(folder, plan), folders)
-
     def folders(context: RankContext) -> list[str]:
         return ["resized", *kept_folders(context, "whole"), "whole"]
 
@@ -173,14 +174,14 @@ def scenarios(seed: int) -> list[Scenario]:
         job(
             "uninterrupted",
             0,
-            keeping_saves(train_in("whole", plan), "whole", at_most=MOMENTS, seed=seed),
+            keeping_saves(train_in("whole", plan), "whole", KEPT, seed=seed),
             partial(judge_uninterrupted, plan),
         ),
         job("first", 0, resized, judge_killed, fault=kills[0]),
         job(
             "second",
             1,
-            starting(lambda _: ["resized"]),
+            starting_in(lambda folder: train_in(folder, plan), lambda _: ["resized"]),
             partial(judge_second, plan),
             fault=kills[1],
             judges_failures=True,
@@ -188,7 +189,7 @@ def scenarios(seed: int) -> list[Scenario]:
         job(
             "third",
             2,
-            starting(folders),
+            starting_in(lambda folder: train_in(folder, plan), folders, AGAIN, seed=seed),
             partial(judge_third, plan),
             deadline_s=15,
             judges_failures=True,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from itertools import combinations
 
 from rehearsal.kit.judge.saves import SavedRun
 
 # Batch, steps per epoch, epochs, and steps between two saves: more than ten steps.
-CADENCES = ((6, 4, 3, 3), (6, 5, 3, 2), (6, 5, 3, 4), (12, 4, 3, 3), (12, 4, 4, 5))
+CADENCES = ((6, 5, 3, 2), (12, 5, 3, 2), (6, 7, 3, 2), (6, 7, 3, 3))
 WORLD_SIZES = ((3, 1, 2), (2, 1, 3))  # each shrinks once, then grows once
 
 
@@ -23,9 +24,10 @@ class Plan:
 
 
 def drawn(seed: int) -> Plan:
-    """A plan with both restarts in the middle of an epoch, in different ones.
+    """A plan with both restarts in the middle of one epoch, which isn't the first.
 
-    No rank dies where a save is due: rank 0 may be saving.
+    The second one resumes from a checkpoint of the first one's. No rank dies where a save is
+    due: rank 0 may be saving.
     """
     draw = random.Random(seed)
     batch, steps_per_epoch, epochs, every = draw.choice(CADENCES)
@@ -45,8 +47,13 @@ def drawn(seed: int) -> Plan:
     )
     kills = [s for s in range(1, run.total) if s % every and run.newest(s) % steps_per_epoch]
     epoch_of = {s: run.newest(s) // steps_per_epoch for s in kills}
-    first = draw.choice([s for s in kills if epoch_of[s] < max(epoch_of.values())])
-    second = draw.choice([s for s in kills if epoch_of[s] > epoch_of[first]])
+    first, second = draw.choice(
+        [
+            (one, other)
+            for one, other in combinations(kills, 2)
+            if run.newest(one) < run.newest(other) and epoch_of[one] == epoch_of[other] > 0
+        ]
+    )
     return Plan(
         run=run,
         world_sizes=world_sizes,

@@ -11,23 +11,25 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Body, Scenario
 from rehearsal.grading.verdict import Finding
+from rehearsal.kit.judge.aligned import aligned
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.gradients import odd_net_gradient
-from rehearsal.kit.judge.killed_saves import run_before_restarts
 from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
 from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import judge_killed
-from rehearsal.kit.judge.steps import CODES as STEP_CODES
-from rehearsal.kit.judge.steps import (
-    moment_findings,
-    one_order,
-    resumption_findings,
-    states_of,
-    weights_by_step,
-    whole_findings,
+from rehearsal.kit.judge.saves import (
+    Kill,
+    ended_start,
+    first_wrong_start,
+    killed_after,
+    kills_in_saves,
+    resumed_after,
+    start_resumes,
 )
-from rehearsal.kit.observe.killed_saves import killed_in_its_saves
+from rehearsal.kit.judge.steps import CODES as STEP_CODES
+from rehearsal.kit.judge.steps import one_order, whole_findings
 from rehearsal.kit.observe.listings import list_backward
+from rehearsal.kit.observe.saves import Keep, starting_in
 from rehearsal.kit.observe.steps import trains_in_steps
 
 from .noise import SCALE, NoisyNet
@@ -45,7 +47,11 @@ POSITION = "at the steps after which a rank saves, at which position it saves, a
 POSITION += "which one a restart begins"
 LOOK = "at what sets each rank's random state, at a start and at a restart, and at every draw "
 LOOK += "from it before the first step"
-MOMENTS = 8  # of the short run
+# Of the short run. The first restart, from its first save, is killed in its turn.
+WATCHED = {"short": Keep(first=2, later=5, between=(0,))}
+WATCHED |= {
+    f"short-killed-{rank}-00": Keep(first=1, later=0, between=(0, 1)) for rank in (0, 1)
+}
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
@@ -80,7 +86,7 @@ def judge_uninterrupted(
     def offset(report: RankReport, step: int) -> list[float]:
         return [SCALE * value for value in noise_of(report)[step]]
 
-    gradient = odd_net_gradient(reports, offset)
+    gradient = partial(odd_net_gradient, offset=offset)
     others = [reports for name, reports in earlier.items() if name == "uninterrupted"]
     yield from first_of(
         whole_findings(run.steps, reports, gradient, run.lr),
@@ -91,29 +97,18 @@ def judge_uninterrupted(
     )
 
 
-def resumed_step(whole: Sequence[RankReport], reports: Sequence[RankReport]) -> int | None:
-    """The step of the uninterrupted run after which a start resumed; None if it's none."""
-    begun = [own[0] for report in reports if (own := weights_by_step(report))]
-    states = states_of(whole)
-    return states.index(begun[0]) if begun and begun[0] in states else None
-
-
 def judge_start_after(
-    run: Run,
-    whole: Sequence[RankReport],
-    reports: Sequence[RankReport],
-    allowed: Sequence[int],
-    kill: str,
+    run: Run, whole: Sequence[RankReport], reports: Sequence[RankReport], kill: Kill
 ) -> Iterator[Finding]:
     """What is wrong with a start after a kill. Its noise says more than its weights do."""
-    findings = list(resumption_findings(run.steps, whole, reports, allowed, kill, POSITION))
-    start = resumed_step(whole, reports)
+    findings = list(start_resumes(run.steps, whole, reports, kill, POSITION))
+    start = resumed_after(whole, reports)
     if (
         start is not None
-        and start in allowed
+        and kill.saved <= start <= kill.done
         and (not findings or findings[0].code == "not-the-same-run")
     ):
-        where = f"{kill}; restarted from step {start}'s checkpoint, "
+        where = f"{kill.how}; restarted from step {start}'s checkpoint, "
         yield from first_of(
             same_noise(reports, where),
             other_noise(reports, whole, start, where, LOOK),
@@ -136,9 +131,9 @@ def judge_resumed(
     run: Run, number: int, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """A restart after kill ``number``, counted from 0; it may be killed in its turn."""
-    start, rank = run.starts[number], run.killed_ranks[number]
-    kill = f"rank {rank} was killed after step {start + 1}"
-    yield from judge_start_after(run, earlier["uninterrupted"], reports, [start], kill)
+    whole, who = earlier["uninterrupted"], f"rank {run.killed_ranks[number]} was"
+    kill = killed_after(run.steps, whole, run.starts[number] + 1, who)
+    yield from judge_start_after(run, whole, reports, kill)
 
 
 def judge_again(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
@@ -149,12 +144,13 @@ def judge_again(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> It
 
 def judge_short(run: Run, reports: Sequence[RankReport], earlier: Earlier) -> Iterator[Finding]:
     """A short run, and its restarts from what kills in its saves would leave."""
-    whole = run_before_restarts(reports)
+    whole = ended_start(reports, "short")
     if whole:  # if not, the engine reports how it failed
-        start = partial(judge_start_after, run, whole)
+        kills = kills_in_saves(run.steps, whole)
+        judge_start = partial(judge_start_after, run, aligned(whole))
         yield from first_of(
             judge_uninterrupted(run, whole, earlier),
-            moment_findings(run.steps, whole, reports, start),
+            first_wrong_start(run.steps, aligned(whole), reports, kills, judge_start),
         )
 
 
@@ -187,9 +183,7 @@ def scenarios(seed: int) -> list[Scenario]:
         job("resumed", train_in("killed", run, "at last"), resumed(1)),
         job(
             "killed in a save",
-            killed_in_its_saves(
-                "short", partial(train_in, run=short), at_most=MOMENTS, seed=seed
-            ),
+            starting_in(partial(train_in, run=short), lambda _: ["short"], WATCHED, seed=seed),
             judge_short,
             short,
             judges_failures=True,

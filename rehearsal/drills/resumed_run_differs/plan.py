@@ -10,8 +10,8 @@ from rehearsal.kit.judge.steps import Steps
 # Steps per epoch, epochs, steps between two checkpoints; and the step of a checkpoint at the
 # end of an epoch, with two digits. The short run saves every 2 steps.
 CADENCES = ((3, 5, 4, 12), (4, 4, 3, 12), (6, 3, 4, 12))
-# Of a short run: steps per epoch, and epochs.
-SHORT = ((4, 1), (2, 2))
+# Of a short run: steps per epoch, of which two in the middle have a checkpoint; and epochs.
+SHORT = ((5, 1), (6, 1))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

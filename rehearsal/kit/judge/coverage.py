@@ -71,16 +71,26 @@ def miscounted(samples: Iterable[int], num_samples: int, times: int = 1) -> Misc
 
 
 def how_often(
-    extra: Sequence[int], missing: Sequence[int], num_samples: int, epochs: int
+    extra: Sequence[int],
+    missing: Sequence[int],
+    num_samples: int,
+    epochs: int,
+    *,
+    within: str = "",
 ) -> str:
-    """ "2 of 23 samples were trained more than twice in 2 epochs: 4, 7"; extra ones first."""
+    """ "2 of 23 samples were trained more than twice in 2 epochs: 4, 7"; extra ones first.
+
+    Args:
+        within: what to say instead of "2 epochs", such as "epoch 1".
+    """
     wrong, times = extra or missing, {1: "once", 2: "twice"}.get(epochs, f"{epochs} times")
     less = "fewer" if epochs > 2 else "less"  # fewer than 3 times, less than twice
     how = f"trained {'more' if extra else less} than {times}"
     if not extra and epochs == 1:
         how = "never trained"
     was = "was" if len(wrong) == 1 else "were"
-    found = f"{len(wrong)} of {num_samples} samples {was} {how} in {counted(epochs, 'epoch')}"
+    found = f"{len(wrong)} of {num_samples} samples {was} {how} in "
+    found += within or counted(epochs, "epoch")
     return f"{found}: {some(wrong)}"
 
 

@@ -16,5 +16,5 @@ def judge_killed(reports: Sequence[RankReport], earlier: object) -> Iterator[Fin
     """A finding if the kill of this job never came: the run did not get that far."""
     if not any(killed(report) for report in reports):
         found = f"the run ended after {counted(most_steps(reports), 'optimizer step')}, before "
-        found += "the step in which it was going to be killed"
+        found += "the step in which it was to be killed"
         yield Finding("not-all-steps", found, EACH_EPOCH_ONCE, "at what ends the loops")

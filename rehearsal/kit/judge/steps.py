@@ -5,13 +5,15 @@ Read from what ``observe.steps`` records: samples and weights of every step.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain, combinations, pairwise
 
 from rehearsal.engine.reports import RankReport
-from rehearsal.grading.verdict import Finding, counted, is_echo, shortened
+from rehearsal.grading.verdict import Finding, FindingTable, counted, is_echo, shortened
+from rehearsal.kit.judge.aligned import aligned
 from rehearsal.kit.judge.coverage import how_often, miscounted, most_steps, samples_by_step
 from rehearsal.kit.judge.findings import first_of, some
 from rehearsal.kit.judge.restart import EACH_EPOCH_ONCE, EPOCH_BOUNDS
@@ -23,8 +25,25 @@ from rehearsal.kit.judge.weights import (
     weights_differ,
 )
 
+NEWEST = "a restart resumes from the newest checkpoint"
+RESUMED = FindingTable(
+    {
+        "starts-over": (
+            "a restart trains from the initial weights although there is a checkpoint",
+            NEWEST,
+            "at what the restart finds in the folder, and what it does with it",
+        ),
+        "not-the-newest": (
+            "a restart doesn't resume from the newest checkpoint that was due",
+            NEWEST,
+            "at the steps after which a checkpoint is saved, at what the folder holds at each "
+            "moment of a save, and at which file is read",
+        ),
+    }
+)
 # What the findings below may say. A grader's CODES are these and its own.
 CODES = {
+    **RESUMED.codes,
     "not-all-steps": "an uninterrupted run doesn't take the planned number of steps",
     "never-trained": "a sample is left out of an epoch, with or without a restart",
     "trained-twice": "a sample is trained more than once in an epoch",
@@ -32,8 +51,6 @@ CODES = {
     "wrong-start": "training doesn't start from rank 0's weights",
     "different-update": "a step doesn't follow the mean over its samples, as it did before",
     "cannot-resume": "a restart fails on the files that a killed run left",
-    "starts-over": "a restart trains from the initial weights although there is a checkpoint",
-    "not-the-newest": "a restart doesn't resume from the newest checkpoint that was due",
     "not-the-same-run": "a restarted run differs from an uninterrupted one",
 }
 ONCE = "each epoch trains each sample exactly once, across all ranks and restarts"
@@ -50,15 +67,20 @@ class Steps:
     epochs: int
     steps_per_epoch: int
     every: int
+    tolerance: float = 0.0  # of a restart's weights; 0 asks for the same bits
 
     @property
     def total(self) -> int:
         """Optimizer steps of the whole run."""
         return self.epochs * self.steps_per_epoch
 
+    def dues(self) -> list[int]:
+        """The steps after which a checkpoint is due."""
+        return [*range(self.every, self.total + 1, self.every)]
+
     def newest(self, done: int) -> int:
         """The last step up to ``done`` after which a checkpoint is due; 0 if there is none."""
-        return done // self.every * self.every
+        return max([0, *(due for due in self.dues() if due <= done)])
 
 
 def weights_by_step(report: RankReport) -> list[Weights]:
@@ -78,20 +100,25 @@ def weights_by_step(report: RankReport) -> list[Weights]:
 
 
 def whole_findings(
-    plan: Steps, reports: Sequence[RankReport], gradient: Gradient, lr: float
+    plan: Steps,
+    reports: Sequence[RankReport],
+    gradient_of: Callable[[Sequence[RankReport]], Gradient],
+    lr: float,
 ) -> Iterator[Finding]:
     """What is wrong with an uninterrupted run.
 
     Args:
-        gradient: of the mean loss over a step's samples, by the step, from 0, and its weights.
+        gradient_of: makes of the reports, ``aligned``, a function from a step, counted from 0,
+            and its weights to the gradient of the mean loss over its samples.
         lr: the rate of its SGD, which has a momentum of 0.9.
     """
+    reports = aligned(reports)
     where = f"on {counted(len(reports), 'rank')}, without a restart, "
     yield from first_of(
         step_count_findings(plan, reports, where),
         epoch_coverage(plan, samples_by_step(reports), where, EPOCH_BOUNDS),
         first_weight_findings(reports, where),
-        sgd_findings(reports, gradient, lr, where),
+        sgd_findings(reports, gradient_of(reports), lr, where),
         ranks_differ(
             [report.answer["weights"] for report in reports],
             "at the gradient of each update: is it the same on all ranks?",
@@ -124,22 +151,20 @@ def epoch_coverage(
 ) -> Iterator[Finding]:
     """A finding if an epoch of a run, over all its attempts, misses or repeats samples."""
     bounds = [*range(0, plan.total, plan.steps_per_epoch), len(steps)]
-    parts = [
-        ("", plan.epochs, chain(*steps))
-    ]  # in total; what repeats an epoch shifts the rest
+    # First in total: what repeats an epoch shifts the rest.
+    parts = [(counted(plan.epochs, "epoch"), plan.epochs, chain(*steps))]
     parts += [
-        (f"in epoch {number}, ", 1, chain(*steps[first:last]))
-        for number, (first, last) in enumerate(pairwise(bounds), 1)
+        (f"epoch {number}", 1, chain(*steps[first:last]))
+        for number, (first, last) in enumerate(pairwise(bounds))
     ]
-    for which, times, samples in parts:
+    for within, times, samples in parts:
         extra, missing = miscounted(samples, plan.num_samples, times)
         if missing or extra:
-            found = where + which
-            found += how_often([] if missing else extra, missing, plan.num_samples, times)
-            code = "never-trained" if missing else "trained-twice"
-            yield Finding(
-                code, found.replace(" in 1 epoch", " in it" * bool(which)), ONCE, look
+            found = where + how_often(
+                [] if missing else extra, missing, plan.num_samples, times, within=within
             )
+            code = "never-trained" if missing else "trained-twice"
+            yield Finding(code, found, ONCE, look)
             return
 
 
@@ -149,11 +174,11 @@ def one_order(
     """A finding if two epochs trained the samples in the same order."""
     steps, length = samples_by_step(reports), plan.steps_per_epoch
     epochs = [steps[first : first + length] for first in range(0, plan.total, length)]
-    for number, (one, other) in enumerate(pairwise(epochs), 1):
+    for (first, one), (second, other) in combinations(enumerate(epochs), 2):
         if one == other:
             yield Finding(
                 code,
-                f"{where}epochs {number} and {number + 1} trained the samples in one order",
+                f"{where}epochs {first} and {second} trained the samples in the same order",
                 "each epoch has its own order",
                 "at the seed of the order, and at what changes it",
             )
@@ -198,17 +223,19 @@ def sgd_findings(
                 (b - a, -lr * v) for a, b, v in zip(old[name], new[name], speed, strict=True)
             ]
         unmoved = [name for name in old if name not in speeds and old[name] != new[name]]
-        worst = max(abs(is_ - should) for is_, should in updates)
-        if worst <= TOLERANCE and not unmoved:
+        off = [abs(is_ - should) for is_, should in updates]
+        if all(difference <= TOLERANCE for difference in off) and not unmoved:  # no NaN either
             continue
         if unmoved:
             found = f"{where}step {step + 1} changed {unmoved[0]}, which has no gradient"
         else:
-            found = f"{where}the update of step {step + 1} is off by up to {worst:.2g} from "
-            found += (
-                f"SGD's with lr={lr:.4g} and a momentum of 0.9, on the mean over the step's "
-            )
-            found += f"{counted(sizes[step], 'sample')}{factor_of(updates)}"
+            found = f"{where}the update of step {step + 1} "
+            if all(map(math.isfinite, off)):
+                found += f"is off by up to {max(off):.2g} from "
+            else:
+                found += "has NaNs or infinities; it should be "
+            found += f"SGD's with lr={lr:.4g} and a momentum of 0.9, on the mean over the "
+            found += f"step's {counted(sizes[step], 'sample')}{factor_of(updates)}"
             if step:
                 found += f". It's the first one that's off, after {counted(step, 'right step')}"
         yield Finding(
@@ -225,11 +252,13 @@ def factor_of(updates: Sequence[tuple[float, float]]) -> str:
     """How a wrong update relates to the right one, if it has the same direction."""
     if not any(is_ for is_, _ in updates):
         return ": no weight moved"
+    if not all(math.isfinite(is_) for is_, _ in updates):
+        return ""
     square = sum(should * should for _, should in updates)
     factor = sum(is_ * should for is_, should in updates) / square if square else 0.0
     if all(abs(is_ - factor * should) <= TOLERANCE for is_, should in updates):
         return f"; it's {factor:.3g} times that update"
-    return "; it has another direction"
+    return "; it points in a different direction"
 
 
 # ---------------------------------------------------------------- restarts
@@ -251,32 +280,35 @@ def resumption_findings(
     """What is wrong with a start after a kill, compared with the uninterrupted run.
 
     Args:
-        reports: with the "weights" of each rank at the end, or none if it was killed, too.
-        allowed: the steps whose checkpoint may be the newest one.
+        whole, reports: with the "weights" of each rank at the end, or none if it was killed.
+        allowed: the steps whose checkpoint may be the newest one, the last one first.
         kill: how the previous start ended, as in "the run was killed after step 3".
         look: where to look if samples are repeated or skipped.
     """
+    whole = aligned(whole)
     states = states_of(whole)
-    begun = [own[0] for report in reports if (own := weights_by_step(report))]
-    ends = [report.answer["weights"] for report in reports if report.answer]
+    reports = aligned(reports, states, plan.tolerance)
+    begun = {report.rank: own[0] for report in reports if (own := weights_by_step(report))}
+    ends = {report.rank: report.answer["weights"] for report in reports if report.answer}
     first = begun or ends  # a run that was finished takes no step
     if not first:
         return  # killed before its first step
-    due = " or ".join(map(str, allowed))
-    for rank, own in enumerate(first):
-        if own != first[0]:
+    agreed = next(iter(first.values()))
+    for rank, weights in first.items():
+        if weights != agreed:
             yield from ranks_differ(
-                first,
+                [*first.values()],
                 "at what each rank restores, and who decides it",
                 most=0.0,
-                where=f"{kill}; at the restart, ",
+                where=f"{kill}; at the next start, ",
+                ranks=[*first],
             )
             return
-        start = states.index(own) if own in states else None
+        start = states.index(weights) if weights in states else None
         if start in allowed and not (start == 0 and not begun):
             continue
         if start is None:
-            difference, name = largest_difference(own, states[allowed[0]])
+            difference, name = largest_difference(weights, states[allowed[0]])
             found = f"{kill}; rank {rank} began with weights that the uninterrupted run never "
             found += f"had: they differ by up to {difference:.2g}, in {name}, from those after "
             found += f"step {allowed[0]}"
@@ -284,18 +316,12 @@ def resumption_findings(
             where = "at everything that is saved, and at which ranks restore it"
             yield Finding("not-the-same-run", found, rule, where)
         else:
-            found = f"{kill}; the restart began with the weights after step {start}. "
-            found += f"With checkpoint_every={plan.every}, the newest checkpoint is that of "
-            found += f"step {due}" if allowed[0] else "no step"
-            code = "starts-over" if start == 0 else "not-the-newest"
-            if start == 0:
-                found = found.replace("the weights after step 0", "the initial weights")
-            rule = "a restart resumes from the newest checkpoint; one is saved after every "
-            rule += "checkpoint_every steps"
-            where = "at the steps after which a checkpoint is saved, and at which one is loaded"
-            yield Finding(code, found, rule, where)
+            began = f"the weights after step {start}" if start else "the initial weights"
+            found = f"{kill}; the next start began with {began}. With "
+            found += f"checkpoint_every={plan.every}, {newest_of(allowed)}"
+            yield RESUMED("not-the-newest" if start else "starts-over", found)
         return
-    start = states.index(first[0]) if begun else plan.total
+    start = states.index(agreed) if begun else plan.total
     where = f"{kill}; restarted from step {start}'s checkpoint, "
     wanted, taken = samples_by_step(whole), samples_by_step(reports)
     was_killed = len(ends) < len(reports)
@@ -304,6 +330,18 @@ def resumption_findings(
         () if was_killed else epoch_coverage(plan, [*wanted[:start], *taken], where, look),
         same_steps(whole, reports, states, start, where),
     )
+
+
+def newest_of(allowed: Sequence[int]) -> str:
+    """Which checkpoint is the newest, if it may be that of each of these steps; 0 is none."""
+    newest, *others = allowed
+    if not newest:
+        return "no checkpoint is due by then"
+    found = f"the newest checkpoint is that of step {newest}"
+    if others:
+        other = f"of step {others[0]}" if others[0] else "there is none"
+        found += f", or {other} if the save of step {newest} wasn't complete"
+    return found
 
 
 def other_step(
@@ -364,32 +402,6 @@ def same_steps(
             return
 
 
-def moment_findings(
-    plan: Steps,
-    whole: Sequence[RankReport],
-    reports: Sequence[RankReport],
-    judge_start: Callable[[Sequence[RankReport], Sequence[int], str], Iterable[Finding]],
-) -> Iterator[Finding]:
-    """What is wrong with the starts of ``observe.steps.from_moments``: the first that is.
-
-    Args:
-        judge_start: given a start's reports, the steps whose checkpoint may be the newest, and
-            how the run was killed.
-    """
-    by_rank = [starts_of(report) for report in reports]
-    for folder, where, done in whole[0].answer["moments"]:
-        kill = f"all ranks were killed {where}, in a save after {counted(done, 'step')}"
-        starts = [own[folder] for own in by_rank if folder in own]
-        if len(starts) < len(reports) or not all(start.answer for start in starts):
-            yield from failed_restart(reports, kill)
-            return
-        allowed = sorted({plan.newest(done), max(0, plan.newest(done) - plan.every)})[::-1]
-        findings = list(judge_start(starts, allowed, kill))
-        yield from findings
-        if findings:
-            return
-
-
 def failed_restart(reports: Sequence[RankReport], kill: str) -> Iterator[Finding]:
     """A finding if a restart failed with an exception; a hang is reported by the engine."""
     failed = [report for report in reports if report.failure and not is_echo(report)]
@@ -413,6 +425,6 @@ def starts_of(report: RankReport) -> dict[str, RankReport]:
             at, name = number, event["folder"]
             starts[name] = replace(report, events=report.events[at:], answer=None)
         elif event["kind"] == "ended":
-            ended = {"weights": event["weights"]}
-            starts[name] = replace(report, events=report.events[at:number], answer=ended)
+            own = report.events[at:number]
+            starts[name] = replace(report, events=own, answer=event["answer"])
     return starts

@@ -71,15 +71,19 @@ def ranks_differ(
     most: float = 1e-6,
     where: str = "",
     rule: str = STAY_EQUAL,
+    ranks: Sequence[int] | None = None,
 ) -> Iterator[Finding]:
     """A finding if a rank's weights differ from those of rank 0 by more than ``most``.
 
     Args:
         weights: of each rank, by rank.
         where: the beginning of the sentence, as "without a restart, ".
+        ranks: whose weights they are, if not those of all ranks.
     """
-    for rank, theirs in enumerate(weights[1:], 1):
-        who = f"{where}the weights of ranks 0 and {rank} of {len(weights)} differ"
+    names = range(len(weights)) if ranks is None else ranks
+    for rank, theirs in zip(names[1:], weights[1:], strict=True):
+        who = f"{where}the weights of ranks {names[0]} and {rank}"
+        who += f" of {len(weights)} differ" if ranks is None else " differ"
         findings = list(
             weights_differ("ranks-differ", who, weights[0], theirs, most, rule, look)
         )
