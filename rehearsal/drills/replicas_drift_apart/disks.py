@@ -13,7 +13,7 @@ from torch import nn
 
 from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.listings import list_backward
-from rehearsal.kit.observe.moments import Files, Moment, files_in
+from rehearsal.kit.observe.moments import Moment, files_in, when_written
 from rehearsal.kit.observe.samples import OddNet, before_forward, weights_of
 
 from .plan import Run
@@ -38,15 +38,18 @@ class Snapshots:
 
     def __init__(self, context: RankContext, folder: str) -> None:
         self.context, self.folder = context, context.folder / folder
-        self.before: list[tuple[dict[str, str], Files]] = []  # with the step's weights
+        self.before: list[tuple[dict[str, str], Moment]] = []  # with the step's weights
 
     def net(self, context: RankContext) -> nn.Module:
         """A rank's model, whose forward passes take the snapshots."""
         net = OddNet(seed=context.rank)
-        before_forward(
-            net, lambda _: self.before.append((weights_of(net), files_in(self.folder)))
-        )
+        before_forward(net, lambda _: self.before.append((weights_of(net), self.disk())))
         return net
+
+    def disk(self) -> Moment:
+        """What is on this rank's disk now."""
+        files = files_in(self.folder)
+        return Moment("", "", None, files, when_written(self.folder, files))
 
     def keep(self, run: Run) -> None:
         """Write this rank's disk of each of the run's ``disks``. Collective."""
@@ -62,10 +65,10 @@ class Snapshots:
         for number, steps in enumerate(run.disks):
             done = steps[self.context.rank]
             # As the disk was a step later, so that a writer in the background has finished.
-            files = {}
+            disk = Moment("", "", None, {})
             for weights, found in self.before:
                 if done is not None and steps_begun.index(weights) <= done + 1:
-                    files = found
+                    disk = found
             target = self.context.folder / f"disks-{number}" / f"node-{self.context.rank}"
-            Moment("", "", None, files).restore(target)
+            disk.restore(target)
         self.context.is_armed = True
