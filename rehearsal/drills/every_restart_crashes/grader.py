@@ -49,8 +49,8 @@ CODES = {
 LOOK = "at which checkpoint is loaded, which step it holds, and where the loop continues"
 # Of the short run. The first restart, from its first save, is killed in its turn.
 WATCHED = {
-    "short": Keep(first=3, later=6, between=(0,)),
-    "short-killed-0-00": Keep(first=2, later=0, between=(0, 1)),
+    "short": Keep(first=2, later=6, between=(0,)),
+    "short-killed-0-00": Keep(first=1, later=0, between=(0, 1)),
 }
 Earlier = Mapping[str, Sequence[RankReport]]
 
