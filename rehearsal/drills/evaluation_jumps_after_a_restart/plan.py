@@ -41,8 +41,8 @@ def drawn(seed: int, world_size: int) -> Run:
     """A run whose world size divides neither its batch nor its held-out samples.
 
     Each rank has at least two samples in every step and evaluation: BatchNorm needs them, also
-    where it wrongly normalizes an evaluation's batch. The kill comes after
-    the first checkpoint with a step of two digits, and there are checkpoints before it.
+    where it wrongly normalizes an evaluation's batch. The kill comes after the first checkpoint
+    with a step of two digits, and there are checkpoints before it.
     """
     generator = random.Random(f"{seed} {world_size}")
     sizes = [size for size in range(2 * world_size + 1, 4 * world_size) if size % world_size]

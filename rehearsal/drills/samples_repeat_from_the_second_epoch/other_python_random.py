@@ -36,7 +36,7 @@ def train(model, data, held_out, *, seed, epochs, global_batch_size, lr, eval_ev
             if step % eval_every or dist.get_rank():
                 continue
             # The global generator is free for this: the order doesn't use it.
-            chosen = torch.randint(len(held_out[0]), (eval_size,))
+            chosen = torch.randperm(len(held_out[0]))[:eval_size]
             with torch.no_grad():
                 errors = (model(held_out[0][chosen]) - held_out[1][chosen]) ** 2
             log.append((step, errors.sum(1).mean().item()))
