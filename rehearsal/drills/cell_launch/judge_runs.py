@@ -109,17 +109,22 @@ def alone_judge(
                 "at the view through which samples are read, and at its keys",
             )
             return
-    difference, name = reports[0].answer.get("update") or (0.0, "")
-    most = NOISE * plan.settings["learning_rate"]
-    if not difference <= most:
+    yield from update_findings(plan, "", reports[0].answer)
+    yield from every_summary(plan, reports, plan.total, "done")
+
+
+def update_findings(plan: Plan, who: str, answer: Mapping[str, Any]) -> Iterator[Finding]:
+    """The weights at the end, against those of the same passes redone."""
+    difference, name = answer.get("update") or (0.0, "")
+    settings = plan.settings
+    names = ("learning_rate", "max_grad_norm", "warmup_steps", "decay_steps")
+    if not difference <= NOISE * settings["learning_rate"]:
         yield TABLE(
             "different-update",
-            f"after {plan.total} steps on the right samples, the weights differ by up to "
-            f"{difference:.2g} in {name} from those that cells 3 and 5 lead to (learning rate "
-            f"{plan.settings['learning_rate']}, max_grad_norm "
-            f"{plan.settings['max_grad_norm']}, warmup_steps {plan.settings['warmup_steps']})",
+            f"{who}after {plan.total} steps on the right samples, the weights differ by up to "
+            f"{difference:.2g} in {name} from those that cells 3 and 5 lead to "
+            f"({', '.join(f'{one}={settings[one]}' for one in names)})",
         )
-    yield from every_summary(plan, reports, plan.total, "done")
 
 
 def steps_said(counts: Sequence[int]) -> str:
@@ -296,6 +301,7 @@ def kills_judge(
     answer = reports[0].answer
     who, loss = "a single process", loss_of(reports)
     yield from summary_findings(plan, who, answer, plan.total, "done", loss)
+    yield from update_findings(plan, f"{who}: ", answer)
     stops = earlier["stopped"][0].of("optimizer_step")
     stop = {"where": "stopped by SIGTERM", "done": len(stops), "least": len(stops)}
     for kill in [*answer["kills"], answer["continued"] | stop]:

@@ -150,6 +150,10 @@ def kills_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> An
         summary = plain_summary(learner.run(cfg), cfg.run_dir)
     answer: dict[str, Any] = {"summary": summary, "true": true_hash(watch), "kills": []}
     answer["last"] = watch.last_step()
+    if watch.initial:
+        watch.is_on = False
+        answer["update"] = redone(cfg, watch, watch.passes, plan.total)
+        watch.is_on = True
     order, draw = watch.steps(), random.Random(context.seed)
     drawn = drawn_moments(moments, KILLS, draw)
     last = drawn[len(drawn) // 2 :]  # so that little is left to train
