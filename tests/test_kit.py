@@ -633,7 +633,6 @@ RIGHT_STEPS = {
 SEED = 7  # ranks without samples are in every run
 
 
-@pytest.mark.ranks
 class TestOneWriter:
     @pytest.mark.parametrize(
         "events",
@@ -669,6 +668,7 @@ class TestOneWriter:
         assert not list(one_writer(reports))
 
 
+@pytest.mark.ranks
 class TestInRanks:
     def test_a_rank_begins_with_the_kit_and_without_the_trainer(self) -> None:
         """The kit costs a rank nothing; a trainer loaded early would outlive its next edit."""

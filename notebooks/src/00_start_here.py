@@ -196,7 +196,7 @@ status()
 #
 # There are two trainers, with the same eight cells.
 #
-# - **The live trainer** is what you type in an interview: one file with 200 lines of
+# - **The live trainer** is what you type in an interview: one file with about 200 lines of
 #   code, [live.py](../trainer_core/live.py). It survives a kill, and it says what it leaves out. Start
 #   with [01_live](01_live.ipynb).
 # - **The hardened trainer** is its sequel: what you study, run, break and defend. Its cells are

@@ -96,7 +96,7 @@ print(f"python {platform.python_version()}, torch {torch.__version__}, {os.cpu_c
 # %% [markdown]
 # ## From live to hardened
 #
-# You typed the live trainer in `01_live`: 200 lines that survive a kill. This notebook is the
+# You typed the live trainer in `01_live`: about 200 lines that survive a kill. This notebook is the
 # sequel. Each of the eight sections below opens with a fault that the live trainer doesn't
 # survive, or survives without telling anyone. We run it, watch what breaks, and then build the
 # part that handles it. Near the end, the same faults hit the hardened trainer.

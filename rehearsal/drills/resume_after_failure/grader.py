@@ -29,7 +29,7 @@ from .watch import (
     copy_folder,
     keep_moments,
     keep_moments_again,
-    kept_folders,
+    folders_named,
     strikes_in_save,
     watched,
 )
@@ -128,7 +128,7 @@ def run_until_a_save(
 def start_all_again(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     """Resume from what each kill would leave behind; then start a finished run."""
     context.init_group()
-    for folder in (*OTHERS, *kept_folders(context, "moment")):
+    for folder in (*OTHERS, *folders_named(context, "moment")):
         start(plan, context, learner, folder)
     again = start_torn(plan, context, learner)
     start(even_plan(plan), context, learner, "even")
@@ -145,7 +145,7 @@ def start_all_again(plan: Plan, context: RankContext, learner: SimpleNamespace) 
 def start_torn(plan: Plan, context: RankContext, learner: SimpleNamespace) -> list[list[Any]]:
     """Resume from torn files, and from what a kill of such a start would leave."""
     again: list[list[Any]] = []
-    for torn in kept_folders(context, "torn"):
+    for torn in folders_named(context, "torn"):
         begin = context.count("optimizer_step")
 
         def steps(begin: int = begin) -> int:
@@ -154,7 +154,7 @@ def start_torn(plan: Plan, context: RankContext, learner: SimpleNamespace) -> li
         with watch_moments((context.folder / torn).resolve(), steps) as moments:
             start(plan, context, learner, torn)
         again += [[torn, *kept] for kept in keep_moments_again(context, plan, torn, moments)]
-        for folder in kept_folders(context, f"again-{torn}"):
+        for folder in folders_named(context, f"again-{torn}"):
             start(plan, context, learner, folder)
     return again
 

@@ -119,7 +119,7 @@ def restored(
     return kept
 
 
-def kept_folders(context: RankContext, name: str) -> list[str]:
+def folders_named(context: RankContext, name: str) -> list[str]:
     """The folders of all ranks' moments of a name. Collective: waits until all are written."""
     dist.barrier()
     return sorted(path.name for path in context.folder.glob(f"{name}-*"))
