@@ -295,7 +295,7 @@ def finished_judge(
 def kills_judge(
     plan: Plan, reports: Sequence[RankReport], earlier: Mapping[str, Sequence[RankReport]]
 ) -> Iterator[Finding]:
-    """A single process: its summary, and where and how each start after a kill went on."""
+    """A single process: its summary and updates, and how each start after a kill went on."""
     if not reports[0].has_answer:
         return
     answer = reports[0].answer

@@ -126,7 +126,10 @@ def is_telling(plan: Plan, saved: int) -> bool:
 
 
 def one_rank(seed: int) -> Plan:
-    """A single process without peers, whose every save is watched; it crosses step 9, too."""
+    """A single process without peers, whose every save is watched; it crosses step 9, too.
+
+    Its config names no horizon for the rates; that of ``plan_of`` does.
+    """
     draw = random.Random(f"one rank {seed}")
     batch, settings = drawn_batch(draw, 1)
     steps = draw.choice((3, 4))
