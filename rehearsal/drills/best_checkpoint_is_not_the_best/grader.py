@@ -43,7 +43,7 @@ def body(context: RankContext, learner: SimpleNamespace, *, plan: RunPlan) -> di
     import torch
 
     context.init_group()
-    net = mode_net(context.rank)
+    net = mode_net(context.rank).train(plan.comes_in_training_mode)
 
     passes: list[dict[str, Any]] = []
     trained = set[int]()  # their numbers: those that a backward pass followed

@@ -26,6 +26,7 @@ class RunPlan(NamedTuple):
     eval_batch_size: int
     evaluate_every: int
     lr: float
+    comes_in_training_mode: bool  # the model, when train is called
 
     @property
     def batches(self) -> list[list[list[int]]]:
@@ -51,16 +52,26 @@ class RunPlan(NamedTuple):
 
 
 def plans_of(seed: int) -> tuple[RunPlan, RunPlan]:
-    """Two jobs: held-out sequences that don't divide among the ranks; fewer than ranks."""
+    """Two jobs: held-out sequences that don't divide among the ranks; fewer than ranks.
+
+    One of them, or both, doesn't evaluate every step. One gets its model in eval mode.
+    """
     rng = random.Random(f"padding {seed}")
+    every = rng.sample([2, rng.randint(1, 2)], 2)
+    modes = rng.sample([True, False], 2)
     first, second = rng.sample([2, 3], 2)
     count = rng.choice([n for n in range(9, 20) if n % first])
     size = rng.choice([n for n in range(2, 5) if -(-count // first) % n])
     few = rng.randint(1, second - 1)
-    return (plan_of(rng, first, count, size), plan_of(rng, second, few, rng.randint(2, 3)))
+    return (
+        plan_of(rng, first, count, size, every[0], modes[0]),
+        plan_of(rng, second, few, rng.randint(2, 3), every[1], modes[1]),
+    )
 
 
-def plan_of(rng: random.Random, world_size: int, count: int, size: int) -> RunPlan:
+def plan_of(
+    rng: random.Random, world_size: int, count: int, size: int, every: int, mode: bool
+) -> RunPlan:
     """A job with ``count`` held-out sequences in batches of ``size``, of many lengths.
 
     The first two thirds of an epoch teach what the held-out sequences have, the rest
@@ -74,10 +85,12 @@ def plan_of(rng: random.Random, world_size: int, count: int, size: int) -> RunPl
         for n, length in enumerate(lengths, 1)
     ]
     while True:
-        num_sequences, batch = rng.randint(15, 24), rng.choice([4, 5, 6, 7])
-        epochs, every = rng.randint(2, 3), rng.randint(1, 2)
+        num_sequences, batch = rng.randint(15, 27), rng.choice([3, 4, 5, 6, 7])
+        epochs = rng.randint(2, 3)
         steps = -(-num_sequences // batch)
         is_awkward = num_sequences % batch and batch % world_size
+        # Steps counted within an epoch are due elsewhere than those of the whole run.
+        is_awkward = is_awkward and (every == 1 or steps % every)
         # The last step is evaluated, so that what an evaluation leaves behind is seen.
         if is_awkward and steps // every >= 3 and steps * epochs % every == 0:
             break
@@ -96,6 +109,7 @@ def plan_of(rng: random.Random, world_size: int, count: int, size: int) -> RunPl
         eval_batch_size=size,
         evaluate_every=every,
         lr=round(rng.uniform(1.5, 3.0), 2),
+        comes_in_training_mode=mode,
     )
 
 
