@@ -55,7 +55,7 @@ CODES = {
 }
 LOOK = "at what the saved position counts, when it advances, and who reads it"
 # Of the short run. The first restart, from its first save, is killed in its turn.
-WATCHED = {"short": Keep(first=2, later=4, between=(0,))}
+WATCHED = {"short": Keep(first=2, later=6, between=(0,))}
 WATCHED |= {
     f"short-killed-{rank}-00": Keep(first=1, later=0, between=(0, 1)) for rank in (0, 1)
 }

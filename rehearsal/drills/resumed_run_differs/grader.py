@@ -48,7 +48,7 @@ POSITION += "which one a restart begins"
 LOOK = "at what sets each rank's random state, at a start and at a restart, and at every draw "
 LOOK += "from it before the first step"
 # Of the short run. The first restart, from its first save, is killed in its turn.
-WATCHED = {"short": Keep(first=2, later=5, between=(0,))}
+WATCHED = {"short": Keep(first=2, later=6, between=(0,))}
 WATCHED |= {
     f"short-killed-{rank}-00": Keep(first=1, later=0, between=(0, 1)) for rank in (0, 1)
 }
