@@ -203,6 +203,7 @@ class TestOutcomes:
 
         verdict = grade_attempt(load(DRILL), attempt_of_source(text), at_most_s=1.0)
         assert verdict.status == "hung"
+        assert "still running after 1 s" in verdict.findings[0].found
         for rank in range(3):
             assert f"[rank {rank}]" in verdict.detail
         assert "line 7 in train" in verdict.detail
@@ -278,7 +279,7 @@ class TestOutcomes:
             if os.environ["RANK"] == "0" and begun in {[2, 5][:times]}:
                 {trouble}
             """
-        drill = load("resume_after_failure")
+        drill = load("run_hangs_at_its_first_log")
         attempt = attempt_of_source(textwrap.dedent(prelude) + drill.solution)
         shown: list[str] = []
         verdict = grade_attempt(drill, attempt, echo=shown.append, at_most_s=3.0)

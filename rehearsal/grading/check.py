@@ -319,7 +319,8 @@ def run_scenarios(
         next_stage = at or next(iter(skipped), "")
         return Ran(outcome, excuse, sorted(sizes), passed, next_stage, scenario)
 
-    for number, scenario in enumerate(drill.scenarios(seed)):
+    for number, planned in enumerate(drill.scenarios(seed)):
+        scenario = replace(planned, deadline_s=min(planned.deadline_s, at_most_s))
         needs = drill.needs_of(scenario)
         builds_on_skipped = any(
             stage.name in skipped and set(stage.calls) <= set(needs) for stage in drill.stages
@@ -344,7 +345,7 @@ def run_scenarios(
                 world_size=scenario.world_size,
                 folder=folder,
                 fault=scenario.fault,
-                deadline_s=min(scenario.deadline_s, at_most_s),
+                deadline_s=scenario.deadline_s,
                 echo=echo,
                 lines=attempt.lines,
                 seed=seed,
