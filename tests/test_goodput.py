@@ -361,7 +361,7 @@ def check_real(run_dir: Path) -> Account:
     check_sums(account)
     assert report.status == "proved", report.findings
     assert account.fractions["unknown"] < 0.05, account.seconds
-    kinds = ("useful", "replayed", "data_wait", "start_up", "checkpoint", "logging", "down")
+    kinds = ("useful", "data_wait", "start_up", "checkpoint", "logging", "down")
     assert all(account.seconds[kind] > 0 for kind in kinds), account.seconds
     assert account.goodput == pytest.approx(report.goodput, rel=1e-3)
     inside = account.wall_s - account.seconds["down"]
@@ -380,6 +380,7 @@ def test_less_than_5_percent_of_a_killed_run_is_unknown(tmp_path: Path) -> None:
     finish(cfg, 2)
     account = check_real(tmp_path / "run")
     assert 0.3 < account.seconds["down"] < time.time() - began
+    assert account.seconds["replayed"] > 0  # step 75 is not one that was saved
     # The processes started after the test did, and before they logged it.
     starts = [x for x in read_jsonl(tmp_path / "run/logs/rank-0.jsonl") if "pid" in x]
     assert [x["attempt"] for x in starts] == [0, 1]
