@@ -161,7 +161,7 @@ def scenarios(seed: int) -> list[Scenario]:
     """A whole run, a killed one, and starts after it, after kills in saves, and at the end."""
     plan = drawn(seed)
     first_end = plan.run.dues().index(plan.run.steps_per_epoch)
-    keep = Keep(first=1, later=2, between=(first_end, -4, -3, -2))
+    keep = Keep(first=1, later=4, between=(first_end, -4, -3, -2))
 
     def job(name: str, body: Body, judge: Any, deadline_s: float = 6, **rest: Any) -> Scenario:
         ranks = plan.run.world_size
