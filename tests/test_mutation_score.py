@@ -483,9 +483,21 @@ class TestScore:
         before = {digest: digest(own_drill) for digest in DIGESTS}
         path = own_drill.folder / file
         text = path.read_text() if path.exists() else ""
-        path.write_text(text.replace("**Situation.**", "**The situation.**") + "\n# edited\n")
+        end = "\nEDITED = 1\n" if path.suffix == ".py" else "\n# edited\n"
+        path.write_text(text.replace("**Situation.**", "**The situation.**") + end)
         changed = load_again(own_drill)
         assert {digest for digest in DIGESTS if digest(changed) != before[digest]} == old
+
+    def test_a_comment_or_docstring_in_a_grader_makes_no_verdict_old(
+        self, own_drill: Drill
+    ) -> None:
+        """Wording a sentence better must not cost an hour of judging."""
+        path = own_drill.folder / "grader.py"
+        before = judges_digest(own_drill)
+        text = path.read_text()
+        path.write_text(text.replace('"""Every rank', '"""Each rank', 1) + "\n# a comment\n")
+        assert path.read_text() != text
+        assert judges_digest(load_again(own_drill)) == before
 
     def test_a_new_near_miss_is_judged_and_makes_no_mutant(self, own_drill: Drill) -> None:
         """Its text is one of those that the page counts."""
@@ -603,7 +615,7 @@ class TestRun:
         kept.write_text(kept.read_text()[:-20])  # a kill cuts the last line
         assert mutation_run(own_drill, tmp_path, only=only)[1] == said
         grader = own_drill.folder / "grader.py"
-        grader.write_text(grader.read_text() + "\n# changed\n")
+        grader.write_text(grader.read_text() + "\nCHANGED = 1\n")
         _, _, pool = mutation_run(own_drill, tmp_path, only=only)
         assert isinstance(pool, Here)
         assert pool.tasks == 2

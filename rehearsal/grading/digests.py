@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
+import tokenize
 from pathlib import Path
 
 from rehearsal.grading import selftest
@@ -25,13 +27,33 @@ def judges_digest(drill: Drill) -> str:
     waiting = sorted(drill.folder.glob("*.py"))
     for path in waiting:  # grows
         if not is_answer(path):
-            found.update(path.read_bytes())
+            found.update(code_of(path).encode())
         for module in imported_modules(path):
             if module.startswith(("rehearsal.kit.", "trainer_core.")):
                 file = ROOT.joinpath(*module.split(".")).with_suffix(".py")
                 if file.exists() and file not in waiting:
                     waiting.append(file)
     return found.hexdigest()[:12]
+
+
+def code_of(path: Path) -> str:
+    """A file's text without docstrings, comments and blank lines: they change no verdict.
+
+    Not a dump of its syntax tree, which another version of Python writes differently.
+    """
+    text = path.read_bytes().decode()
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        if ast.get_docstring(node, clean=False) is not None:
+            for number in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1):
+                lines[number - 1] = ""
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def imported_modules(path: Path) -> list[str]:

@@ -146,7 +146,7 @@ def across_a_block(plan: Drawn, learner: SimpleNamespace) -> list[Keys]:
 
 
 def order_of(plan: Drawn, learner: SimpleNamespace, visit: Visit) -> list[int]:
-    """The first samples of an epoch, dealt one by one; by chance, no two begin alike."""
+    """The first samples of an epoch, dealt one by one: enough to tell two orders apart."""
     cut = Deal(1, 1, visit.epoch + 1, (1,))
     sampler = sampler_of(plan, learner, cut, 0, 1, visit.seed)
     sampler.load_state_dict({"position": visit.epoch * plan.num_samples})

@@ -1,7 +1,7 @@
 """The steps that a rank without samples has left out, put back where they were.
 
 Such a rank may leave out a step's forward pass, and then nothing shows an update that is
-written out. Steps are told apart by the weights with which they begin, equal on all ranks.
+written out. The weights at its beginning, equal on all ranks, say which step it is.
 """
 
 from __future__ import annotations
