@@ -25,7 +25,7 @@ class Keep(NamedTuple):
     """Which moments of a start's saves become folders in which the run is started again."""
 
     first: int  # at most so many inside the first save, drawn
-    later: int  # and inside later ones
+    later: int  # and inside later ones; where something is lost first, for half of them
     # Which of what the saves have left: 0 is what the second one found, -1 the end.
     between: tuple[int, ...]
 
@@ -93,13 +93,22 @@ def moments_to_keep(
         return []  # it changed nothing, or only before its first step
     bounds = [save[0] for steps, save in saves.items() if steps] + moments[-1:]
     inside = [[moment for moment in save[1:] if is_new(moment)] for save in saves.values()]
-    first, *later = [own for own in inside if own] or [[]]
-    drawn = drawn_moments(first, keep.first, draw)
-    drawn += drawn_moments([moment for own in later for moment in own], keep.later, draw)
+    first, *others = [own for own in inside if own] or [[]]
+    later = [moment for own in others for moment in own]
+    losing = [m for m in later if loses_files(m.files, saves[m.note][0].files)]
+    drawn = drawn_moments(losing, (keep.later + 1) // 2, draw)
+    rest = [moment for moment in later if all(moment is not one for _, one in drawn)]
+    drawn += drawn_moments(rest, keep.later - len(drawn), draw)
+    drawn = drawn_moments(first, keep.first, draw) + drawn
     between = [*filter(is_new, bounds)]
     numbers = [at + len(between) if at < 0 else at for at in keep.between]
     left = [between[at] for at in dict.fromkeys(numbers) if 0 <= at < len(between)]
     return [*left, *(moment for _, moment in drawn)]
+
+
+def loses_files(files: Files, found: Files) -> bool:
+    """Whether a file that a save has found is gone, or has another content."""
+    return any(files.get(name) != content for name, content in found.items())
 
 
 def without_folders(files: Files) -> Files:
