@@ -7,15 +7,15 @@ on, so that only drills for which that has changed are judged again.
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import NamedTuple
 
 from rehearsal.grading import mutation_record, selftest
 from rehearsal.grading.digests import mutants_digest, selftest_digest
 from rehearsal.grading.drill import Drill, load
+from rehearsal.grading.pool import processes
 from rehearsal.grading.verdict import ENGINE_FINDINGS, counted
 
 PATH = Path(__file__).resolve().parents[2] / "docs" / "drills.md"
@@ -172,7 +172,7 @@ def judged_in_turn(
     if jobs == 1 or len(drills) < 2:
         yield from ((drill.id, judged(drill)) for drill in drills)
         return
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    with processes(jobs) as pool:
         waiting = {pool.submit(judged_by_id, drill.id): drill.id for drill in drills}
         yield from ((waiting[done], done.result()) for done in as_completed(waiting))
 

@@ -13,16 +13,13 @@ Every verdict is kept under ``runs/mutants``, so an interrupted run continues wh
 from __future__ import annotations
 
 import argparse
-import contextlib
 import difflib
 import hashlib
 import json
-import multiprocessing
-import os
 import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +43,7 @@ from rehearsal.grading.mutation_record import (
     survivors_of,
     without_known_holes,
 )
+from rehearsal.grading.pool import processes
 from rehearsal.grading.selftest import outcome
 from rehearsal.grading.verdict import counted
 
@@ -151,17 +149,6 @@ class Kept:
 
 class CannotScore(Exception):
     """There is nothing to measure, or no place to write it down; the user can fix that."""
-
-
-@contextlib.contextmanager
-def processes(jobs: int) -> Iterator[Executor]:
-    """Processes that judge, each with a server of its own for the ranks."""
-    os.environ["OMP_NUM_THREADS"] = "1"  # of the servers, too: more threads only disturb
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
