@@ -23,6 +23,7 @@ from rehearsal.grading.drill import Drill, load
 from rehearsal.grading.harmless import harmless
 from rehearsal.grading.mutation_record import Judged, record_of, score_of, survivors_of
 from rehearsal.grading.mutants import Mutant, mutants
+from rehearsal.grading.pool import processes
 from rehearsal.__main__ import main
 
 
@@ -656,7 +657,7 @@ class TestRun:
         """The real command judges in processes of its own, two at a time."""
         drill, said = load("lift_to_distributed"), list[str]()
         only = "solution.train: collective dropped"
-        with mutation_score.processes(2) as pool:
+        with processes(2) as pool:
             judging = mutation_score.Judging(pool, tmp_path)
             path = tmp_path / "scores.json"
             assert mutation_score.run([drill], judging, said.append, only=only, path=path)
@@ -742,3 +743,12 @@ class TestTheRecord:
             if record["digest"] != mutants_digest(load(name))
         ]  # fmt: skip
         assert old == [], f"run: python -m rehearsal mutants {' '.join(old)}"
+
+    def test_every_drill_refuses_97_percent(self) -> None:
+        """The promise. A new drill has no score until its mutants are judged."""
+        held = mutation_record.records()
+        every = drills()
+        missing = [drill.id for drill in every if drill.id not in held]
+        assert missing == [], f"run: python -m rehearsal mutants {' '.join(missing)}"
+        scores = {drill.id: score_of(drill, held[drill.id]) for drill in every}
+        assert {name: s for name, s in scores.items() if not s.ok} == {}
