@@ -60,7 +60,8 @@ def plan_of(seed: int) -> Plan:
         spare_gpus=draw.randint(1, 3),
         timeout_s=draw.randrange(31, 99) + draw.choice((0.0, 0.5)),
         crowd=crowd,
-        too_few=draw.randrange(2, crowd),
+        # Enough for all ranks of this job: who counts those, not the node's, lets it start.
+        too_few=draw.randrange(ranks, crowd),
         wrong_size=draw.choice([size for size in (2, 3, 4, 5, 8) if size != ranks]),
         world_size=world_size,
         ranks_on_a_node=draw.randint(1, world_size - 1),
