@@ -92,6 +92,7 @@ def plan_of(seed: int) -> Plan:
                 "num_workers": draw.choice((0, 0, 2)),
                 "decay_steps": draw.choice((25, 40)),
                 "input_noise": draw.choice((0.05, 0.1, 0.3)),
+                "log_every": draw.choice((4, 5, 6, 7)),
             },
             stop_at=draw.randint(2, 7),
             stop_rank=draw.randrange(world_size),
@@ -113,12 +114,14 @@ def is_telling(plan: Plan, saved: int) -> bool:
         saved: the save after which the kill comes, 1 to 3 steps later: a run stops in the step
             of its SIGTERM or in one of the next two.
     """
-    stop = plan.stop_at
+    stop, log_every = plan.stop_at, plan.settings["log_every"]
     return (
         13 <= plan.total <= 20
         and 10 <= saved <= plan.total - 3
         and not any(plan.is_epoch_end(step) for step in (saved, saved + 1, saved + 2))
         and plan.last_due(stop) > 0  # or a stop without a save is a fresh start
+        # An answer that looks for the stop only when it logs is late.
+        and all(step % log_every for step in range(stop, stop + 3))
         and not plan.is_due(stop)
         and not plan.is_due(stop + 1)
         and not plan.is_epoch_end(stop + 2)

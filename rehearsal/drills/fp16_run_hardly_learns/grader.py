@@ -140,6 +140,9 @@ def skip_findings(run: Run, reports: Sequence[RankReport]) -> Iterator[Finding]:
             )
             found = f"rank {report.rank} of {len(reports)} skipped steps {skipped}; a gradient "
             found += f"overflows in {where}; in step {run.cancels}, infinities add up to NaN"
+            if run.large in skipped:
+                found += f"; in step {run.large}, every rank's gradient fits into half "
+                found += "precision, but not their sum"
             yield FINDINGS("wrong-steps-skipped", found)
             return
 

@@ -11,6 +11,8 @@ from rehearsal.kit.observe.samples import OddNet, marked_samples, weights_of
 
 from .plan import Run
 
+NEARLY_MAX = 0.8 * torch.finfo(torch.half).max  # of two ranks' sum, it's too much
+
 
 class HalfNet(OddNet):
     """Its outputs, and so the gradients that enter it, are in half precision.
@@ -34,9 +36,13 @@ def samples_of(run: Run) -> tuple[Tensor, Tensor]:
     """Inputs and targets; an outlier's gradient is above the largest half, at any scale.
 
     Of output 1 only: see ``HalfNet``. In one step, an outlier has a twin with the opposite
-    sign. A parameter's gradient is then the sum of two infinities that cancel.
+    sign. A parameter's gradient is then the sum of two infinities that cancel. In the large
+    step, a sample on each rank has nearly the largest gradient that fits, at the step's scale.
     """
     inputs, targets = marked_samples(run.num_samples)
+    # The loss of a step is the mean over its samples of a rank, and their squares are summed.
+    weight = 2 * run.scales()[run.large - 1] / (run.grad_accum_steps * run.micro_batch_size)
+    targets[run.large_samples(), 1] = NEARLY_MAX / weight
     targets[run.outliers(), 1] = 1e7
     for sample, twin in run.twins():
         inputs[twin, 1:] = inputs[sample, 1:]  # feature 0 is its id

@@ -22,6 +22,7 @@ class Run:
     growth_interval: int
     overflows: Mapping[int, tuple[Sequence[int], int]]
     cancels: int  # the overflow that reaches the parameters as NaN
+    large: int  # a good step: each rank's gradient fits into half precision, their sum doesn't
 
     @property
     def per_rank_samples(self) -> int:
@@ -51,6 +52,10 @@ class Run:
         ranks, micro_step = self.overflows[self.cancels]
         batches = [self.ids(self.cancels, micro_step, rank) for rank in ranks]
         return [(batch[-1], batch[-2]) for batch in batches]
+
+    def large_samples(self) -> list[int]:
+        """On each rank, the sample with nearly the largest gradient that fits."""
+        return [self.ids(self.large, 0, rank)[-1] for rank in range(self.world_size)]
 
     def scales(self) -> list[float]:
         """The scale of each step."""
@@ -93,6 +98,7 @@ def drawn(
                 for step, ranks in zip(steps, culprits, strict=True)
             },
             cancels=generator.choice(steps),
+            large=generator.choice([n for n in range(2, num_steps + 1) if n not in steps]),
         )
         ordered = sorted(steps)
         apart = all(later - one > 1 for one, later in pairwise(ordered))

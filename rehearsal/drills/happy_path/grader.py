@@ -464,7 +464,7 @@ def scenarios(seed: int) -> list[Scenario]:
         return Fault(rank=0, at="optimizer_step", count=count)
 
     return [
-        job(WHOLE, whole_run, judge_whole_run),
+        job(WHOLE, whole_run, judge_whole_run, deadline_s=12),
         job(KILLED, killed_run, judge_fresh, fault=kill(plan.killed_in)),
         job(
             AGAIN,
@@ -473,5 +473,6 @@ def scenarios(seed: int) -> list[Scenario]:
             fault=kill(plan.killed_again_in),
             judges_failures=True,
         ),
-        job("the next runs", next_runs, judge_next, judges_failures=True),
+        # Many runs, one after another: a save of several files has many moments.
+        job("the next runs", next_runs, judge_next, judges_failures=True, deadline_s=20),
     ]

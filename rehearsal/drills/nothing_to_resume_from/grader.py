@@ -143,7 +143,8 @@ def judge_job(
         yield Finding("never-saves", text, rule, "at which rank saves, and when")
     elif all(report.has_answer for report in reports):
         yield from judge_end(plan, 1, reports[0].answer["files"])
-        yield from ranks_differ(weights_of_ranks(reports), most=0.0)
+        look = "at what each rank restores, and at the gradients that its updates use"
+        yield from ranks_differ(weights_of_ranks(reports), look, most=0.0)
         weights = list(differs_from_one_run(reports))
         ahead = [found for jobs in [*chain, reports] for found in too_far(plan, jobs)]
         yield from ahead if weights else []
@@ -238,7 +239,7 @@ def judge_end(plan: Plan, keep: int, names: Sequence[str]) -> Iterator[Finding]:
     left = sorted(int(name[1]) for name in matches if name)
     text = f"with keep={keep}, after {plan.steps} steps, the checkpoints that remain are "
     text += some([f"step-{step}.pt" for step in left]) or "none"
-    rule = "a finished run leaves exactly the newest keep checkpoints"
+    rule = "a job that trains to the end leaves exactly the newest keep checkpoints"
     look = "at which files are deleted, and when"
     if len(left) > keep:
         yield Finding("keeps-too-many", text, rule, look)

@@ -45,7 +45,7 @@ FINDINGS = FindingTable(
 )
 CODES = {**STEP_CODES, **SAVE_FINDINGS.codes, **FINDINGS.codes}
 LOOK = "at the steps after which rank 0 saves, and at what is saved and read back: does the "
-LOOK += "position mean the same to more or fewer ranks?"
+LOOK += "position mean the same to more or fewer ranks, and is the epoch's order made again?"
 KEPT = Keep(first=1, later=4, between=(-4, -3, -2))
 AGAIN = {"resized": Keep(first=1, later=0, between=(0,))}  # of the last restart
 Earlier = Mapping[str, Sequence[RankReport]]
