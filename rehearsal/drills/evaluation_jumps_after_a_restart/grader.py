@@ -16,12 +16,14 @@ from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, FindingTable, counted
 from rehearsal.kit.judge.coverage import most_steps
 from rehearsal.kit.judge.findings import first_of, some
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_rank_changes
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ, weights_of_ranks
 from rehearsal.kit.observe.listings import list_backward
 from rehearsal.kit.observe.restart import trains
 
-from .normed import NormedNet, expected, samples_of, state_of, watch_evaluation
+from .normed import NormedNet, expected, samples_of, state_of, watch_passes
 from .plan import EPOCHS, Run, drawn
 
 FINDINGS = FindingTable(
@@ -59,7 +61,11 @@ FINDINGS = FindingTable(
         ),
     }
 )
-CODES = {**FINDINGS.codes, "ranks-differ": "the ranks end with different weights or statistics"}
+CODES = {
+    **FINDINGS.codes,
+    **WRITER_CODES,
+    "ranks-differ": "the ranks end with different weights or statistics",
+}
 # BatchNorm on few samples magnifies the rounding of sums in another order.
 TOLERANCE = 1e-4
 LINE = re.compile(r"^step (\d+): evaluation (\d+(?:\.\d+)?)$", re.MULTILINE)
@@ -74,7 +80,7 @@ def train_in(folder: str, run: Run) -> Any:
 
         def model(context: RankContext) -> NormedNet:
             made.append(NormedNet(seed=context.rank))
-            watch_evaluation(context, run, made[0])
+            watch_passes(context, run, made[0])
             return made[0]
 
         def data(_: RankContext, __: int) -> list[Any]:
@@ -101,10 +107,15 @@ def judge(
     run: Run, start: int, reports: Sequence[RankReport], earlier: object
 ) -> Iterator[Finding]:
     """The findings of a job that began after step ``start``."""
+    if not all(report.has_answer for report in reports):
+        # A rank crashes where another one has moved the file that both wrote.
+        yield from one_rank_changes(reports)
+        return
     where = f"on {counted(len(reports), 'rank')}, "
     where += f"restarted after the save due at step {start}, " if start else ""
     finished = EPOCHS - start // run.steps_per_epoch
     yield from first_of(
+        one_rank_changes(reports),
         step_findings(run, start, reports, where),
         share_findings(run, finished, reports, where),
         ranks_differ(
@@ -149,7 +160,10 @@ def share_findings(
     )
     ids = range(run.num_samples, run.num_samples + run.num_held_out)
     wrong = [sample - run.num_samples for sample in ids if counts[sample] != finished]
-    if wrong:
+    if wrong and not finished:
+        found = f"{where}the ranks evaluated held-out samples {some(wrong)}, and they finished "
+        yield FINDINGS("wrong-evaluation", found + "no epoch")
+    elif wrong:
         found = f"{where}held-out samples {some(wrong)} were evaluated "
         found += f"{counts[wrong[0] + run.num_samples]} times, over all ranks, in "
         found += counted(finished, "evaluation")
@@ -178,7 +192,7 @@ def evaluation_findings(
     run: Run, finished: int, reports: Sequence[RankReport], where: str
 ) -> Iterator[Finding]:
     """A finding if a rank returned, or rank 0 printed, other evaluations."""
-    wanted = reports[0].answer["expected"]["evaluations"][-finished:]
+    wanted = reports[0].answer["expected"]["evaluations"][EPOCHS - finished :]
     for report in reports:
         returned = report.answer["returned"]
         if not (
@@ -195,7 +209,7 @@ def evaluation_findings(
             found += f"of the epochs that it finished are {wanted}"
             yield FINDINGS("wrong-evaluation", found)
             return
-    ends = [run.steps_per_epoch * epoch for epoch in range(1, EPOCHS + 1)][-finished:]
+    ends = [run.steps_per_epoch * epoch for epoch in range(1, EPOCHS + 1)][EPOCHS - finished :]
     for report in reports:
         printed = LINE.findall(report.output)
         lines = list(zip(ends, wanted, strict=True)) if report.rank == 0 else []
@@ -210,7 +224,7 @@ def evaluation_findings(
 
 
 def scenarios(seed: int) -> list[Scenario]:
-    """A run on three ranks, and one on two that is killed and resumed."""
+    """A run on three ranks, and one on two: killed, resumed, and started again at its end."""
     three, two = drawn(seed, 3), drawn(seed, 2)
     return [
         Scenario(
@@ -219,18 +233,25 @@ def scenarios(seed: int) -> list[Scenario]:
             judge=partial(judge, three, 0),
             world_size=3,
             deadline_s=6,
+            judges_failures=True,
         ),
         Scenario(
             name="killed",
             body=train_in("b", two),
             judge=judge_killed,
-            fault=Fault(rank=two.killed_rank, at="forward", count=two.killed_in),
+            fault=Fault(rank=two.killed_rank, at="train_pass", count=two.killed_in),
             deadline_s=6,
         ),
         Scenario(
             name="resumed",
             body=train_in("b", two),
             judge=partial(judge, two, two.newest_save),
+            deadline_s=6,
+        ),
+        Scenario(
+            name="started again at its end",
+            body=train_in("b", two),
+            judge=partial(judge, two, two.steps),
             deadline_s=6,
         ),
     ]

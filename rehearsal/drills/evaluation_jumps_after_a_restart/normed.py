@@ -57,13 +57,15 @@ def samples_of(run: Run) -> tuple[Pair, Pair]:
     return (inputs[trained], targets[trained]), (inputs[held_out], targets[held_out])
 
 
-def watch_evaluation(context: RankContext, run: Run, model: nn.Module) -> None:
-    """Record which held-out samples go through the model."""
+def watch_passes(context: RankContext, run: Run, model: nn.Module) -> None:
+    """Record which held-out samples go through the model, and each pass without any."""
 
     def seen(batch: Tensor) -> None:
         ids = [sample for sample in ids_of(batch) if sample >= run.num_samples]
         if ids:
             context.record("evaluated", samples=ids)
+        else:
+            context.record("train_pass")
 
     before_forward(model, seen)
 

@@ -6,6 +6,10 @@ import random
 from dataclasses import dataclass
 
 EPOCHS = 2
+# Steps between two saves and steps per epoch, by world size. The run that is resumed, on two
+# ranks, ends with a save; the newest one before its kill doesn't end an epoch. On three ranks,
+# the end is no save: what happens only at a save is missing there.
+PACES = {2: ((2, 7), (2, 8), (3, 9), (4, 8)), 3: ((3, 7), (3, 8), (4, 7), (5, 7), (5, 8))}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +27,7 @@ class Run:
 
     @property
     def steps_per_epoch(self) -> int:
-        """The last step of an epoch may be smaller."""
+        """Batches of an epoch; the last may be smaller."""
         return -(-self.num_samples // self.global_batch_size)
 
     @property
@@ -41,22 +45,26 @@ def drawn(seed: int, world_size: int) -> Run:
     """A run whose world size divides neither its batch nor its held-out samples.
 
     Each rank has at least two samples in every step and evaluation: BatchNorm needs them, also
-    where it wrongly normalizes an evaluation's batch. The kill comes after the first checkpoint
-    with a step of two digits, and there are checkpoints before it.
+    where it wrongly normalizes an evaluation's batch. In one of the two runs, the batch divides
+    the samples. The kill comes after the first checkpoint with a step of two digits, and there
+    are checkpoints before it. A step whose update isn't saved lies between them: who saves
+    more often than asked resumes later.
     """
     generator = random.Random(f"{seed} {world_size}")
     sizes = [size for size in range(2 * world_size + 1, 4 * world_size) if size % world_size]
     global_batch_size = generator.choice(sizes)
     held_out = range(2 * world_size + 1, 11)
     rest = generator.randint(2 * world_size, global_batch_size - 1)
-    checkpoint_every = generator.choice([2, 3, 4, 5])
+    if random.Random(seed).choice((2, 3)) == world_size:
+        rest = global_batch_size
+    checkpoint_every, steps_per_epoch = generator.choice(PACES[world_size])
     return Run(
         world_size=world_size,
-        num_samples=generator.randint(6, 7) * global_batch_size + rest,
+        num_samples=(steps_per_epoch - 1) * global_batch_size + rest,
         num_held_out=generator.choice([n for n in held_out if n % world_size]),
         global_batch_size=global_batch_size,
         checkpoint_every=checkpoint_every,
         lr=generator.uniform(0.01, 0.02),
-        killed_in=-(-10 // checkpoint_every) * checkpoint_every + 1,
+        killed_in=-(-10 // checkpoint_every) * checkpoint_every + 2,
         killed_rank=generator.randrange(world_size),
     )

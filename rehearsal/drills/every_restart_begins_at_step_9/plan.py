@@ -53,7 +53,8 @@ def drawn(seed: int) -> Plan:
     replaced has nothing else to fall back on.
     """
     draw = random.Random(seed)
-    world_size, share = draw.choice((2, 3)), draw.choice((3, 4))
+    # At least three: on two ranks, only one saves also where all but rank 0 do.
+    world_size, share = draw.choice((3, 3, 4)), draw.choice((3, 4))
     last = draw.choice((11, 12))
     kill_forward = draw.randint(2, 3)
 

@@ -61,7 +61,7 @@ def call(run: Run, number: int, context: RankContext, learner: SimpleNamespace) 
 def sends(
     context: RankContext, model: nn.Module, signals: Mapping[int, Signal], notes: Path
 ) -> Callable[[str, int], None]:
-    """Watch the places of each step, and send this rank SIGTERM twice at the one that is due.
+    """Watch the places of each step, and send this rank its SIGTERM at the one that is due.
 
     Records "signaled" (step: how many this call had completed, and the place). Where a design
     has no such place (an update that is written out, shares that are read ahead), the next
@@ -75,14 +75,14 @@ def sends(
     """
     when = signals.get(context.rank)
     stragglers = {rank: s.after for rank, s in signals.items() if s.place == "update"}
-    is_sent = when is None
+    is_sent = False
     due = (when.after, PLACES.index(when.place)) if when and when.place in PLACES else None
 
     def send(place: str, done: int) -> None:
         nonlocal is_sent
-        if not is_sent:
+        if when and not is_sent:
             is_sent = True
-            for name in (place, AGAIN):
+            for name in (place, AGAIN)[: when.times]:
                 context.record("signaled", step=done, place=name)
                 os.kill(os.getpid(), signal.SIGTERM)
                 time.sleep(0.01)  # for a thread that waits for the signal

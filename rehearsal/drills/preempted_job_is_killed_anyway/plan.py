@@ -11,14 +11,15 @@ from typing import NamedTuple
 # samples are read, before its forward pass, in the middle of its backward pass.
 PLACES = ("update", "share", "forward", "backward")
 AT_SAVE = "save"  # when the rank publishes a checkpoint, whatever the step
-AGAIN = "again"  # right after the first one: it makes no difference
+AGAIN = "again"  # right after the rank's first one: it makes no difference
 
 
 class Signal(NamedTuple):
-    """When a rank gets SIGTERM."""
+    """When a rank gets SIGTERM, and how often."""
 
     after: int  # steps of this call of train
     place: str  # of PLACES, or AT_SAVE
+    times: int = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +49,11 @@ class Run:
 def drawn(seed: int) -> Run:
     """A run with at least two steps after its second stop.
 
-    First, one rank other than 0 gets the signal; of the others, only those that save do, and
-    not before. In the next call, it's the only one that gets none; the others get theirs in
-    one step, two of them at different places in it. The first stop comes after a step of one
-    digit, the second after one of two, whether or not one more step is taken. Ranks that look
-    for a signal only every n-th step are late in one of the two.
+    First, one rank other than 0 gets the signal, and gets it once; of the others, only those
+    that save do, and not before. In the next call, it's the only one that gets none; the
+    others get theirs in one step, two of them at different places in it. The first stop comes
+    after a step of one digit, the second after one of two, whether or not one more step is
+    taken. Ranks that look for a signal only every n-th step are late in one of the two.
     """
     draw = random.Random(seed)
     world_size = draw.choice((3, 3, 4))
@@ -73,7 +74,9 @@ def drawn(seed: int) -> Run:
         share=draw.choice((3, 4, 5)),  # not 2, the number of outputs
         lr=draw.uniform(0.015, 0.025),
         signals=(
-            {early: Signal(first, "update")} | dict.fromkeys(others, Signal(first, AT_SAVE)),
+            # Once: what waits for a second signal has no other that would stop it.
+            {early: Signal(first, "update", times=1)}
+            | dict.fromkeys(others, Signal(first, AT_SAVE)),
             {r: Signal(second, place) for r, place in zip(others, places, strict=False)},
             {},
         ),
