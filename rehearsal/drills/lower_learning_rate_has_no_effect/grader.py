@@ -11,6 +11,8 @@ from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.weights import Weights, largest_difference, ranks_differ
 from rehearsal.kit.observe.samples import OddNet, marked_samples, watch_samples
 from rehearsal.kit.observe.updates import UpdateWatch
@@ -19,6 +21,7 @@ from .plan import Plan, plan_of
 from .reference import go_through
 
 CODES = {
+    **WRITER_CODES,
     "starts-over": "a call begins at step 0 although there is a checkpoint",
     "wrong-position": "a call does not begin at the checkpoint's step",
     "wrong-steps": "a call takes more or fewer steps than are left",
@@ -125,6 +128,7 @@ def judge(
         found = f"{where}, the call took {counted(taken, 'step')}; of steps={steps}, "
         found += f"{steps - now.start} were left"
         yield Finding("wrong-steps", found, RULE, "at what ends the loop")
+    yield from one_writer(reports, step_ends="stepped")
 
 
 def first_samples(report: RankReport) -> list[int]:
@@ -188,6 +192,7 @@ def scenarios(seed: int) -> list[Scenario]:
     jobs: list[tuple[str, str, Sequence[Call], int, int, Fault | None]] = [
         ("a lower rate", "a", plan.calls[:2], plan.steps, second, kill),
         ("a third call", "a", plan.calls, plan.steps, third, None),
+        # On three ranks in every check: without rank 0 there are two, which may write one file.
         ("nothing to restore", "b", [plan.fresh], plan.fresh_steps, 3, None),
     ]
     return [

@@ -13,6 +13,8 @@ from rehearsal.engine.reports import Fault, RankReport
 from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import first_of, only_first, some
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.weights import Weights, largest_difference, ranks_differ
 from rehearsal.kit.judge.weights import weights_of_ranks
@@ -21,9 +23,11 @@ from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import marked_samples, weights_of
 from rehearsal.kit.observe.updates import UpdateWatch
 
-from .runs import TIED, RunPlan, expected, held_out_samples, plain_weights, plan_of, tied_net
+from .runs import TIED, WHOLE_WORLD_SIZE, RunPlan, expected, held_out_samples, plain_weights
+from .runs import plan_of, tied_net
 
 CODES = {
+    **WRITER_CODES,
     "wrong-steps": "a call takes more or fewer steps than the run has left",
     "starts-over": "a restart trains from step 1 although there is a checkpoint",
     "ranks-differ": "the ranks end with different weights",
@@ -195,6 +199,16 @@ def judge_evaluations(
                 return
 
 
+def judge_uninterrupted(
+    reports: Sequence[RankReport], earlier: object, *, plan: RunPlan
+) -> Iterator[Finding]:
+    """The run first, then its saves; the restart explains the rest."""
+    yield from first_of(
+        judge_run(reports, earlier, plan=plan, start=0),
+        one_writer(reports, step_ends="stepped"),
+    )
+
+
 def judge_resumed(
     reports: Sequence[RankReport],
     earlier: Mapping[str, Sequence[RankReport]],
@@ -218,8 +232,8 @@ def scenarios(seed: int) -> list[Scenario]:
         Scenario(
             name="uninterrupted",
             body=partial(body, plan=plan, run="a"),
-            judge=only_first(partial(judge_run, plan=plan, start=0)),
-            world_size=plan.world_size,
+            judge=only_first(partial(judge_uninterrupted, plan=plan)),
+            world_size=WHOLE_WORLD_SIZE,
         ),
         Scenario(
             name="killed",

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+# Ranks of the uninterrupted run. Without rank 0 there are two, which may write one file.
+WHOLE_WORLD_SIZE = 3
 TIED = ("again.weight", "mix.weight")  # two names of one parameter
 
 
 class RunPlan(NamedTuple):
     """One check's numbers."""
 
-    world_size: int
+    world_size: int  # of the run that is killed, and of its restart
     num_samples: int
     global_batch_size: int
     epochs: int
@@ -66,6 +68,7 @@ def plan_of(seed: int) -> RunPlan:
         )
         if (
             size % world_size
+            and size % WHOLE_WORLD_SIZE
             and plan.num_samples % size
             and plan.killed_after + 2 < plan.steps <= 17
             and plan.start - plan.checkpoint_every < 10 <= plan.start
