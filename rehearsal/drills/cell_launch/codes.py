@@ -79,7 +79,7 @@ TABLE = FindingTable(
         "different-outcome": (
             "stopped, killed and resumed does not equal uninterrupted",
             "killed and resumed equals uninterrupted, bit for bit",
-            "at what the next step depends on: moments, learning rate, each rank's random state",
+            "at what a step depends on: moments, learning rate, each rank's random state",
         ),
         "touched-finished-run": (
             "starting a finished run trains or writes",

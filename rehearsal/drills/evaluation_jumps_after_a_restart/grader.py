@@ -52,7 +52,7 @@ FINDINGS = FindingTable(
         "wrong-evaluation": (
             "train returns evaluations that don't match its model",
             "train returns, on every rank, the held-out loss after each epoch that it finished",
-            "at the model's state, mode and statistics when it's evaluated, and at the mean",
+            "at the model's state and mode when it's evaluated, the mean, and what is returned",
         ),
         "wrong-log": (
             "rank 0's lines don't report the evaluations",
