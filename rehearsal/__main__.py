@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -224,7 +225,12 @@ def main(arguments: Sequence[str]) -> int:
     try:
         options = parser().parse_args(arguments)
         with spelled_for_a_shell(str(getattr(options, "file", FILE))):
-            return run(options)
+            code = run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # `list | head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (
         UnknownDrill,
         BadSeed,

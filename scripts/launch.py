@@ -6,7 +6,7 @@
 On a machine with one GPU, two ranks need --device cpu. Run the same command again to resume.
 
 Ctrl-C, like SIGTERM, saves the step in progress and exits; a second one exits at once. Under
-torchrun, a second one ends torchrun, and its ranks die with it.
+torchrun, press it once: if torchrun ends before its ranks have saved, they die with it.
 
 Exit codes: 0 finished, already finished, or preempted by SIGTERM or a first Ctrl-C; 2 a mistake
 you can fix, including sizes that don't fit in memory; 1 anything else, including a second
@@ -61,6 +61,15 @@ class FlagParser(argparse.ArgumentParser):
         return TrainConfig(**given), exports
 
 
+def path(text: str) -> Path:
+    """A path that a flag names. An empty one would be the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError(
+            "an empty path, perhaps because a shell variable isn't set"
+        )
+    return Path(text)
+
+
 def add_flag(parser: argparse.ArgumentParser, spec: Field[Any]) -> None:
     """One flag from one field: its name, type, choices, help and default."""
     kind, _, optional = str(spec.type).partition(" | ")
@@ -69,7 +78,7 @@ def add_flag(parser: argparse.ArgumentParser, spec: Field[Any]) -> None:
     if kind == "bool":
         options["action"] = argparse.BooleanOptionalAction
     else:
-        convert = {"int": int, "float": float, "str": str, "Path": Path}[kind]
+        convert = {"int": int, "float": float, "str": str, "Path": path}[kind]
 
         def value(text: str) -> Any:
             return None if optional and text == "none" else convert(text)
@@ -255,8 +264,10 @@ def main(arguments: Sequence[str]) -> int:
 
         result = run(cfg, sinks=build_exporters(exports))
     except UserError as error:
-        # One rank per node reports it: a flag or a device may be wrong on just one node.
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+        # One rank per node reports it: a flag or a device may be wrong on just one node. A
+        # LOCAL_RANK that isn't a number may be what is wrong.
+        local_rank = os.environ.get("LOCAL_RANK", "0")
+        if local_rank == "0" or not local_rank.isdecimal():
             say(with_flags(str(error), (spec.name for spec in fields(TrainConfig))))
         return 2
     except Exception as error:

@@ -328,6 +328,16 @@ class TestCommands:
         assert main([command, "lift"]) == 0
         assert capsys.readouterr().out == said
 
+    @pytest.mark.ranks
+    def test_a_reader_that_has_had_enough_is_no_error(self) -> None:
+        """`list | head` printed its lines and then a traceback."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        command = [sys.executable, "-m", "rehearsal", "list"]
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+        os.close(writing)
+        assert (done.returncode, done.stderr) == (141, "")
+
     def test_the_beginning_of_several_lists_them(self, capsys: Capture) -> None:
         """A guess among eight cells would start the wrong clock."""
         assert main(["start", "cell_"]) == 2

@@ -114,6 +114,7 @@ class TestFlags:
             ("--hidden-dim 10000000", "this machine has"),
             ("--num-layers 1000000000000", "this machine has"),
             ("--run-dir /", "the root of the file system"),
+            ("--run-dir=", "an empty path"),
             ("--world-size 4", "no such flag"),
             ("--amp fp8", "one of no, bf16, fp16"),
             ("--micro-batch-size 0", "at least 1"),
@@ -153,6 +154,7 @@ class TestFlags:
         ("environment", "message"),
         [
             ({"RANK": "abc"}, "RANK=abc: it must be a whole number"),
+            ({"LOCAL_RANK": "x"}, "LOCAL_RANK=x: it must be a whole number"),
             ({"WORLD_SIZE": "2"}, "sets WORLD_SIZE=2, but not RANK"),
             ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "1"}, "not MASTER_ADDR"),
             ({"RANK": "1"}, "RANK=1 of WORLD_SIZE=1"),
