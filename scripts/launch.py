@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -78,7 +78,9 @@ def add_flag(parser: argparse.ArgumentParser, spec: Field[Any]) -> None:
     if kind == "bool":
         options["action"] = argparse.BooleanOptionalAction
     else:
-        convert = {"int": int, "float": float, "str": str, "Path": path}[kind]
+        types: dict[str, Callable[[str], Any]]
+        types = {"int": int, "float": float, "str": str, "Path": path}
+        convert = types[kind]
 
         def value(text: str) -> Any:
             return None if optional and text == "none" else convert(text)
