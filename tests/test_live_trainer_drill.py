@@ -140,6 +140,7 @@ class TestDraws:
             assert 0 < run.saved_before(run.silent_at) < run.silent_at < 10
             assert run.silent_at % run.steps_per_epoch
             assert any(step < 10 for step in run.saves)
+            assert run.steps_per_epoch % run.every  # or a save at its end comes anyway
             assert run.num_samples % run.global_batch_size
             seen.add((run.num_samples, run.global_batch_size, run.seed, run.every))
         assert len(seen) > 200

@@ -19,6 +19,7 @@ def audit_judge(
     plan: SmallRun, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
     """From the lines alone: each sample of each epoch, exactly once."""
+    kill = "killed on one rank, once its first checkpoint was there"
     for job, sizes, seed in (
         ("resumed", [2, 2], NOISY_SEED),
         ("a different number of ranks", [2, 3], plan.seed),
@@ -36,18 +37,32 @@ def audit_judge(
                 )
                 yield TABLE("audit-refutes", f"{found}attempt 1")
                 return
+    if not all(report.has_answer for report in reports):
+        return
+    answer = reports[0].answer
+    if answer["raised"]:
+        yield TABLE("cannot-resume", f"{kill}; the run raised {answer['raised']}")
+        return
+    steps = planned(earlier, plan.seed)
+    yield from audit_findings(answer["lines"], steps, [1, 1], plan, said=f"{kill}, and resumed")
 
 
 def audit_findings(
-    lines: Sequence[Any], steps: Sequence[Sequence[int]], sizes: Sequence[int], plan: SmallRun
+    lines: Sequence[Any],
+    steps: Sequence[Sequence[int]],
+    sizes: Sequence[int],
+    plan: SmallRun,
+    *,
+    said: str = "",
 ) -> Iterator[Finding]:
     """The lines of a run of two starts.
 
     Args:
         steps: the samples of each step, by the learner's own sampler.
         sizes: the number of ranks of each start.
+        said: how it was killed and resumed, in place of ``sizes``.
     """
-    said = f"killed on {sizes[0]} ranks, resumed on {sizes[1]}"
+    said = said or f"killed on {sizes[0]} ranks, resumed on {sizes[1]}"
     cut = [file for file, fields in lines if not isinstance(fields, Mapping)]
     if len(cut) > sizes[0]:
         found = f"{said}: {len(cut)} lines aren't JSON, one of them in {cut[0]}"

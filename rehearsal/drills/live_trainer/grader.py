@@ -34,6 +34,7 @@ from .runs import (
     alone_body,
     killed_body,
     other_body,
+    published_body,
     resumed_body,
     together_body,
     uninterrupted_body,
@@ -124,5 +125,5 @@ def scenarios(seed: int) -> list[Scenario]:
         ),
         stage("kill during a save", resumed_body, resumed_judge, 2, name="resumed", **failing),
         stage("a different number of ranks", other_body, other_judge, 3, **failing),
-        stage("audit", None, audit_judge),
+        stage("audit", published_body, audit_judge),
     ]

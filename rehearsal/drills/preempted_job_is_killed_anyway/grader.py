@@ -48,7 +48,7 @@ FINDINGS = FindingTable(
         "stops-late": (
             "the job takes more than one step after the signal",
             "after the signal, ranks take at most one more step: the grace period is short",
-            "at how often the ranks check",
+            "at how often the ranks check, and how old the answer is when they leave by it",
         ),
         "not-all-steps": (
             "the job ends before a signal, or before its last step",

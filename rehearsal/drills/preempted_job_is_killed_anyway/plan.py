@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 # Where a step can be interrupted, in order: right after the update before it, while its
-# samples are read, before its forward pass, in the middle of its backward pass.
+# samples are read, before its forward pass, in the middle of its backward pass. Where a design
+# lacks the one that is drawn, the next one counts.
 PLACES = ("update", "share", "forward", "backward")
 AT_SAVE = "save"  # when the rank publishes a checkpoint, whatever the step
 AGAIN = "again"  # right after the rank's first one: it makes no difference
@@ -51,9 +52,10 @@ def drawn(seed: int) -> Run:
 
     First, one rank other than 0 gets the signal, and gets it once; of the others, only those
     that save do, and not before. In the next call, it's the only one that gets none; the
-    others get theirs in one step, two of them at different places in it. The first stop comes
-    after a step of one digit, the second after one of two, whether or not one more step is
-    taken. Ranks that look for a signal only every n-th step are late in one of the two.
+    others get theirs in the backward pass of one step, so what they agreed on before that
+    pass is too old to leave by. The first stop comes after a step of one digit, the second
+    after one of two, whether or not one more step is taken. Ranks that look for a signal only
+    every n-th step are late in one of the two.
     """
     draw = random.Random(seed)
     world_size = draw.choice((3, 3, 4))
@@ -67,7 +69,6 @@ def drawn(seed: int) -> Run:
     )
     early = draw.randrange(1, world_size)
     others = [rank for rank in range(world_size) if rank != early]
-    places = [*draw.sample(PLACES[1:], 2), draw.choice(PLACES[1:])]
     return Run(
         world_size=world_size,
         steps=first + second + 2 + draw.randint(2, 4),
@@ -77,7 +78,7 @@ def drawn(seed: int) -> Run:
             # Once: what waits for a second signal has no other that would stop it.
             {early: Signal(first, "update", times=1)}
             | dict.fromkeys(others, Signal(first, AT_SAVE)),
-            {r: Signal(second, place) for r, place in zip(others, places, strict=False)},
+            dict.fromkeys(others, Signal(second, "backward")),
             {},
         ),
     )
