@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.engine.rank import RankContext
+from trainer_core.checkpoint_format import manifest_sha256
 from .plan import Damage, Plan
 from .publishing import published
 from .words import choice, close_answers, contents, no_sync
@@ -53,6 +55,21 @@ def edit(folder: Path, damage: Damage) -> None:
     """Make the manifest name another step, or another time; it stays well-formed."""
     path, was = folder / damage.file, damage.was or int(folder.name.removeprefix("step-"))
     path.write_text(path.read_text().replace(str(was), str(was + 1)))
+
+
+def newer_format(folder: Path) -> bool:
+    """Rewrite the manifest as a later version would; False if it isn't the blank's manifest."""
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text())
+        own = {key: value for key, value in manifest.items() if key != "sha256"}
+        if manifest["sha256"] != manifest_sha256(own):
+            return False
+        own["format"] += 1
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return False  # a manifest of the learner's own, which needn't have a format
+    path.write_text(json.dumps({**own, "sha256": manifest_sha256(own)}, indent=1))
+    return True
 
 
 DAMAGES: dict[str, Callable[[Path, Damage], None]] = {
@@ -102,6 +119,10 @@ def choose_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> A
     answer["two"] = choice(learner, folder, plan.facts_of(third))
     folder = damaged("all", (newest, first), (older, second), (third, rest[-1]))
     answer["all"] = choice(learner, folder)
+    folder = shutil.copytree(whole, root / "later")
+    if newer_format(folder / f"step-{newest:08d}"):
+        kept[folder] = contents(folder)
+        answer["later"] = choice(learner, folder, plan.facts_of(older))
     changed = {
         tuple(file)
         for folder, before in kept.items()

@@ -75,6 +75,11 @@ TABLE = FindingTable(
             "if there are checkpoints and none is intact, a person decides, not the restart",
             "at what happens after the last candidate",
         ),
+        "newer-format": (
+            "does not raise although a checkpoint has a newer format",
+            "a newer format isn't damage: falling back would drop what newer code saved",
+            "at which exceptions you take for damage, and at who compares the format",
+        ),
         "changed-files": (
             "choosing a checkpoint changes files",
             "choosing only reads, since every rank may do it",

@@ -51,6 +51,12 @@ def choose_judge(
             "started-over",
             f"with all checkpoints damaged, latest_checkpoint_path {said(answer['all'])}",
         )
+    if "later" in answer and "raised" not in answer["later"]:
+        yield TABLE(
+            "newer-format",
+            f"the manifest of {newest} had a format above FORMAT, and {older} was intact; "
+            f"latest_checkpoint_path {said(answer['later'])}",
+        )
     if answer["changed"]:
         yield TABLE(
             "changed-files", f"latest_checkpoint_path changed {some(answer['changed'], 3)}"

@@ -100,7 +100,12 @@ def judge(run: Run, reports: Sequence[RankReport], earlier: object) -> Iterator[
         coverage_findings(reports, run.num_samples, run.epochs, look),
         share_findings(run, reports),
         owner_findings(run, reports),
-        ranks_differ(weights_of_ranks(reports), most=0.0),
+        ranks_differ(
+            weights_of_ranks(reports),
+            "at the weights that each rank starts from, and at each update: which gradients "
+            "does it use, and are they already reduced?",
+            most=0.0,
+        ),
         update_findings(run, reports),
         group_findings(run, reports),
         loss_findings(reports),

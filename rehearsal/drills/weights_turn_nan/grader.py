@@ -167,7 +167,8 @@ def skip_findings(
                 f"{where}, rank {report.rank} returned {str(returned)[:200]}; steps {wanted},"
             )
             found += " counted from 1, have a loss or a gradient that is not finite"
-            look = "at which ranks add to the list, when, and what"
+            look = "at what decides that a step is bad, and at which ranks add to the list, "
+            look += "when, and what"
             if isinstance(returned, list) and set(map(str, wanted)) < set(map(str, returned)):
                 look = "at what a bad step leaves behind for the next one, and at when a rank "
                 look += "adds to the list"

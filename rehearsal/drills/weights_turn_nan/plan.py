@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 EPOCHS = 2
 # Each ruins its step in another way: a NaN in the loss, an infinite one, a gradient that is NaN
-# under a finite loss, and a loss that overflows although its gradient is finite.
+# under a finite loss, and a loss that overflows although its gradient has a finite norm.
 NAN, INFINITE, NO_GRADIENT, OVERFLOW = "nan", "infinite", "no gradient", "overflow"
 
 

@@ -133,8 +133,9 @@ def _position_findings(
             "at what the folder holds after the last step",
         )
     elif at[0] < saved:
-        resumed, look = f"resumed after step {at[0]}", "at when the run saves, and at what the "
-        look += "folder holds at each moment of a save"
+        resumed, look = f"resumed after step {at[0]}", "at when the run saves, at what the "
+        look += "folder holds at each moment of a save, and at which file a start takes as the "
+        look += "newest"
         if not at[0]:
             resumed = "began at step 1, with the initial weights"
             look = "at what the folder holds at each moment of a save, and at what a start "
@@ -257,7 +258,8 @@ def _cause(pairs: Sequence[tuple[Step, Step]], step: str) -> Finding | None:
                 f"{step} used learning rate {ours.lr:.4g} on rank {rank}, but {whole.lr:.4g} "
                 "in the uninterrupted run",
                 "the learning rate continues as if nothing had happened",
-                "at what decides the learning rate in the first steps after a restore",
+                "at what decides the learning rate in the first steps after a restore, and at "
+                "which ranks restore it",
             )
     for rank, (ours, whole) in enumerate(pairs):
         others = [other.rng for _, other in pairs if other.rng != whole.rng]
