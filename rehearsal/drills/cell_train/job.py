@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -32,15 +32,14 @@ class Net(nn.Module):
 
     The last two features don't go through the layers. The first of them makes the gradient of
     ``shift`` infinite where it is -shift: sqrt(0) has an infinite slope. The second is added to
-    a logit. ``unused`` takes no part: its gradient stays None. On one rank, the network is so
-    sure of an input of zeros, which no sample has, that its loss is exactly 0.
+    a logit. On one rank, the network is so sure of an input of zeros, which no sample has, that
+    its loss is exactly 0.
     """
 
     def __init__(self, plan: Job, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.inner = nn.Linear(plan.features, plan.hidden)
-        self.unused = nn.Parameter(torch.ones(3), requires_grad=False)
         self.outer = nn.Linear(plan.hidden, plan.classes)
         for parameter in (*self.inner.parameters(), *self.outer.parameters()):
             with torch.no_grad():
@@ -161,7 +160,6 @@ def body(plan: Job, context: RankContext, learner: SimpleNamespace) -> Any:
     tensors = [
         [name, p.numel(), next(at for at, names in enumerate(groups) if name in names)]
         for name, p in of.items()
-        if p.requires_grad
     ]
     return {"steps": steps, "tensors": tensors}
 
@@ -170,8 +168,7 @@ def taken_step(plan: Job, step: Call, first: int, rank: int, setup: Setup) -> di
     """One call of train_step: what it found, what it left."""
     learner, net, twin, model, optimizer, scaler = setup
     inputs, targets = samples_of(plan, step, first, net.shift.item())
-    used = [p for p in net.parameters() if p.requires_grad]
-    before = torch.cat([p.detach().flatten() for p in used]).tolist()
+    before = flat_weights(net)
     cuts = cuts_of(step)
     twin.load_state_dict(net.state_dict())
     truth = [sums(twin, inputs[c], targets[c], step) for c in cuts[rank]]
@@ -183,8 +180,7 @@ def taken_step(plan: Job, step: Call, first: int, rank: int, setup: Setup) -> di
         # Of weights that a wrong step has made infinite, there is no norm.
         bound = float(f"{step.bound * true_norm:.4g}") if 1e-9 < true_norm < 1e9 else 1.0
     for p in net.parameters():
-        if p.requires_grad:
-            p.grad = None if step.leftover is None else torch.full_like(p, step.leftover)
+        p.grad = None if step.leftover is None else torch.full_like(p, step.leftover)
     ids = torch.arange(first, first + step.num_samples)
     batches = [MicroBatch(ids[c], inputs[c].clone(), targets[c]) for c in cuts[rank]]
     cfg = TrainConfig(
@@ -214,7 +210,7 @@ def taken_step(plan: Job, step: Call, first: int, rank: int, setup: Setup) -> di
     entry = trainer.unread[-1] if len(trainer.unread) > 1 else ()
     return {
         "before": before,
-        "after": torch.cat([p.detach().flatten() for p in used]).tolist(),
+        "after": flat_weights(net),
         "truth": truth,
         "bound": bound,
         "waits": list(places),
@@ -268,11 +264,15 @@ def samples_of(plan: Job, step: Call, first: int, shift: float) -> tuple[Tensor,
     return inputs, targets
 
 
+def flat_weights(net: nn.Module) -> list[float]:
+    """All weights in one row, in the order of the parameters."""
+    return [x for p in net.parameters() for x in p.detach().flatten().tolist()]
+
+
 def sums(net: nn.Module, inputs: Tensor, targets: Tensor, step: Call) -> list[float]:
-    """The summed loss and, if the step is trained, its gradient over the trained weights."""
-    used: Sequence[Tensor] = [p for p in net.parameters() if p.requires_grad]
+    """The summed loss and, if the step is trained, its gradient over the weights."""
     with torch.autocast("cpu", torch.bfloat16, enabled=step.amp == "bf16"):
         logits = net(inputs)
     loss = F.cross_entropy(logits.float(), targets, reduction="sum")
-    found = () if step.is_skipped else torch.autograd.grad(loss, used)
+    found = () if step.is_skipped else torch.autograd.grad(loss, list(net.parameters()))
     return [loss.item(), *(x for g in found for x in g.flatten().tolist())]
