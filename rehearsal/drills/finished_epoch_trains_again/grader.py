@@ -18,7 +18,6 @@ from rehearsal.kit.judge.restart import EPOCH_BOUNDS, judge_killed
 from rehearsal.kit.judge.saves import FINDINGS as SAVE_FINDINGS
 from rehearsal.kit.judge.saves import (
     Kill,
-    SavedRun,
     first_wrong_start,
     killed_after,
     kills_in_saves,
@@ -59,11 +58,6 @@ FINDINGS = FindingTable(
             "no checkpoint is saved at an epoch's end",
             "checkpoints are due every checkpoint_every steps and at each epoch's end",
             "at what is saved after a step and after an epoch's last one, and at what counts",
-        ),
-        "saves-too-often": (
-            "a checkpoint is saved after a step at which none is due",
-            "checkpoints are due every checkpoint_every steps and at each epoch's end",
-            "at when a checkpoint is saved, and at what is counted until then",
         ),
         "finished-run-trains": (
             "a finished run trains, or loses its weights, when started again",
@@ -130,9 +124,7 @@ def judge_start(
     """The findings of one start, with codes of their own where all of an epoch is affected."""
     run, at = plan.run, resumed_after(whole, start) or 0
     found = first_of(
-        share_findings(whole, start, kill),
-        start_after_kill(run, whole, start, kill, POSITION),
-        needless_save(run, at, kill),
+        share_findings(whole, start, kill), start_after_kill(run, whole, start, kill, POSITION)
     )
     for finding in found:
         lineage = [*samples_by_step(whole)[:at], *samples_by_step(start)]
@@ -147,14 +139,6 @@ def judge_start(
             yield finding._replace(code=OF_ALL_SAMPLES.get(finding.code, finding.code))
         else:
             yield finding
-
-
-def needless_save(run: SavedRun, at: int, kill: Kill) -> Iterator[Finding]:
-    """A finding if a start resumed from a step after which no checkpoint is due."""
-    if at not in (0, *run.dues()):
-        found = f"{kill.how}; the next start began with the weights after step {at}. With "
-        found += f"checkpoint_every={run.every} and {run.steps_per_epoch} steps per epoch, no "
-        yield FINDINGS("saves-too-often", f"{found}checkpoint is due then")
 
 
 def share_findings(

@@ -38,6 +38,11 @@ FINDINGS = FindingTable(
             "a checkpoint is saved whenever one is due",
             "at when a checkpoint is saved, and at what is counted until then",
         ),
+        "saves-too-often": (
+            "a checkpoint is saved after a step after which none is due",
+            "a checkpoint is saved only when one is due",
+            "at when a checkpoint is saved, and at what is counted until then",
+        ),
     }
 )
 
@@ -238,7 +243,7 @@ def start_after_kill(
     kill: Kill,
     look: str,
 ) -> Iterator[Finding]:
-    """What is wrong with a start that may resume from any step; both runs are ``aligned``.
+    """What is wrong with a start after a kill at any moment; both runs are ``aligned``.
 
     Args:
         look: where to look if samples are repeated or skipped.
@@ -251,6 +256,7 @@ def start_after_kill(
         yield from first_of(
             epoch_coverage(run, taken, where, look) if len(taken) == at else (),
             resumption_findings(run, whole, reports, allowed, kill.how, look),
+            needless_save(run, at or 0, kill),
         )
         return
     began = f"{kill.how}; the next start began with the weights after step {at}"
@@ -264,6 +270,14 @@ def start_after_kill(
         found = f"{began}. With checkpoint_every={run.every} and {run.steps_per_epoch} steps "
         found += f"per epoch, a checkpoint is due after step {due}; no file was written then"
         yield FINDINGS("no-save-when-due", found)
+
+
+def needless_save(run: SavedRun, at: int, kill: Kill) -> Iterator[Finding]:
+    """A finding if a start resumed from a step after which no checkpoint is due."""
+    if at not in (0, *run.dues()):
+        found = f"{kill.how}; the next start began with the weights after step {at}. With "
+        found += f"checkpoint_every={run.every} and {run.steps_per_epoch} steps per epoch, no "
+        yield FINDINGS("saves-too-often", f"{found}checkpoint is due then")
 
 
 def resumed_after(whole: Sequence[RankReport], reports: Sequence[RankReport]) -> int | None:
