@@ -1,4 +1,4 @@
-"""Held-out sequences that don't divide among the ranks, and fewer of them than ranks."""
+"""Held-out sequences that don't divide, fewer of them than ranks, and nearly equal losses."""
 
 from __future__ import annotations
 
@@ -212,8 +212,8 @@ def best_findings(
     if best is None:
         found = f"{where}there is no best.pt"
     elif best["step"] not in steps:
-        found = f"{where}best.pt has step {best['step']}; the lowest loss is that of step "
-        found += f"{wanted['step']}"
+        found = f"{where}best.pt has step {best['step']}, with a loss of {best['loss']:.6g}; "
+        found += f"the lowest loss is that of step {wanted['step']}, {losses[lowest]:.6g}"
     elif not math.isclose(best["loss"], losses[lowest], rel_tol=TOLERANCE):
         found = f"{where}best.pt has a loss of {best['loss']:.5g}; it's {losses[lowest]:.5g}"
     elif not largest_difference(best["weights"], wanted["weights"])[0] <= TOLERANCE:
@@ -232,5 +232,5 @@ def scenarios(seed: int) -> list[Scenario]:
             judge=only_first(partial(judge, plan=plan)),
             world_size=plan.world_size,
         )
-        for name, plan in zip(("many", "few"), plans_of(seed), strict=True)
+        for name, plan in zip(("many", "few", "slow"), plans_of(seed), strict=True)
     ]

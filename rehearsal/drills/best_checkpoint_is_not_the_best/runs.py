@@ -51,10 +51,11 @@ class RunPlan(NamedTuple):
         return {name: getattr(self, name) for name in names}
 
 
-def plans_of(seed: int) -> tuple[RunPlan, RunPlan]:
-    """Two jobs: held-out sequences that don't divide among the ranks; fewer than ranks.
+def plans_of(seed: int) -> tuple[RunPlan, RunPlan, RunPlan]:
+    """Three jobs: held-out sequences that don't divide among the ranks; fewer than ranks; slow.
 
-    One of them, or both, doesn't evaluate every step. One gets its model in eval mode.
+    One of the first two, or both, doesn't evaluate every step. One of them gets its model in
+    eval mode.
     """
     rng = random.Random(f"padding {seed}")
     every = rng.sample([2, rng.randint(1, 2)], 2)
@@ -66,7 +67,18 @@ def plans_of(seed: int) -> tuple[RunPlan, RunPlan]:
     return (
         plan_of(rng, first, count, size, every[0], modes[0]),
         plan_of(rng, second, few, rng.randint(2, 3), every[1], modes[1]),
+        slow_plan_of(rng),
     )
+
+
+def slow_plan_of(rng: random.Random) -> RunPlan:
+    """A job that trains the held-out sequences themselves, at a rate close to zero.
+
+    Each of its evaluations is lower than the one before, by 1e-4 to 4e-4.
+    """
+    plan = plan_of(rng, 2, rng.randint(5, 8), 2, 1, True)
+    count = len(plan.held_out)
+    return plan._replace(sequences=plan.held_out, global_batch_size=count, epochs=3, lr=4e-4)
 
 
 def plan_of(
@@ -77,8 +89,9 @@ def plan_of(
     The first two thirds of an epoch teach what the held-out sequences have, the rest
     contradicts it: an epoch's last model is seldom its best one.
     """
-    # A short one and a long one far apart, so that a mean of means is a different number.
-    lengths = [rng.choice([2, 3, 4, 7, 9]) for _ in range(count)]
+    # A short one and a long one far apart, so that a mean of means is a different number. Only
+    # one rank has the longest, and all ranks fill up to it.
+    lengths = [rng.choice([2, 3, 4, 7]) for _ in range(count)]
     lengths[0], lengths[-1] = (2, 9) if count > 1 else (5, 5)
     held_out = [
         [n, *(rng.randrange(1, VOCABULARY) for _ in range(length - 1))]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain, zip_longest
+from operator import length_hint
 from types import SimpleNamespace
 from typing import Any
 
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.reports import RankReport
 from rehearsal.grading.drill import Scenario
-from rehearsal.grading.verdict import Finding, FindingTable, counted
+from rehearsal.grading.verdict import Finding, FindingTable, counted, shortened
 from rehearsal.kit.judge.collectives import mismatched_collectives
 from rehearsal.kit.judge.coverage import coverage_findings
 from rehearsal.kit.judge.findings import first_of, some
@@ -56,7 +58,7 @@ FINDINGS = FindingTable(
             "at what is summed, when, and over which ranks",
         ),
         "stream-error-lost": (
-            "an exception in a stream doesn't end train",
+            "an exception in a stream doesn't end train, or leaves it as another exception",
             "train raises what the stream raised",
             "at what happens to an exception in the thread that reads",
         ),
@@ -101,40 +103,43 @@ def body(plan: Streams, context: RankContext, learner: SimpleNamespace) -> Any:
 
 
 def broken(context: RankContext, learner: SimpleNamespace) -> Any:
-    """Whether ``train`` raises what two streams raise; after some batches, on one rank."""
+    """What ``train`` does instead of raising what two streams raise; after some batches."""
     context.init_group()
     model = SmallNet(seed=0)
     pairs = list(zip(*marked_samples(2 + context.seed % 9), strict=True))
     # No frame of this file may be in the traceback: a thread that prints one opens the file.
-    missing = map(open, [context.folder / "shard-00007"])
-    spoiled: list[tuple[str, Iterator[Any]]] = [
-        ("KeyError", map(dict[str, str]().__getitem__, ["text"])),
-        ("UnicodeDecodeError", map(bytes.decode, [b"\xff"])),
+    calls: list[tuple[str, Callable[[Any], Any], Any]] = [
+        ("FileNotFoundError", open, context.folder / "shard-00007"),
+        # A direct subclass of Exception: no list of the usual errors includes it.
+        ("UnpicklingError", pickle.loads, b"\xff"),
     ]
-    for name, last in [("FileNotFoundError", missing), spoiled[context.seed % len(spoiled)]]:
+    for name, call, argument in calls:
         context.record("stream", raises=name)
-        stream = chain(pairs, last)
+        unread = iter([argument])
+        stream = chain(pairs, map(call, unread))
         settings = {"epochs": 1, "batch_size": 2, "lr": 0.01, "warmup_steps": 3}
         try:
             learner.train(model, lambda epoch, own=stream: own, **settings)
         except Exception as error:
-            if type(error).__name__ != name:
+            if length_hint(unread):  # the stream has not raised anything yet
                 raise
+            if type(error).__name__ != name:
+                return {"instead": f"train raised {type(error).__name__}: {error}"}
         else:
-            return {"raised": False}
-    return {"raised": True}
+            return {"instead": "train returned normally"}
+    return {"instead": None}
 
 
 def judge_broken(reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
-    """A finding if ``train`` returned, or never ended; the engine reports other exceptions."""
+    """A finding unless ``train`` raised what its stream did."""
     for report in reports:
-        is_late = report.exitcode is None
-        if is_late or (report.has_answer and not report.answer["raised"]):
+        instead = report.answer["instead"] if report.has_answer else None
+        if report.exitcode is None:
+            instead = "train was still running at the deadline"
+        if instead:
             raised = [event["raises"] for event in report.of("stream")][-1:]
             found = f"the stream raised {some(raised) or 'an exception'} partway through, and "
-            found += "train was still running at the deadline" * is_late
-            found += "train returned normally" * (not is_late)
-            yield FINDINGS("stream-error-lost", found)
+            yield FINDINGS("stream-error-lost", found + shortened(instead, 200))
 
 
 def judge(plan: Streams, reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
@@ -143,11 +148,12 @@ def judge(plan: Streams, reports: Sequence[RankReport], earlier: object) -> Iter
         yield from mismatched_collectives(reports)
         return
     look = "at what happens to the batches of a rank that has more, or fewer, than another"
+    look_apart = "at the weights that ranks start with, and each update's gradient and rate"
     yield from first_of(
         coverage_findings(reports, plan.num_samples, 1, look),
         reading_findings(plan, reports),
         step_findings(plan, reports),
-        ranks_differ(weights_of_ranks(reports), most=0.0),
+        ranks_differ(weights_of_ranks(reports), look_apart, most=0.0),
         weight_findings(reports),
         loss_findings(reports),
         log_findings(plan, reports),
