@@ -47,10 +47,15 @@ CODES = {
     "same-order": "two epochs train the samples in the same order",
 }
 LOOK = "at which checkpoint is loaded, which step it holds, and where the loop continues"
-# Of the short run. The first restart, from its first save, is killed in its turn.
+# Of the short run. The first restart, from its first save, is killed in its turn. So are three
+# from later saves, in the first save of each: what the first kill has torn is still there.
 WATCHED = {
     "short": Keep(first=2, later=6, between=(0,)),
     "short-killed-0-00": Keep(first=1, later=0, between=(0, 1)),
+    **{
+        f"short-killed-0-{number:02}": Keep(first=1, later=0, between=())
+        for number in (3, 4, 5)
+    },
 }
 Earlier = Mapping[str, Sequence[RankReport]]
 
