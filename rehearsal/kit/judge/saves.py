@@ -39,7 +39,7 @@ FINDINGS = FindingTable(
             "at when a checkpoint is saved, and at what is counted until then",
         ),
         "saves-too-often": (
-            "a checkpoint is saved after a step after which none is due",
+            "a checkpoint is saved although none is due",
             "a checkpoint is saved only when one is due",
             "at when a checkpoint is saved, and at what is counted until then",
         ),
