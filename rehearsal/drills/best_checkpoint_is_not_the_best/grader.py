@@ -68,6 +68,7 @@ def body(context: RankContext, learner: SimpleNamespace, *, plan: RunPlan) -> di
     for number, facts in enumerate(passes, 1):
         if number not in trained:
             context.record("evaluated", **facts)
+    torch.distributed.barrier()  # any rank may write best.pt: until it is there
     best: dict[str, Any] | None = None
     if context.rank == 0 and (folder / "best.pt").exists():
         state = torch.load(folder / "best.pt")
