@@ -96,11 +96,12 @@ def judge(run: Run, reports: Sequence[RankReport], earlier: object) -> Iterator[
     yield from first_of(
         coverage_findings(reports, run.num_samples, 1, look),
         form_findings(run, reports),
+        # Before the skipped steps: a wrong loss may make a gradient overflow that shouldn't.
+        log_findings(reports, "loss", "wrong-loss", 1e-3, most_steps=1),
         skip_findings(run, reports),
         log_findings(reports, "scale", "wrong-scale", 0.0),
         ranks_differ(weights_of_ranks(reports), "at what a rank bases its decisions on"),
         # Later losses and norms follow from the updates.
-        log_findings(reports, "loss", "wrong-loss", 1e-3, most_steps=1),
         log_findings(reports, "grad_norm", "wrong-norm", 5e-3, most_steps=1),
         update_findings(reports),
         log_findings(reports, "loss", "wrong-loss", 1e-3),
@@ -126,13 +127,19 @@ def form_findings(run: Run, reports: Sequence[RankReport]) -> Iterator[Finding]:
 
 
 def skip_findings(run: Run, reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """A finding if a rank's log has other skipped steps than those that overflow."""
-    wanted = sorted(run.overflows)
+    """A finding if a rank's log has other skipped steps than those that overflow.
+
+    None if a wrong scale came first: it may be why a gradient overflowed, or didn't.
+    """
+    wanted, scales = sorted(run.overflows), run.scales()
     for report in reports:
         skipped = [
             s for s, entry in enumerate(report.answer["returned"], 1) if entry["skipped"]
         ]
-        if skipped != wanted:
+        log = zip(report.answer["returned"], scales, strict=True)
+        rescaled = [s for s, (entry, scale) in enumerate(log, 1) if entry["scale"] != scale]
+        first_wrong = min({*skipped} ^ {*wanted}, default=run.num_steps)
+        if skipped != wanted and min(rescaled, default=run.num_steps + 1) > first_wrong:
             where = ", ".join(
                 f"step {step} (rank{'s' * (len(run.overflows[step][0]) > 1)} "
                 f"{', '.join(map(str, run.overflows[step][0]))})"

@@ -274,10 +274,16 @@ def start_after_kill(
 
 def needless_save(run: SavedRun, at: int, kill: Kill) -> Iterator[Finding]:
     """A finding if a start resumed from a step after which no checkpoint is due."""
-    if at not in (0, *run.dues()):
-        found = f"{kill.how}; the next start began with the weights after step {at}. With "
-        found += f"checkpoint_every={run.every} and {run.steps_per_epoch} steps per epoch, no "
-        yield FINDINGS("saves-too-often", f"{found}checkpoint is due then")
+    if at in (0, *run.dues()):
+        return
+    found = f"{kill.how}; the next start began with the weights after step {at}. With "
+    found += f"checkpoint_every={run.every} and {run.steps_per_epoch} steps per epoch, "
+    missing = [due for due in run.dues() if due < at and due not in kill.wrote]
+    if missing:
+        found += f"others are due, such as after step {missing[0]}, when no file was written"
+        yield FINDINGS("no-save-when-due", found)
+    else:
+        yield FINDINGS("saves-too-often", f"{found}no checkpoint is due then")
 
 
 def resumed_after(whole: Sequence[RankReport], reports: Sequence[RankReport]) -> int | None:
