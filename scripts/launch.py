@@ -50,7 +50,7 @@ class FlagParser(argparse.ArgumentParser):
             flag = unknown[0].partition("=")[0]
             # Without the dashes, which would make any two flags look similar.
             known = [name[2:] for action in self._actions for name in action.option_strings]
-            near = difflib.get_close_matches(flag.strip("-"), known, n=1, cutoff=0.6)
+            near = difflib.get_close_matches(flag.strip("-"), known, n=1, cutoff=0.65)
             nearest = f"The nearest is --{near[0]}; " if near else ""
             raise UserError(
                 f"{flag}: no such flag, and unknown flags are never ignored. {nearest}--help "
@@ -245,6 +245,20 @@ def die_with_torchrun() -> None:
 # ---------------------------------------------------------------- the command
 
 
+def refuse_workers_beyond_cores(num_workers: int) -> None:
+    """Raise UserError if a rank would start far more loader processes than there are cores.
+
+    Some waiting for storage is fine, so a worker needs far less than a core.
+    """
+    cores = os.cpu_count() or 1
+    if num_workers > 16 * cores:
+        raise UserError(
+            f"num_workers={num_workers}: this machine has {cores} core(s), and each "
+            "rank starts that many processes, which would leave it unable to run anything. Use "
+            f"at most {16 * cores}; one or two per core is usual."
+        )
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed, in Python, numpy or torch, here or on another rank."""
     return (
@@ -260,6 +274,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         cfg, exports = build_parser().parse(arguments)
         refuse_broken_environment(os.environ)
+        refuse_workers_beyond_cores(cfg.num_workers)
         # These import torch, which takes two seconds; --help and a wrong flag don't need it.
         from trainer_core.integrations.exporters import build_exporters
         from trainer_core.launch import run

@@ -297,8 +297,8 @@ def name_a_foreign_sample(run: Run, line: Line) -> None:
 
 MUTATIONS: list[tuple[Callable[[Run, Line], None], str, dict[str, int]]] = [
     (drop_line, r"epoch {epoch} step {step}: lines from ranks", {"incomplete_steps": 1}),
-    (drop_step, r"epoch {epoch} step {step}: lines from ranks none", {"incomplete_steps": 1}),
-    (drop_rank, r"lines from ranks .* each of 0\.\.", {}),
+    (drop_step, r"epoch {epoch} step {step}: no line from any rank", {"incomplete_steps": 1}),
+    (drop_rank, r"lines from ranks .* each of ranks 0\.\.", {}),
     (
         repeat_sample,
         r"sample {sample} was trained in .* and again in ",
@@ -405,7 +405,7 @@ def test_a_missing_line_in_a_step_that_the_run_called_done_refutes(event: str) -
     run.logs.append({"attempt": 0, "rank": 0, "event": event, "step": 13, "time": 1008.0})
     report = audit(run)
     assert (report.status, report.in_flight_steps) == ("refuted", [])
-    found = "epoch 1 step 13: lines from ranks 0, expected one from each of 0..1"
+    found = "epoch 1 step 13: lines from ranks 0, expected one from each of ranks 0..1"
     assert found in report.findings[0]
 
 

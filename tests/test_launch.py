@@ -110,7 +110,9 @@ class TestFlags:
         [
             ("--micro-batchsize 4", "nearest is --micro-batch-size"),
             ("--foo 4", "unknown flags are never ignored. --help"),
+            ("--output-dir somewhere", "never ignored. --help"),
             ("--max-epochs 1000000000000000", "at most 1000000000"),
+            ("--num-workers 100000", "--num-workers 100000: this machine has"),
             ("--hidden-dim 10000000", "this machine has"),
             ("--num-layers 1000000000000", "this machine has"),
             ("--run-dir /", "the root of the file system"),

@@ -68,9 +68,10 @@ def judge_step(
     ranks = [line.rank for line in lines]
     is_same = len(ranks) == world_size and ranks == list(range(world_size))
     if not is_same:
-        text = (
-            f"lines from ranks {name_few(ranks)}, expected one from each of 0..{world_size - 1}"
-        )
+        due = "rank 0 alone" if world_size == 1 else f"each of ranks 0..{world_size - 1}"
+        text = f"lines from ranks {name_few(ranks)}, expected one from {due}"
+        if not lines:  # so nothing says how many ranks there were
+            text = "no line from any rank"
         found.add("incomplete_steps", f"epoch {epoch} step {step}: {text}; look in ledger/")
     for line in lines:
         has, due = line.samples.tolist(), planned[line.rank :: world_size].tolist()
