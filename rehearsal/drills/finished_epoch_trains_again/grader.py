@@ -14,6 +14,8 @@ from rehearsal.grading.verdict import Finding, FindingTable
 from rehearsal.kit.judge.aligned import aligned
 from rehearsal.kit.judge.coverage import miscounted, samples_by_step, trained_by_step
 from rehearsal.kit.judge.findings import first_of, some
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import EPOCH_BOUNDS, judge_killed
 from rehearsal.kit.judge.saves import FINDINGS as SAVE_FINDINGS
 from rehearsal.kit.judge.saves import (
@@ -71,7 +73,7 @@ FINDINGS = FindingTable(
         ),
     }
 )
-CODES = {**STEP_CODES, **SAVE_FINDINGS.codes, **FINDINGS.codes}
+CODES = {**STEP_CODES, **SAVE_FINDINGS.codes, **WRITER_CODES, **FINDINGS.codes}
 OF_ALL_SAMPLES = {"never-trained": "epoch-skipped", "trained-twice": "epoch-trained-again"}
 # Two restarts are killed in their turn: one in the middle of an epoch, and one from its end.
 AGAIN = {"killed": Keep(first=1, later=0, between=(0,))}
@@ -101,6 +103,7 @@ def judge_uninterrupted(
         adamw_findings(whole, run.lr),
         ranks_differ(ends, most=0.0, where=where),
         repeated_order(run, whole),
+        one_writer(reports),
     )
 
 

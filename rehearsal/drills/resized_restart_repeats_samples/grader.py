@@ -14,10 +14,13 @@ from rehearsal.kit.judge.aligned import aligned
 from rehearsal.kit.judge.coverage import samples_by_step
 from rehearsal.kit.judge.findings import first_of
 from rehearsal.kit.judge.gradients import odd_net_gradient
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.restart import judge_killed
 from rehearsal.kit.judge.saves import FINDINGS as SAVE_FINDINGS
 from rehearsal.kit.judge.saves import (
     Kill,
+    SavedRun,
     first_wrong_start,
     killed_after,
     kills_in_saves,
@@ -43,7 +46,7 @@ FINDINGS = FindingTable(
         )
     }
 )
-CODES = {**STEP_CODES, **SAVE_FINDINGS.codes, **FINDINGS.codes}
+CODES = {**STEP_CODES, **SAVE_FINDINGS.codes, **WRITER_CODES, **FINDINGS.codes}
 LOOK = "at the steps after which rank 0 saves, and at what is saved and read back: does the "
 LOOK += "position mean the same to more or fewer ranks, and is the epoch's order made again?"
 KEPT = Keep(first=1, later=4, between=(-4, -3, -2))
@@ -51,22 +54,21 @@ AGAIN = {"resized": Keep(first=1, later=0, between=(0,))}  # of the last restart
 Earlier = Mapping[str, Sequence[RankReport]]
 
 
-def train_in(folder: str, plan: Plan) -> Body:
+def train_in(folder: str, run: SavedRun) -> Body:
     """A body that trains in ``folder``, or resumes there."""
-    return trains_in_steps(
-        folder, plan.run.num_samples, before=list_backward, **plan.run.arguments
-    )
+    return trains_in_steps(folder, run.num_samples, before=list_backward, **run.arguments)
 
 
 def judge_uninterrupted(
-    plan: Plan, reports: Sequence[RankReport], earlier: Earlier
+    run: SavedRun, reports: Sequence[RankReport], earlier: Earlier
 ) -> Iterator[Finding]:
-    """The findings of the uninterrupted run."""
-    run, whole = plan.run, aligned(reports)
+    """The findings of an uninterrupted run."""
+    whole = aligned(reports)
     yield from first_of(
         whole_findings(run, whole, odd_net_gradient, run.lr),
         wrong_sizes(run, whole),
         repeated_order(run, whole),
+        one_writer(reports),
     )
 
 
@@ -149,7 +151,7 @@ def batch_findings(
 
 
 def scenarios(seed: int) -> list[Scenario]:
-    """A whole run, and one that changes its size twice; starts after kills in a save."""
+    """Two whole runs, and one that changes its size twice; starts after kills in a save."""
     plan = drawn(seed)
     before_first = plan.run.newest(plan.killed_after[0])
     steps = plan.killed_after[0], plan.killed_after[1] - before_first  # of each job
@@ -157,7 +159,7 @@ def scenarios(seed: int) -> list[Scenario]:
         Fault.after_step(count, rank=rank)
         for count, rank in zip(steps, plan.killed_ranks, strict=True)
     ]
-    resized = train_in("resized", plan)
+    resized = train_in("resized", plan.run)
 
     def job(
         name: str, number: int, body: Body, judge: Any, deadline_s: float = 6, **rest: Any
@@ -174,14 +176,21 @@ def scenarios(seed: int) -> list[Scenario]:
         job(
             "uninterrupted",
             0,
-            keeping_saves(train_in("whole", plan), "whole", KEPT, seed=seed),
-            partial(judge_uninterrupted, plan),
+            keeping_saves(train_in("whole", plan.run), "whole", KEPT, seed=seed),
+            partial(judge_uninterrupted, plan.run),
+        ),
+        Scenario(
+            name="another size",
+            body=train_in("other", plan.other),
+            judge=partial(judge_uninterrupted, plan.other),
+            world_size=plan.other.world_size,
+            deadline_s=6,
         ),
         job("first", 0, resized, judge_killed, fault=kills[0]),
         job(
             "second",
             1,
-            starting_in(lambda folder: train_in(folder, plan), lambda _: ["resized"]),
+            starting_in(lambda folder: train_in(folder, plan.run), lambda _: ["resized"]),
             partial(judge_second, plan),
             fault=kills[1],
             judges_failures=True,
@@ -189,7 +198,7 @@ def scenarios(seed: int) -> list[Scenario]:
         job(
             "third",
             2,
-            starting_in(lambda folder: train_in(folder, plan), folders, AGAIN, seed=seed),
+            starting_in(lambda folder: train_in(folder, plan.run), folders, AGAIN, seed=seed),
             partial(judge_third, plan),
             deadline_s=15,
             judges_failures=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from rehearsal.kit.judge.saves import SavedRun
@@ -18,6 +18,7 @@ class Plan:
     """A run of three jobs, each on another number of ranks; the first two are killed."""
 
     run: SavedRun
+    other: SavedRun  # an epoch's last step is full, or a sample short of it
     world_sizes: tuple[int, int, int]
     killed_after: tuple[int, int]  # so many steps of the run
     killed_ranks: tuple[int, int]
@@ -54,8 +55,16 @@ def drawn(seed: int) -> Plan:
             if run.newest(one) < run.newest(other) and epoch_of[one] == epoch_of[other] > 0
         ]
     )
+    other = replace(
+        run,
+        num_samples=3 * batch - draw.choice((0, 1)),
+        steps_per_epoch=3,
+        epochs=2,
+        world_size=draw.choice((2, 3)),
+    )
     return Plan(
         run=run,
+        other=other,
         world_sizes=world_sizes,
         killed_after=(first, second),
         killed_ranks=(draw.randrange(left), draw.randrange(min(left, world_sizes[1]))),
