@@ -36,6 +36,11 @@ FINDINGS = FindingTable(
             "each checkpoint that is due is on disk when train returns, and stays",
             "at every way in which a save may not be written, or not yet",
         ),
+        "saves-too-often": (
+            "a checkpoint is saved although none is due",
+            "a checkpoint is saved only when one is due",
+            "at when a checkpoint is saved, and at what is counted until then",
+        ),
         "not-only-rank-0": (
             "a rank other than rank 0 writes to the folder",
             "rank 0 saves, and no other rank",
@@ -175,6 +180,21 @@ def save_findings(run: Run, start: int, report: RankReport) -> Iterator[Finding]
                 return
 
 
+def needless_findings(run: Run, report: RankReport) -> Iterator[Finding]:
+    """A finding if checkpoints were saved when due and when none was.
+
+    Many save after the last step in any case, to keep the result.
+    """
+    saved = [
+        step for step in range(1, run.steps + 1) if f"step-{step}.pt" in report.answer["files"]
+    ]
+    needless = [step for step in saved if step not in (*run.saves, run.steps)]
+    if needless and {*run.saves} <= {*saved}:
+        found = f"when train returned, there was a checkpoint of step {some(needless)}; a run "
+        found += f"saves every {run.checkpoint_every} steps"
+        yield FINDINGS("saves-too-often", found)
+
+
 def judge_late(run: Run, reports: Sequence[RankReport], earlier: object) -> Iterator[Finding]:
     """The findings of an uninterrupted run with a slow writer."""
     yield from first_of(
@@ -183,6 +203,7 @@ def judge_late(run: Run, reports: Sequence[RankReport], earlier: object) -> Iter
         reference_findings(reports),
         rank_findings(reports),
         kill_findings(reports[0]),
+        needless_findings(run, reports[0]),
         waiting_findings(run, reports[0]),
         save_findings(run, 0, reports[0]),
     )
