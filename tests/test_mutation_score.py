@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rehearsal import drills
 from rehearsal.grading import drill as drill_module
 from rehearsal.grading import digests, drills_page, mutation_record, mutation_score, new_drill
+from rehearsal.grading import selftest
 from rehearsal.grading.digests import judges_digest, mutants_digest, selftest_digest
 from rehearsal.grading.drill import Drill, load
 from rehearsal.grading.harmless import harmless
@@ -474,7 +475,7 @@ class TestScore:
             ("drill.toml", set()),
             ("grader.py", {judges_digest, selftest_digest, mutants_digest}),
             ("solution.py", {selftest_digest, mutants_digest}),
-            ("blank.py", {selftest_digest}),
+            ("blank.py", {selftest_digest, mutants_digest}),
         ],
     )
     def test_a_verdict_is_old_once_something_that_it_depends_on_changes(
@@ -500,6 +501,34 @@ class TestScore:
         assert path.read_text() != text
         assert judges_digest(load_again(own_drill)) == before
 
+    @pytest.mark.parametrize(
+        ("line", "new", "is_old"),
+        [
+            ('class Odd(Exception): """One."""', 'class Odd(Exception): """Another."""', False),
+            ('class Odd(Exception): """One."""', 'class Even(Exception): """One."""', True),
+            ('async def odd():\n    """One."""', 'async def odd():\n    """Another."""', False),
+            ('x = "a\x0cb"  # one', 'x = "a\x0cb"  # another', False),
+        ],
+    )
+    def test_only_the_docstring_is_left_out(
+        self, own_drill: Drill, line: str, new: str, is_old: bool
+    ) -> None:
+        """A class on one line with its docstring was left out as a whole."""
+        path = own_drill.folder / "grader.py"
+        text = path.read_text()
+        path.write_text(f"{text}\n{line}\n")
+        before = judges_digest(load_again(own_drill))
+        path.write_text(f"{text}\n{new}\n")
+        assert (judges_digest(load_again(own_drill)) != before) == is_old
+
+    def test_more_seeds_make_the_self_test_old(
+        self, own_drill: Drill, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The page says with how many seeds each text was judged."""
+        before = selftest_digest(own_drill)
+        monkeypatch.setattr(selftest, "SEEDS", range(30))
+        assert selftest_digest(own_drill) != before
+
     def test_a_new_near_miss_is_judged_and_makes_no_mutant(self, own_drill: Drill) -> None:
         """Its text is one of those that the page counts."""
         before = selftest_digest(own_drill), mutants_digest(own_drill)
@@ -513,14 +542,14 @@ class TestScore:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A kept verdict of another observer would be believed."""
-        read = Path.read_bytes
+        read = digests.code_of
         seen: set[str] = set()
 
-        def noted(path: Path) -> bytes:
+        def noted(path: Path) -> str:
             seen.add(path.relative_to(digests.ROOT).as_posix())
             return read(path)
 
-        monkeypatch.setattr(Path, "read_bytes", noted)
+        monkeypatch.setattr(digests, "code_of", noted)
         judges_digest(load("cell_train"))
         wanted = (
             "drills/cell_train/grader.py drills/cell_train/watch.py kit/observe/anti_cheat.py"
@@ -741,6 +770,7 @@ class TestTheRecord:
         old = [
             name for name, record in held.items()
             if record["digest"] != mutants_digest(load(name))
+            or record["seeds"] < mutation_score.NUM_SEEDS
         ]  # fmt: skip
         assert old == [], f"run: python -m rehearsal mutants {' '.join(old)}"
 

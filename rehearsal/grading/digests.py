@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import io
-import tokenize
 from pathlib import Path
 
 from rehearsal.grading import selftest
 from rehearsal.grading.drill import Drill
+from rehearsal.grading.plain_code import plain_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,18 +40,7 @@ def code_of(path: Path) -> str:
 
     Not a dump of its syntax tree, which another version of Python writes differently.
     """
-    text = path.read_bytes().decode()
-    lines = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            continue
-        if ast.get_docstring(node, clean=False) is not None:
-            for number in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1):
-                lines[number - 1] = ""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column]
+    lines = plain_lines(path.read_text("utf-8"))
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
@@ -73,12 +61,15 @@ def is_answer(path: Path) -> bool:
 
 def selftest_digest(drill: Drill) -> str:
     """A digest of all texts that a drill's grader is tested on, and of what judges them."""
-    return digest_with(judges_digest(drill), [*selftest.texts(drill)])
+    return digest_with(judges_digest(drill), ([*selftest.SEEDS], [*selftest.texts(drill)]))
 
 
 def mutants_digest(drill: Drill) -> str:
-    """A digest of the correct texts, which mutants are made from, and of what judges them."""
-    return digest_with(judges_digest(drill), drill.solutions())
+    """A digest of what mutants are made from, the correct texts, and of what judges them.
+
+    Of the blank, too: what a learner is given isn't mutated.
+    """
+    return digest_with(judges_digest(drill), (drill.kind, drill.blank, drill.solutions()))
 
 
 def digest_with(digest: str, facts: object) -> str:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from rehearsal.grading import mutation_record, selftest
 from rehearsal.grading.digests import mutants_digest, selftest_digest
 from rehearsal.grading.drill import Drill, load
+from rehearsal.grading.mutation_record import ENOUGH
 from rehearsal.grading.pool import processes
 from rehearsal.grading.verdict import ENGINE_FINDINGS, counted
 
@@ -77,10 +78,11 @@ def render(drills: Iterable[Drill], scores: Mapping[str, Score]) -> str:
         "[coach.md](coach.md#what-limits-an-attempt).",
         "",
         "Mutants are mechanical edits of every correct answer: a comparison, a bound, a "
-        "dropped line. A grader must refuse every mutant that breaks what the brief asks for. "
-        "Those that no run could notice, or that the brief allows, don't count: "
-        "[extending.md](extending.md#a-graders-mutation-score) has the rules. A score marked "
-        "old was measured before the drill's folder last changed.",
+        f"dropped line. A grader must refuse at least {ENOUGH:.0%} of those that break what "
+        "the brief asks for. Those that no run could notice, or that the brief allows, don't "
+        "count: [extending.md](extending.md#a-graders-mutation-score) has the rules. A score "
+        "marked old was measured before the correct answers, or the code that judges them, "
+        "last changed.",
         "",
         "| drill | title | kind | minutes | solutions | near misses | judged correctly | "
         "mutants refused |",

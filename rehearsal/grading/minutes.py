@@ -7,11 +7,10 @@ type, at the speed of somebody who talks while typing.
 from __future__ import annotations
 
 import ast
-import io
 import textwrap
-import tokenize
 
 from rehearsal.grading.edited_text import Function
+from rehearsal.grading.plain_code import plain_lines
 
 # Non-blank characters a minute. Nobody who types and explains is faster.
 TYPING_SPEED = 120
@@ -19,17 +18,7 @@ TYPING_SPEED = 120
 
 def typed_characters(text: str) -> int:
     """Characters to type; comments, docstrings and whitespace don't count."""
-    lines = text.split("\n")
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            row, column = token.start
-            lines[row - 1] = lines[row - 1][:column]
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, Function | ast.ClassDef | ast.Module) and ast.get_docstring(node):
-            first = node.body[0]
-            end = first.end_lineno or first.lineno
-            lines[first.lineno - 1 : end] = [""] * (end - first.lineno + 1)
-    return len("".join("".join(lines).split()))
+    return len("".join("".join(plain_lines(text)).split()))
 
 
 def minutes_for(characters: int) -> int:

@@ -99,7 +99,7 @@ class Score(NamedTuple):
     equivalent: int
     outside: int
     holes: list[str]  # ids
-    unjudged: list[str]  # ids of mutants on which the grader itself failed
+    unjudged: list[str]  # ids of texts on which the grader itself failed
     stale: list[str]  # entries of survivors.toml that no survivor has
     harmless: int
     rejected: list[str]  # ids of harmless changes that are refused
@@ -137,15 +137,15 @@ def record_of(judged: Sequence[Judged], *, digest: str, seeds: int) -> dict[str,
     for each in judged:
         if not each.harmless and each.code not in (PASSED, *NO_VERDICT):
             refused.setdefault(each.code, []).append(short(each.id))
-    changes = [each for each in judged if each.harmless]
+    changes = sorted(each for each in judged if each.harmless)
     return {
         "digest": digest,
         "seeds": seeds,
         "survived": sorted(e.id for e in judged if not e.harmless and e.code == PASSED),
         "refused": {code: " ".join(sorted(refused[code])) for code in sorted(refused)},
-        "unjudged": sorted(e.id for e in judged if not e.harmless and e.code in NO_VERDICT),
+        "unjudged": sorted(each.id for each in judged if each.code in NO_VERDICT),
         "harmless": len(changes),
-        "rejected": {e.id: e.code for e in sorted(changes) if e.code != PASSED},
+        "rejected": {e.id: e.code for e in changes if e.code not in (PASSED, *NO_VERDICT)},
     }
 
 

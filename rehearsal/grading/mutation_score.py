@@ -180,7 +180,7 @@ class Judging:
             futures[self.pool.submit(judge, drill.id, task.source, task.seeds, cap_s)] = task
         for future in as_completed(futures):
             task, (code, _) = futures[future], future.result()
-            if code not in NO_VERDICT:  # the machine's fault, so it's judged again next time
+            if code not in NO_VERDICT:  # says nothing about the text: judged again next time
                 kept.put(task, code)
             yield Judged(task.id, code, task.harmless)
 
@@ -194,6 +194,11 @@ class Judging:
         found = {}
         for name, future in futures.items():
             code, seconds = future.result()
+            if code in NO_VERDICT:
+                raise CannotScore(
+                    f"{drill.id}: the correct text {name} could not be judged ({code}), so "
+                    "nothing can be said about its mutants. Run the command again."
+                )
             if code != PASSED:
                 raise CannotScore(
                     f"{drill.id}: the correct text {name} is refused ({code}), so nothing can "
@@ -223,10 +228,10 @@ def show(drill: Drill, tasks: Sequence[Task], score: Score, say: Say) -> None:
             "",
         )
         say("\n".join(list(lines)[2:]))
-        if task.harmless:
-            say(f"# a harmless change that is refused: {task.id}\n")
-        elif mutant_id in score.unjudged:
+        if mutant_id in score.unjudged:
             say(f"# the grader itself failed on it: {task.id}\n")
+        elif task.harmless:
+            say(f"# a harmless change that is refused: {task.id}\n")
         else:
             say(f'\n[[survivor]]\nmutant = {json.dumps(task.id)}\nis = ""\nbecause = ""\n')
     for mutant_id in score.stale:
