@@ -10,6 +10,7 @@ import io
 import os
 import pickle
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.ranks import run_ranks
 from rehearsal.engine.reports import Fault
+from rehearsal.kit.judge.one_writer import one_rank_changes, one_writer
 
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.ranks
@@ -299,6 +301,41 @@ class TestJobs:
         assert before[:2] == [False, False]
 
 
+def moves_in(folder: Path, outside: Path) -> None:
+    os.replace(outside / "new", folder / "best.pt")
+
+
+def links_in(folder: Path, outside: Path) -> None:
+    os.link(outside / "new", folder / "best.pt")
+
+
+def moves_out(folder: Path, outside: Path) -> None:
+    os.rename(folder / "kept", outside / "kept")
+
+
+def links_out(folder: Path, outside: Path) -> None:
+    os.link(folder / "kept", outside / "kept")
+
+
+def symlinks_out(folder: Path, outside: Path) -> None:
+    os.symlink(folder / "kept", outside / "latest")
+
+
+def symlinks_within(folder: Path, outside: Path) -> None:
+    os.symlink("kept", folder / "latest")
+
+
+def removes_a_tree(folder: Path, outside: Path) -> None:
+    shutil.rmtree(folder / "tree")
+
+
+def operates_below_an_open_folder(folder: Path, outside: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    os.mkdir("c", dir_fd=opened)
+    os.rename(b"kept", b"c/d", src_dir_fd=opened, dst_dir_fd=opened)
+    os.symlink(outside, "e", dir_fd=opened)
+
+
 class TestFaults:
     def steps(self, fault: Fault, **settings: Any) -> list[Any]:
         def body(context: RankContext) -> str:
@@ -362,6 +399,66 @@ class TestFaults:
 
         (report,) = run_ranks(body, world_size=1, folder=tmp_path)
         assert [e["op"] for e in report.of("file")] == ["open", "fsync", "fsync"]
+
+    @pytest.mark.parametrize(
+        ("operate", "recorded"),
+        [
+            (moves_in, [("rename", "best.pt", "best.pt")]),
+            (links_in, [("link", "best.pt", "best.pt")]),
+            (moves_out, [("rename", "kept", None)]),
+            (links_out, []),
+            (symlinks_out, []),
+            (symlinks_within, [("symlink", "latest", None)]),
+            (
+                removes_a_tree,
+                [
+                    ("remove", "tree/a", None),
+                    ("rmdir", "tree/b", None),
+                    ("rmdir", "tree", None),
+                ],
+            ),
+            (
+                operates_below_an_open_folder,
+                [("mkdir", "c", None), ("rename", "kept", "c/d"), ("symlink", "e", None)],
+            ),
+        ],
+        ids=lambda value: getattr(value, "__name__", ""),
+    )
+    def test_what_changes_the_folder_is_recorded(
+        self, tmp_path: Path, operate: Callable[[Path, Path], None], recorded: list[Any]
+    ) -> None:
+        """A write that isn't recorded passes two writers; a read that is accuses good code."""
+        folder, outside = tmp_path / "folder", tmp_path / "outside"
+        outside.mkdir()
+        (outside / "new").touch()
+        (folder / "tree" / "b").mkdir(parents=True)
+        (folder / "tree" / "a").touch()
+        (folder / "kept").touch()
+
+        def body(context: RankContext) -> None:
+            context.arm()
+            operate(context.folder, outside)
+
+        (report,) = run_ranks(body, world_size=1, folder=folder)
+        assert not report.failure, report.failure
+        events = [(e["op"], e["path"], e["to"]) for e in report.of("file")]
+        assert sorted(events, key=str) == sorted(recorded, key=str)
+
+    def test_two_ranks_that_move_a_file_onto_one_name_are_found(self, tmp_path: Path) -> None:
+        """Each writes a file of its own elsewhere, and only the last move is left."""
+
+        def body(context: RankContext) -> None:
+            context.arm()
+            own = context.folder.parent / f"own-{context.rank}"
+            torch.save({}, own)
+            os.replace(own, context.folder / "best.pt")
+
+        (tmp_path / "folder").mkdir()
+        reports = run_ranks(body, world_size=2, folder=tmp_path / "folder")
+        for finds in (one_writer, one_rank_changes):
+            (finding,) = finds(reports)
+            assert "ranks 0 and 1 both wrote" in finding.found
+            assert "best.pt" in finding.found
 
     def test_a_kill_can_strike_between_two_file_operations(self, tmp_path: Path) -> None:
         """Atomic means: also between the write and the rename."""
