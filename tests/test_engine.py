@@ -12,13 +12,16 @@ import pickle
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -648,6 +651,49 @@ class TestServer:
             run_ranks(add_up, world_size=1)
         monkeypatch.undo()
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
+
+    @pytest.mark.parametrize(
+        ("module", "function", "error"),
+        [
+            (socket, "socketpair", OSError(errno.EMFILE, "Too many open files")),
+            (tempfile, "TemporaryFile", FileNotFoundError("No usable temporary directory")),
+        ],
+        ids=["socket", "log"],
+    )
+    def test_a_machine_without_a_descriptor_or_a_disk_is_named_too(
+        self, monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str, error: OSError
+    ) -> None:
+        """A first cell that only warms up must not fail, nor leave descriptors open."""
+        ranks.shut_down()
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(module, function, refuse)
+        before = {*os.listdir("/proc/self/fd")}
+        with pytest.raises(ConnectionError, match=str(error.args[-1])):
+            server.ForkServer()
+        assert {*os.listdir("/proc/self/fd")} <= before
+        ranks.warm_up()
+        with pytest.raises(server.CannotStartRanks, match=str(error.args[-1])):
+            run_ranks(add_up, world_size=1)
+
+    def test_an_interrupt_between_two_servers_leaves_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first is in nobody's hands yet, so nobody else could end it."""
+        real, started = subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+        def popen(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+            if started:
+                raise KeyboardInterrupt
+            started.append(real(*arguments, **options))
+            return started[0]
+
+        monkeypatch.setattr(subprocess, "Popen", popen)
+        with pytest.raises(KeyboardInterrupt):
+            server.ForkServers()
+        assert started[0].returncode is not None, "the first server was left behind"
 
     def test_a_caller_with_a_thousand_open_files_can_run_a_job(self) -> None:
         """select() refuses a descriptor above 1023; one with many shards open has one."""
