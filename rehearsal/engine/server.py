@@ -22,6 +22,7 @@ from multiprocessing.connection import wait  # select() refuses descriptors abov
 from pathlib import Path
 from typing import Any
 
+from rehearsal.engine.plain_message import PlainMessage
 from rehearsal.engine.processes import SWEEP_S, threads_below
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,11 +34,8 @@ MAX_THREADS = 1500  # of one job: a fork bomb exceeds it
 SERVER_ENDED = "The process that starts the ranks has ended."
 
 
-class CannotStartRanks(RuntimeError):
+class CannotStartRanks(PlainMessage, RuntimeError):
     """The processes that fork the ranks cannot be started."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]  # what IPython shows: a traceback into the engine helps nobody
 
 
 class ForkServer:
