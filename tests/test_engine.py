@@ -10,14 +10,18 @@ import io
 import os
 import pickle
 import resource
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -30,6 +34,7 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.ranks import run_ranks
 from rehearsal.engine.reports import Fault
+from rehearsal.kit.judge.one_writer import one_rank_changes, one_writer
 
 ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.ranks
@@ -299,6 +304,41 @@ class TestJobs:
         assert before[:2] == [False, False]
 
 
+def moves_in(folder: Path, outside: Path) -> None:
+    os.replace(outside / "new", folder / "best.pt")
+
+
+def links_in(folder: Path, outside: Path) -> None:
+    os.link(outside / "new", folder / "best.pt")
+
+
+def moves_out(folder: Path, outside: Path) -> None:
+    os.rename(folder / "kept", outside / "kept")
+
+
+def links_out(folder: Path, outside: Path) -> None:
+    os.link(folder / "kept", outside / "kept")
+
+
+def symlinks_out(folder: Path, outside: Path) -> None:
+    os.symlink(folder / "kept", outside / "latest")
+
+
+def symlinks_within(folder: Path, outside: Path) -> None:
+    os.symlink("kept", folder / "latest")
+
+
+def removes_a_tree(folder: Path, outside: Path) -> None:
+    shutil.rmtree(folder / "tree")
+
+
+def operates_below_an_open_folder(folder: Path, outside: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY)
+    os.mkdir("c", dir_fd=opened)
+    os.rename(b"kept", b"c/d", src_dir_fd=opened, dst_dir_fd=opened)
+    os.symlink(outside, "e", dir_fd=opened)
+
+
 class TestFaults:
     def steps(self, fault: Fault, **settings: Any) -> list[Any]:
         def body(context: RankContext) -> str:
@@ -362,6 +402,66 @@ class TestFaults:
 
         (report,) = run_ranks(body, world_size=1, folder=tmp_path)
         assert [e["op"] for e in report.of("file")] == ["open", "fsync", "fsync"]
+
+    @pytest.mark.parametrize(
+        ("operate", "recorded"),
+        [
+            (moves_in, [("rename", "best.pt", "best.pt")]),
+            (links_in, [("link", "best.pt", "best.pt")]),
+            (moves_out, [("rename", "kept", None)]),
+            (links_out, []),
+            (symlinks_out, []),
+            (symlinks_within, [("symlink", "latest", None)]),
+            (
+                removes_a_tree,
+                [
+                    ("remove", "tree/a", None),
+                    ("rmdir", "tree/b", None),
+                    ("rmdir", "tree", None),
+                ],
+            ),
+            (
+                operates_below_an_open_folder,
+                [("mkdir", "c", None), ("rename", "kept", "c/d"), ("symlink", "e", None)],
+            ),
+        ],
+        ids=lambda value: getattr(value, "__name__", ""),
+    )
+    def test_what_changes_the_folder_is_recorded(
+        self, tmp_path: Path, operate: Callable[[Path, Path], None], recorded: list[Any]
+    ) -> None:
+        """A write that isn't recorded passes two writers; a read that is accuses good code."""
+        folder, outside = tmp_path / "folder", tmp_path / "outside"
+        outside.mkdir()
+        (outside / "new").touch()
+        (folder / "tree" / "b").mkdir(parents=True)
+        (folder / "tree" / "a").touch()
+        (folder / "kept").touch()
+
+        def body(context: RankContext) -> None:
+            context.arm()
+            operate(context.folder, outside)
+
+        (report,) = run_ranks(body, world_size=1, folder=folder)
+        assert not report.failure, report.failure
+        events = [(e["op"], e["path"], e["to"]) for e in report.of("file")]
+        assert sorted(events, key=str) == sorted(recorded, key=str)
+
+    def test_two_ranks_that_move_a_file_onto_one_name_are_found(self, tmp_path: Path) -> None:
+        """Each writes a file of its own elsewhere, and only the last move is left."""
+
+        def body(context: RankContext) -> None:
+            context.arm()
+            own = context.folder.parent / f"own-{context.rank}"
+            torch.save({}, own)
+            os.replace(own, context.folder / "best.pt")
+
+        (tmp_path / "folder").mkdir()
+        reports = run_ranks(body, world_size=2, folder=tmp_path / "folder")
+        for finds in (one_writer, one_rank_changes):
+            (finding,) = finds(reports)
+            assert "ranks 0 and 1 both wrote" in finding.found
+            assert "best.pt" in finding.found
 
     def test_a_kill_can_strike_between_two_file_operations(self, tmp_path: Path) -> None:
         """Atomic means: also between the write and the rename."""
@@ -551,6 +651,49 @@ class TestServer:
             run_ranks(add_up, world_size=1)
         monkeypatch.undo()
         assert run_ranks(add_up, world_size=1)[0].answer == 1.0
+
+    @pytest.mark.parametrize(
+        ("module", "function", "error"),
+        [
+            (socket, "socketpair", OSError(errno.EMFILE, "Too many open files")),
+            (tempfile, "TemporaryFile", FileNotFoundError("No usable temporary directory")),
+        ],
+        ids=["socket", "log"],
+    )
+    def test_a_machine_without_a_descriptor_or_a_disk_is_named_too(
+        self, monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str, error: OSError
+    ) -> None:
+        """A first cell that only warms up must not fail, nor leave descriptors open."""
+        ranks.shut_down()
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(module, function, refuse)
+        before = {*os.listdir("/proc/self/fd")}
+        with pytest.raises(ConnectionError, match=str(error.args[-1])):
+            server.ForkServer()
+        assert {*os.listdir("/proc/self/fd")} <= before
+        ranks.warm_up()
+        with pytest.raises(server.CannotStartRanks, match=str(error.args[-1])):
+            run_ranks(add_up, world_size=1)
+
+    def test_an_interrupt_between_two_servers_leaves_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The first is in nobody's hands yet, so nobody else could end it."""
+        real, started = subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+        def popen(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+            if started:
+                raise KeyboardInterrupt
+            started.append(real(*arguments, **options))
+            return started[0]
+
+        monkeypatch.setattr(subprocess, "Popen", popen)
+        with pytest.raises(KeyboardInterrupt):
+            server.ForkServers()
+        assert started[0].returncode is not None, "the first server was left behind"
 
     def test_a_caller_with_a_thousand_open_files_can_run_a_job(self) -> None:
         """select() refuses a descriptor above 1023; one with many shards open has one."""

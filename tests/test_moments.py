@@ -18,7 +18,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from rehearsal.engine.rank import CHANGES, WRITES, RankContext
+from rehearsal.engine.file_operations import CHANGES, WRITES
+from rehearsal.engine.rank import RankContext
 from rehearsal.engine.ranks import run_ranks
 from rehearsal.kit.observe.moments import Moment, drawn_moments, files_in, watch_moments
 

@@ -18,7 +18,9 @@ from fresh_interpreter import modules_loaded_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rehearsal.engine.plain_message import PlainMessage
 from rehearsal.engine.programs import run as run_program
+from rehearsal.engine.server import CannotStartRanks
 import rehearsal
 from rehearsal.session import (
     cells,
@@ -35,7 +37,8 @@ from rehearsal.session import (
 from rehearsal.session.brief import brief_of
 from rehearsal.session.cells import as_it_stands, texts_of, with_cell_numbers
 from rehearsal.session.debrief_picture import picture
-from rehearsal.grading.drill import Drill, load
+from rehearsal.grading.check import BadSeed
+from rehearsal.grading.drill import Drill, UnknownDrill, load
 from rehearsal.session.history import Entry, Round
 from rehearsal.session.progress import progress
 from rehearsal.grading.verdict import Verdict
@@ -1153,6 +1156,12 @@ class TestCells:
             # Otherwise it was never defined, and the check says that.
             reason = stands.finding.found if stands.finding else ""
             assert f"cell [{on_screen[cell][0]}]" in reason
+
+
+@pytest.mark.parametrize("error", [CannotStartRanks, BadSeed, UnknownDrill])
+def test_a_slip_needs_no_traceback(error: type[PlainMessage]) -> None:
+    """Sixty lines of our frames would hide the one line that says what to do."""
+    assert error("what to do")._render_traceback_() == ["what to do"]
 
 
 class TestInterrupted:

@@ -8,7 +8,7 @@ objects from the socket FD, one per line, and answers in the same form:
 
 Why not multiprocessing's fork server: its children import the caller's ``__main__`` again, it
 cannot say how a grandchild ended, and other users in the same notebook would share its list of
-imports. Linux and macOS.
+imports.
 """
 
 from __future__ import annotations

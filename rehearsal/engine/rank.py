@@ -32,19 +32,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rehearsal.engine import deadline
 from rehearsal.engine.failure import failure_of
+from rehearsal.engine.file_operations import (
+    CHANGES,
+    WRITES,
+    file_operation,
+    path_of,
+    watch_torch_save,
+)
+
+# CHANGES, WRITES and watch_torch_save because rehearsal.kit imports them from here.
+__all__ = ["CHANGES", "WRITES", "RankContext", "main", "watch_torch_save"]
 
 GIB = 2**30
 LIMITS = {resource.RLIMIT_DATA: 4 * GIB, resource.RLIMIT_FSIZE: GIB, resource.RLIMIT_CORE: 0}
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-CHANGES = {
-    "os.rename",
-    "os.remove",
-    "os.mkdir",
-    "os.rmdir",
-    "os.truncate",
-    "os.link",
-    "os.symlink",
-}
 DRILLS = str(Path(__file__).parents[1] / "drills")
 
 
@@ -139,25 +139,24 @@ class RankContext:
         self.is_armed = True
         register_optimizer_step_post_hook(lambda *_: self.record("optimizer_step"))
         sys.addaudithook(self._audit)
-        watch_torch_save(self._record_save)
+        watch_torch_save(functools.partial(self._record_file, "torch.save"))
         for name in ("fsync", "fdatasync"):
             if hasattr(os, name):
                 setattr(os, name, self._recorded_sync(getattr(os, name)))
         for name in ("send", "isend", "recv", "irecv"):
             setattr(dist, name, self._recorded_transfer(name, getattr(dist, name)))
 
-    def _record_save(self, file: Any) -> None:
-        if (path := self._inside(file)) is not None:
-            self.record("file", op="torch.save", path=path)
+    def _record_file(self, op: str, path: Any, to: Any = None) -> None:
+        old, new = self._inside(path), self._inside(to)
+        # A link elsewhere to a file in the folder changes nothing here.
+        if new is not None or (old is not None and op != "link"):
+            # What comes from elsewhere has no other name here than the new one.
+            self.record("file", op=op, path=old or new, to=new)
 
     def _recorded_sync(self, sync: Callable[[Any], None]) -> Callable[[Any], None]:
         @functools.wraps(sync)
         def recorded(fd: Any) -> None:
-            number = fd if isinstance(fd, int) else fd.fileno()
-            with contextlib.suppress(OSError):
-                path = self._inside(os.readlink(f"/proc/self/fd/{number}"))
-                if path is not None:
-                    self.record("file", op="fsync", path=path)
+            self._record_file("fsync", path_of(fd if isinstance(fd, int) else fd.fileno()))
             sync(fd)
 
         return recorded
@@ -183,16 +182,12 @@ class RankContext:
         if not self.is_armed:
             return
         if event == "open":
-            path, _, flags = arguments
+            path = arguments[0]
             if isinstance(path, str) and path.startswith(DRILLS) and not path.endswith(".pyc"):
                 self.record("peek", path=path.removeprefix(DRILLS + "/"))
-            elif flags & WRITES and (inside := self._inside(path)) is not None:
-                self.record("file", op="open", path=inside)
-        elif event == "os.symlink" and (inside := self._inside(arguments[1])) is not None:
-            self.record("file", op="symlink", path=inside, to=None)
-        elif event in CHANGES and (inside := self._inside(arguments[0])) is not None:
-            target = self._inside(arguments[1]) if event in ("os.rename", "os.link") else None
-            self.record("file", op=event.removeprefix("os."), path=inside, to=target)
+                return
+        if (operation := file_operation(event, arguments)) is not None:
+            self._record_file(*operation)
 
     def record_collectives(self) -> None:
         """Record every collective that torch's flight recorder has seen, each one once."""
@@ -213,27 +208,6 @@ class RankContext:
                 bytes=sum(a * b for a, b in zip(sizes, widths, strict=False)),
                 group=entry["process_group"][1],
             )
-
-
-def watch_torch_save(see: Callable[[Any], None]) -> Callable[[], None]:
-    """Call ``see(file)`` whenever torch.save opens a path to write; returns what ends that.
-
-    Torch's own writer opens the file, so Python raises no audit event. Replacing torch.save
-    would miss a ``from torch import save``.
-    """
-    module: Any = torch.serialization
-    opens = module._open_zipfile_writer
-
-    @functools.wraps(opens)
-    def watched(file: Any) -> Any:
-        see(file)
-        return opens(file)
-
-    def unwatch() -> None:
-        module._open_zipfile_writer = opens
-
-    module._open_zipfile_writer = watched
-    return unwatch
 
 
 def keep_wrappers(context: RankContext) -> None:

@@ -22,6 +22,7 @@ from multiprocessing.connection import wait  # select() refuses descriptors abov
 from pathlib import Path
 from typing import Any
 
+from rehearsal.engine.plain_message import PlainMessage
 from rehearsal.engine.processes import SWEEP_S, threads_below
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,11 +34,8 @@ MAX_THREADS = 1500  # of one job: a fork bomb exceeds it
 SERVER_ENDED = "The process that starts the ranks has ended."
 
 
-class CannotStartRanks(RuntimeError):
+class CannotStartRanks(PlainMessage, RuntimeError):
     """The processes that fork the ranks cannot be started."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]  # what IPython shows: a traceback into the engine helps nobody
 
 
 class ForkServer:
@@ -48,13 +46,11 @@ class ForkServer:
         hash_seed: its PYTHONHASHSEED.
 
     Raises:
-        ConnectionError: if the system cannot start another process.
+        ConnectionError: if the system grants no socket, temporary file or process for it.
     """
 
     def __init__(self, modules: Sequence[str] = (), hash_seed: int = HASH_SEEDS[0]) -> None:
         self.is_ready = False
-        ours, theirs = socket.socketpair()
-        self.connection, self.buffer = ours, b""
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
@@ -64,24 +60,26 @@ class ForkServer:
             "CUDA_VISIBLE_DEVICES": "",  # drills are about CPUs, also on a machine with GPUs
             **HUGE_PAGES,
         }
-        command = [sys.executable, "-m", "rehearsal.engine.forkserver", str(theirs.fileno())]
-        self.log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server
+        command = [sys.executable, "-m", "rehearsal.engine.forkserver"]
         try:
-            self.process = subprocess.Popen(
-                [*command, *modules],
-                pass_fds=[theirs.fileno()],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=self.log,
-                stderr=self.log,
-                start_new_session=True,
-            )
-        except OSError as error:  # no memory, or no more processes for this user
-            ours.close()
-            self.log.close()
+            with contextlib.ExitStack() as undo:
+                ours, theirs = socket.socketpair()
+                undo.enter_context(ours)
+                with theirs:
+                    log = undo.enter_context(tempfile.TemporaryFile())
+                    self.process = subprocess.Popen(
+                        [*command, str(theirs.fileno()), *modules],
+                        pass_fds=[theirs.fileno()],
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                    )
+                undo.pop_all()  # both live as long as the server
+        except OSError as error:  # no memory, process, descriptor or disk space left
             raise ConnectionError(f"{error}.") from error
-        finally:
-            theirs.close()
+        self.connection, self.buffer, self.log = ours, b"", log
 
     def send(self, **request: object) -> None:
         """Send a request. Raises ConnectionError if the server is dead."""
@@ -148,7 +146,7 @@ class ForkServers:
         try:
             for hash_seed in HASH_SEEDS:
                 self.servers.append(ForkServer(modules, hash_seed))
-        except ConnectionError:
+        except BaseException:  # also a Ctrl-C
             self.close()
             raise
 
@@ -251,8 +249,8 @@ def ready() -> ForkServers:
             why = error
     raise CannotStartRanks(
         f"The process that starts the ranks cannot be started: {why} Until it can, no check "
-        "can run. Make sure that the machine has memory left and allows more processes, and "
-        "that torch is installed in this environment."
+        "can run. Make sure that the machine has memory and disk space left, that it allows "
+        "more processes and open files, and that torch is installed in this environment."
     )
 
 

@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from rehearsal.engine import ranks
+from rehearsal.engine.plain_message import PlainMessage
 from rehearsal.engine.ranks import (
     RUNNING_AGAIN,
     SERVER_ENDED,
@@ -61,11 +62,8 @@ Outcome = tuple[Status, Sequence[Finding], str]  # status, findings, detail
 DRAWN_SEEDS = range(1_000_000)  # short enough to type
 
 
-class BadSeed(ValueError):
+class BadSeed(PlainMessage, ValueError):
     """The seed is not a whole number, 0 or more."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]  # what IPython shows: a slip needs no traceback
 
 
 def checked_seed(seed: int | None) -> int | None:

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from rehearsal.engine.plain_message import PlainMessage
 from rehearsal.engine.reports import Fault
 from rehearsal.grading.derive import without_mark
 from rehearsal.grading.minutes import typed_text, typing_minutes
@@ -262,14 +263,11 @@ def module_at(path: Path) -> ModuleType:
     return module
 
 
-class UnknownDrill(KeyError):
+class UnknownDrill(PlainMessage, KeyError):
     """No drill has this id."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would show it in quotes
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]  # what IPython shows: a typo needs no traceback
 
 
 @cache

@@ -30,7 +30,8 @@ EVENTS: dict[str, Kind] = {
     "file": Kind(
         ("op", "path", "to"),
         "before an operation in context.folder: open (to write), torch.save, fsync, rename, "
-        "remove, mkdir, rmdir, truncate, link, symlink; `to` with rename and link only",
+        "remove, mkdir, rmdir, truncate, link, symlink; `to`, the new name, with rename and "
+        "link only. `path` is the new name too if the old one is outside the folder",
     ),
     "destroyed": Kind(
         ("live_wrappers",), "before destroy_process_group(): how many DDP wrappers are alive"

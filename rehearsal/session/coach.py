@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from rehearsal.engine.plain_message import PlainMessage
 from rehearsal.grading.check import grade, grade_source, warm_up
 from rehearsal.grading.drill import Drill, drill_ids, load
 from rehearsal.grading.verdict import Verdict, listed
@@ -39,7 +40,7 @@ from rehearsal.session.widgets import TickingClock, stopping
 _clock: TickingClock | None = None  # one at a time: a person does one drill at a time
 
 
-class CheckInterrupted(KeyboardInterrupt):
+class CheckInterrupted(PlainMessage, KeyboardInterrupt):
     """A check was interrupted. Still a KeyboardInterrupt: no later cell runs."""
 
     def __str__(self) -> str:
@@ -47,9 +48,6 @@ class CheckInterrupted(KeyboardInterrupt):
             f"{self.args[0]}: the check was interrupted. Its ranks were stopped, and it "
             "doesn't count as an attempt."
         )
-
-    def _render_traceback_(self) -> list[str]:
-        return [str(self)]  # what IPython shows: a traceback into the engine helps nobody
 
 
 def _drills() -> list[Drill]:
