@@ -14,6 +14,8 @@ from rehearsal.engine.reports import RankReport
 from rehearsal.grading.drill import Scenario
 from rehearsal.grading.verdict import Finding, counted
 from rehearsal.kit.judge.findings import only_first, some
+from rehearsal.kit.judge.one_writer import CODES as WRITER_CODES
+from rehearsal.kit.judge.one_writer import one_writer
 from rehearsal.kit.judge.weights import largest_difference, ranks_differ, weights_of_ranks
 from rehearsal.kit.observe.restart import run_folder
 from rehearsal.kit.observe.samples import before_forward, weights_of
@@ -21,6 +23,7 @@ from rehearsal.kit.observe.samples import before_forward, weights_of
 from .runs import RunPlan, expected, mode_net, plans_of
 
 CODES = {
+    **WRITER_CODES,
     "wrong-steps": "the run takes more or fewer optimizer steps than its epochs have",
     "ranks-differ": "the ranks end with different weights",
     "not-the-same-run": "evaluating changes what is trained, or the training itself is wrong",
@@ -120,6 +123,7 @@ def judge(
     yield from work_findings(reports, plan, len(due), where)
     for number, evaluation in enumerate(wanted["evaluations"]):
         yield from loss_findings(reports, plan, number, evaluation, where)
+    yield from one_writer(reports)
     yield from best_findings(reports[0].answer["best"], plan, wanted["evaluations"], where)
 
 
