@@ -45,8 +45,8 @@ def parser() -> argparse.ArgumentParser:
         prog=program(),
         description="Rehearse in an editor: list, start DRILL, blank DRILL > attempt.py, edit "
         "the file, check DRILL attempt.py. Any prefix that only one drill has will do.",
-        epilog="Exit codes: 0 passed or done; 1 not passed; 2 usage or input error; 130 "
-        "interrupted.",
+        epilog="Exit codes: 0 passed or done; 1 not passed; 2 usage or input error, or the "
+        "output can't be written; 130 interrupted; 141 the reader of the output has closed it.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -220,17 +220,44 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def why_stdout_fails() -> OSError | None:
+    """The error that a line to stdout fails with, from then on discarded; None if it works."""
+    try:
+        print(flush=True)
+    except OSError as error:
+        # Otherwise Python would fail on what is still buffered, at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code. A mistake you can fix is a message and 2."""
     try:
+        try:
+            return run_or_explain(arguments)
+        finally:
+            print(end="", flush=True)  # unlike sys.stdout.flush(), fine if stdout is closed
+    except OSError:
+        reason = why_stdout_fails()
+        if reason is None:  # it came from something else
+            raise
+        if isinstance(reason, BrokenPipeError):  # `list | head` has read enough
+            return 141
+        print(
+            f"rehearsal: stdout can't be written ({reason}), so some of the output is lost. "
+            "Free some space or send it elsewhere, then run the command again.",
+            file=sys.stderr,
+        )
+        return 2
+
+
+def run_or_explain(arguments: Sequence[str]) -> int:
+    """Run the command line; a mistake you can fix is a message. Returns the exit code."""
+    try:
         options = parser().parse_args(arguments)
         with spelled_for_a_shell(str(getattr(options, "file", FILE))):
-            code = run(options)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # `list | head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+            return run(options)
     except (
         UnknownDrill,
         BadSeed,

@@ -338,6 +338,30 @@ class TestCommands:
         os.close(writing)
         assert (done.returncode, done.stderr) == (141, "")
 
+    @pytest.mark.ranks
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, as on Linux")
+    @pytest.mark.parametrize("words", [["list"], ["blank", "live_trainer"], ["--help"]])
+    def test_output_that_cannot_be_written_is_one_line_and_2(self, words: list[str]) -> None:
+        """A traceback with 1 would say that an attempt didn't pass."""
+        command = [sys.executable, "-m", "rehearsal", *words]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 2
+        assert "stdout can't be written ([Errno 28]" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    def test_a_broken_pipe_to_something_else_is_not_taken_for_the_reader(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A check whose server has died would end without a word."""
+
+        def lose_a_connection() -> None:
+            raise BrokenPipeError("the server is gone")
+
+        monkeypatch.setattr(command_line, "show_list", lose_a_connection)
+        with pytest.raises(BrokenPipeError, match="the server is gone"):
+            main(["list"])
+
     def test_the_beginning_of_several_lists_them(self, capsys: Capture) -> None:
         """A guess among eight cells would start the wrong clock."""
         assert main(["start", "cell_"]) == 2
