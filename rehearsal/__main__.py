@@ -16,6 +16,7 @@ from rehearsal.grading.check import BadSeed
 from rehearsal.grading.drill import UnknownDrill
 from rehearsal.session import coach, daemon_client
 from rehearsal.session.ids import drill_named
+from rehearsal.session.prints import MOST, SHOWN
 from rehearsal.session.progress import progress
 from rehearsal.session.schedule import standings
 from rehearsal.session.status import list_of
@@ -65,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     checking.add_argument(
         "--prints",
         action="store_true",
-        help="show what your code prints, up to 200 lines of each rank, not ten in all",
+        help=f"show what your code prints, {MOST}, not just the first {SHOWN}",
     )
     checking.add_argument(
         "--no-server",
@@ -110,6 +111,7 @@ def check(options: argparse.Namespace) -> int:
     """Judge a file, once or at each save; returns 0 if it passed.
 
     Raises:
+        UnknownDrill, BadSeed, CannotStartRanks: as ``coach.check_text``.
         Unreadable: if it is not a text file.
         CheckInterrupted: after Ctrl-C, unless nothing ran.
     """
@@ -186,7 +188,9 @@ def run(options: argparse.Namespace) -> int:
     """Run one command; returns the exit code.
 
     Raises:
-        UnknownDrill, BadSeed, Unreadable, BadName: for a mistake the user can fix.
+        UnknownDrill, BadSeed, CannotStartRanks, Unreadable, BadName, BadSurvivors, CannotScore:
+            for a mistake the user can fix.
+        CheckInterrupted: after Ctrl-C in a check, unless nothing ran.
     """
     if options.command == "check":
         return check(options)

@@ -103,7 +103,7 @@ class Case:
 
     @classmethod
     def from_text(cls, text: str) -> Case:
-        """The case that ``--case`` names. Raises argparse.ArgumentTypeError if it names none."""
+        """The case that ``--case`` names. Raises ArgumentTypeError if a seed is no number."""
         run, _, seeds = text.partition(":")
         try:
             return cls(run, tuple(map(int, filter(None, seeds.split(",")))))

@@ -258,8 +258,8 @@ def refuse_workers_that_starve_the_machine(num_workers: int) -> None:
         raise UserError(
             f"num_workers={num_workers}: {num_ranks} rank(s) on this machine would start "
             f"{num_workers * num_ranks} loader processes on {cores} core(s), and beyond "
-            f"{MOST_WORKERS_PER_CORE} per core the machine can hardly run anything else. Use at "
-            f"most {MOST_WORKERS_PER_CORE * cores // num_ranks}; one or two per core is usual."
+            f"{MOST_WORKERS_PER_CORE} per core the machine can hardly run anything else. Use "
+            f"at most {MOST_WORKERS_PER_CORE * cores // num_ranks}; one or two per core is usual."
         )
 
 

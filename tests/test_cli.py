@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rehearsal.engine.output import OUTPUT_SHOWN
 from rehearsal.engine.programs import run as run_program
 import rehearsal
 from rehearsal import drills
@@ -23,6 +24,7 @@ from rehearsal import __main__ as command_line
 from rehearsal.grading.digests import selftest_digest
 from rehearsal.grading.drill import Drill, UnknownDrill, load
 from rehearsal.session import coach, ids
+from rehearsal.session.prints import KEPT
 from rehearsal.session.progress import progress
 from rehearsal.session.terminal import program
 from rehearsal.session.watch import saves_of
@@ -397,6 +399,16 @@ class TestCommands:
             assert main(arguments) == 0, arguments
             assert text in capsys.readouterr().out, arguments
         assert progress().entries() == []
+
+    def test_the_help_says_how_many_lines_are_shown_at_most(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        """The number was written in three places, and was the bound of one job only."""
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit):
+            main(["check", "--help"])
+        most = f"up to {OUTPUT_SHOWN} lines of each rank in each job, {KEPT} in all"
+        assert most in capsys.readouterr().out
 
     @pytest.mark.ranks
     def test_it_runs_as_a_module(self) -> None:
