@@ -255,11 +255,12 @@ def refuse_workers_that_starve_the_machine(num_workers: int) -> None:
     cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # not every launcher sets it
     if num_workers * num_ranks > MOST_WORKERS_PER_CORE * cores:
+        most = MOST_WORKERS_PER_CORE * cores // num_ranks
         raise UserError(
             f"num_workers={num_workers}: {num_ranks} rank(s) on this machine would start "
             f"{num_workers * num_ranks} loader processes on {cores} core(s), and beyond "
             f"{MOST_WORKERS_PER_CORE} per core the machine can hardly run anything else. Use "
-            f"at most {MOST_WORKERS_PER_CORE * cores // num_ranks}; one or two per core is usual."
+            f"at most {most}; one or two per core is usual."
         )
 
 
