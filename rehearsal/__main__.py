@@ -16,6 +16,7 @@ from rehearsal.grading.check import BadSeed
 from rehearsal.grading.drill import UnknownDrill
 from rehearsal.session import coach, daemon_client
 from rehearsal.session.ids import drill_named
+from rehearsal.session.prints import MOST, SHOWN
 from rehearsal.session.progress import progress
 from rehearsal.session.schedule import standings
 from rehearsal.session.status import list_of
@@ -45,8 +46,8 @@ def parser() -> argparse.ArgumentParser:
         prog=program(),
         description="Rehearse in an editor: list, start DRILL, blank DRILL > attempt.py, edit "
         "the file, check DRILL attempt.py. Any prefix that only one drill has will do.",
-        epilog="Exit codes: 0 passed or done; 1 not passed; 2 usage or input error; 130 "
-        "interrupted.",
+        epilog="Exit codes: 0 passed or done; 1 not passed; 2 usage or input error, or the "
+        "output can't be written; 130 interrupted; 141 the reader of the output has closed it.",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -65,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     checking.add_argument(
         "--prints",
         action="store_true",
-        help="show what your code prints, up to 200 lines of each rank, not ten in all",
+        help=f"show what your code prints, {MOST}, not just the first {SHOWN}",
     )
     checking.add_argument(
         "--no-server",
@@ -110,6 +111,7 @@ def check(options: argparse.Namespace) -> int:
     """Judge a file, once or at each save; returns 0 if it passed.
 
     Raises:
+        UnknownDrill, BadSeed, CannotStartRanks: as ``coach.check_text``.
         Unreadable: if it is not a text file.
         CheckInterrupted: after Ctrl-C, unless nothing ran.
     """
@@ -186,7 +188,9 @@ def run(options: argparse.Namespace) -> int:
     """Run one command; returns the exit code.
 
     Raises:
-        UnknownDrill, BadSeed, Unreadable, BadName: for a mistake the user can fix.
+        UnknownDrill, BadSeed, CannotStartRanks, Unreadable, BadName, BadSurvivors, CannotScore:
+            for a mistake the user can fix.
+        CheckInterrupted: after Ctrl-C in a check, unless nothing ran.
     """
     if options.command == "check":
         return check(options)
@@ -220,17 +224,44 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
+def why_stdout_fails() -> OSError | None:
+    """The error that a line to stdout fails with, from then on discarded; None if it works."""
+    try:
+        print(flush=True)
+    except OSError as error:
+        # Otherwise Python would fail on what is still buffered, at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return error
+    return None
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run the command line; returns the exit code. A mistake you can fix is a message and 2."""
     try:
+        try:
+            return run_or_explain(arguments)
+        finally:
+            print(end="", flush=True)  # unlike sys.stdout.flush(), fine if stdout is closed
+    except OSError:
+        reason = why_stdout_fails()
+        if reason is None:  # it came from something else
+            raise
+        if isinstance(reason, BrokenPipeError):  # `list | head` has read enough
+            return 141
+        print(
+            f"rehearsal: stdout can't be written ({reason}), so some of the output is lost. "
+            "Free some space or send it elsewhere, then run the command again.",
+            file=sys.stderr,
+        )
+        return 2
+
+
+def run_or_explain(arguments: Sequence[str]) -> int:
+    """Run the command line; a mistake you can fix is a message. Returns the exit code."""
+    try:
         options = parser().parse_args(arguments)
         with spelled_for_a_shell(str(getattr(options, "file", FILE))):
-            code = run(options)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # `list | head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+            return run(options)
     except (
         UnknownDrill,
         BadSeed,

@@ -101,6 +101,17 @@ class Case:
     def __str__(self) -> str:
         return f"{self.run}:{','.join(map(str, self.seeds))}"
 
+    @classmethod
+    def from_text(cls, text: str) -> Case:
+        """The case that ``--case`` names. Raises ArgumentTypeError if a seed is no number."""
+        run, _, seeds = text.partition(":")
+        try:
+            return cls(run, tuple(map(int, filter(None, seeds.split(",")))))
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"{text}: the seeds must be whole numbers, as in resumed:12,907."
+            ) from None
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -238,7 +249,7 @@ def main() -> int:
     add("--seed", type=int, default=0, help="for the random edits (default: 0)")
     text = "how many of them to judge through the real command line (default: 300)"
     add("--commands", type=int, default=300, metavar="N", help=text)
-    add("--case", metavar="RUN:SEED,SEED", help="judge just this one")
+    add("--case", type=Case.from_text, metavar="RUN:SEED,SEED", help="judge just this one")
     add("--runs", type=Path, metavar="DIR", help="keep the runs there, and reuse them")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -256,14 +267,12 @@ def main() -> int:
             )
         fuzzer = Fuzzer(runs, Path(temporary))
         if args.case:
-            run, _, seeds = args.case.partition(":")
-            if run not in runs:
+            if args.case.run not in runs:
                 parser.error(
                     f"--case {args.case}: no such run. The runs are {', '.join(runs)}."
                 )
-            case = Case(run, tuple(map(int, filter(None, seeds.split(",")))))
-            outcome = fuzzer.judge(case)
-            print(describe(case, outcome))
+            outcome = fuzzer.judge(args.case)
+            print(describe(args.case, outcome))
             return 0 if outcome.is_right else 1
         for name in runs:
             outcome = fuzzer.judge(Case(name, ()))

@@ -245,17 +245,22 @@ def die_with_torchrun() -> None:
 # ---------------------------------------------------------------- the command
 
 
-def refuse_workers_beyond_cores(num_workers: int) -> None:
-    """Raise UserError if a rank would start far more loader processes than there are cores.
+MOST_WORKERS_PER_CORE = 16  # some waiting for storage is fine: a worker needs far less than one
 
-    Some waiting for storage is fine, so a worker needs far less than a core.
-    """
-    cores = os.cpu_count() or 1
-    if num_workers > 16 * cores:
+
+def refuse_workers_that_starve_the_machine(num_workers: int) -> None:
+    """Raise UserError if the ranks here would start far more loader processes than cores."""
+    # The cores that this process may use, which in a container may be fewer than the host's.
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # not every launcher sets it
+    if num_workers * num_ranks > MOST_WORKERS_PER_CORE * cores:
+        most = MOST_WORKERS_PER_CORE * cores // num_ranks
         raise UserError(
-            f"num_workers={num_workers}: this machine has {cores} core(s), and each "
-            "rank starts that many processes, which would leave it unable to run anything. Use "
-            f"at most {16 * cores}; one or two per core is usual."
+            f"num_workers={num_workers}: {num_ranks} rank(s) on this machine would start "
+            f"{num_workers * num_ranks} loader processes on {cores} core(s), and beyond "
+            f"{MOST_WORKERS_PER_CORE} per core the machine can hardly run anything else. Use "
+            f"at most {most}; one or two per core is usual."
         )
 
 
@@ -274,7 +279,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         cfg, exports = build_parser().parse(arguments)
         refuse_broken_environment(os.environ)
-        refuse_workers_beyond_cores(cfg.num_workers)
+        refuse_workers_that_starve_the_machine(cfg.num_workers)
         # These import torch, which takes two seconds; --help and a wrong flag don't need it.
         from trainer_core.integrations.exporters import build_exporters
         from trainer_core.launch import run

@@ -29,7 +29,8 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the file's name
     {{badge}}                               the badge that opens the notebook on Colab
     # {{setup torch numpy}}                 the code of notebooks/src/shared/setup.py, which
-                                            makes sure that these modules can be imported
+                                            makes sure that these modules can be imported;
+                                            each must have the name of its package
     {{typing model}} {{typing}}             how long it takes to type one module, or all of them
     {{typing live}} {{typing live.TinyNet}} the same for a module included by the cell: the time
                                             in total, and the minutes for that cell
@@ -56,7 +57,7 @@ import jupytext  # type: ignore[import-untyped, unused-ignore]  # ships no types
 from rehearsal.grading.blanks import bodies, empty_bodies, is_among, is_constant
 from rehearsal.grading.derive import Derived, derive, nearest, without_mark
 from rehearsal.grading.minutes import minutes_for, typed_text, typing_minutes
-from rehearsal.session.addresses import colab_address, notebook_of, ref_of
+from rehearsal.session.addresses import colab_address, notebook_of, ref_of, repository_in
 
 ROOT = Path(__file__).resolve().parents[1]
 VARIANTS = ("blank", "hidden")
@@ -290,9 +291,9 @@ def addresses(root: Path, name: str) -> dict[str, str]:
     except tomllib.TOMLDecodeError as error:
         raise SyncError(f"pyproject.toml is not valid TOML: {error}") from error
     urls = project.get("urls", {})
-    url = str(urls.get("Repository", urls.get("repository", ""))).rstrip("/")
-    found = re.fullmatch(r"https://github\.com/([^/\s]+/[^/\s]+?)(\.git)?", url)
-    if not found:
+    repository = repository_in(urls)
+    if repository is None:
+        url = urls.get("Repository", urls.get("repository", ""))
         raise SyncError(
             f"[project.urls] Repository in pyproject.toml is {url!r}; badges and Colab links "
             f"are built from it. Set it to https://github.com/OWNER/NAME."
@@ -303,7 +304,6 @@ def addresses(root: Path, name: str) -> dict[str, str]:
             f'{VERSION} has no line such as __version__ = "1.0.0", and badges open a notebook '
             f"at its version. Add it."
         )
-    repository = f"https://github.com/{found[1]}"
     colab = colab_address(repository, version[1], name)
     # A picture of our own: the one at Google tells it who opens which notebook.
     picture = f"{'../' * (1 + name.count('/'))}docs/colab-badge.svg"
@@ -336,6 +336,12 @@ def setup_text(root: Path, name: str, needs: str) -> str:
         "rehearsal": f"git+{known['{{repository}}']}@{known['{{ref}}']}",
     }
     for need in needs.split():
+        if not need.isidentifier():
+            raise SyncError(
+                f"The source of {name} has a setup cell for {need!r}, and no module can have "
+                "that name, so every kernel would seem to lack it. A setup cell can only ask "
+                "for packages that are imported under their own names."
+            )
         if need not in can:
             raise SyncError(
                 f"The source of {name} has a setup cell for {need!r}, but pyproject.toml lists "
@@ -402,7 +408,7 @@ def typing_times(root: Path) -> dict[str, str]:
 def placeholders(text: str) -> list[str]:
     """The placeholders in a text, in order."""
     names = r"badge|repository|colab|notebook|typing(?: [\w.]+)?"
-    return re.findall(rf"# \{{\{{setup [\w ]+\}}\}}|\{{\{{(?:{names})\}}\}}", text)
+    return re.findall(rf"# \{{\{{setup [^}}]*\}}\}}|\{{\{{(?:{names})\}}\}}", text)
 
 
 def values(root: Path, name: str, wanted: Iterable[str]) -> dict[str, str]:

@@ -417,6 +417,18 @@ def test_a_run_that_ended_after_its_last_ledger_line_is_refuted() -> None:
     assert (report.status, report.steps, report.misses) == ("refuted", 21, 2)
 
 
+def test_a_miss_names_its_rank_only_if_the_step_has_lines() -> None:
+    """With no lines, the world size is unknown, and rank 0 would get the blame for all."""
+    run = script_run(50, 8, 3, [Attempt(2, 21, saved=21, end="run_end")])
+    run.ledger[:] = [line for line in run.ledger if line["step"] != 13]
+    report = audit(run)
+    missed = [text for text in report.findings if text.startswith("epoch 1 step 13: sample ")]
+    assert len(missed) == 5
+    assert all(re.search(r": sample \d+ is in no line of this epoch$", x) for x in missed)
+    # The sample map draws them over the full height of the step.
+    assert report.places["misses"] == [(13, 0, at) for at in range(8)]
+
+
 def test_a_truncated_line_of_a_retrained_step_is_not_a_finding() -> None:
     """The usual trace of kill -9 must not refute the resumed run."""
     run = killed_run()

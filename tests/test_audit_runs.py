@@ -14,7 +14,7 @@ from rehearsal.evidence.audit import audit_run
 from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults.breaks import kill
 from rehearsal.faults.jobs import Job, finish, last_record, small, start
-from scripts.fuzz_audit import TINY, Case, Fuzzer, build_runs, describe, fuzz
+from scripts.fuzz_audit import TINY, Case, Fuzzer, build_runs, describe, fuzz, main
 from trainer_core.run_folder import next_attempt
 
 pytestmark = pytest.mark.ranks
@@ -67,6 +67,17 @@ class TestRealRuns:
         assert not score.wrong, describe(*score.wrong[0])
         # Damage that is always noticed, or never, would show nothing.
         assert min(score.verdicts[code] for code in (0, 1, 2)) > 5
+
+    def test_a_case_that_cannot_be_read_is_2_with_what_it_should_be(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """It was a traceback with 1, which means that the audits disagree."""
+        monkeypatch.setattr("sys.argv", ["fuzz_audit.py", "--case", "one:x"])
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        assert exit_.value.code == 2
+        expected = "--case: one:x: the seeds must be whole numbers, as in resumed:12,907."
+        assert expected in capsys.readouterr().err
 
     def test_an_audit_that_is_wrong_is_noticed(self, fuzzer: Fuzzer) -> None:
         """A fuzzer that can't fail proves nothing."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rehearsal.engine.output import OUTPUT_SHOWN
 from rehearsal.engine.programs import run as run_program
 import rehearsal
 from rehearsal import drills
@@ -23,6 +24,7 @@ from rehearsal import __main__ as command_line
 from rehearsal.grading.digests import selftest_digest
 from rehearsal.grading.drill import Drill, UnknownDrill, load
 from rehearsal.session import coach, ids
+from rehearsal.session.prints import KEPT
 from rehearsal.session.progress import progress
 from rehearsal.session.terminal import program
 from rehearsal.session.watch import saves_of
@@ -338,6 +340,30 @@ class TestCommands:
         os.close(writing)
         assert (done.returncode, done.stderr) == (141, "")
 
+    @pytest.mark.ranks
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, as on Linux")
+    @pytest.mark.parametrize("words", [["list"], ["blank", "live_trainer"], ["--help"]])
+    def test_output_that_cannot_be_written_is_one_line_and_2(self, words: list[str]) -> None:
+        """A traceback with 1 would say that an attempt didn't pass."""
+        command = [sys.executable, "-m", "rehearsal", *words]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+        assert done.returncode == 2
+        assert "stdout can't be written ([Errno 28]" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    def test_a_broken_pipe_to_something_else_is_not_taken_for_the_reader(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A check whose server has died would end without a word."""
+
+        def lose_a_connection() -> None:
+            raise BrokenPipeError("the server is gone")
+
+        monkeypatch.setattr(command_line, "show_list", lose_a_connection)
+        with pytest.raises(BrokenPipeError, match="the server is gone"):
+            main(["list"])
+
     def test_the_beginning_of_several_lists_them(self, capsys: Capture) -> None:
         """A guess among eight cells would start the wrong clock."""
         assert main(["start", "cell_"]) == 2
@@ -373,6 +399,16 @@ class TestCommands:
             assert main(arguments) == 0, arguments
             assert text in capsys.readouterr().out, arguments
         assert progress().entries() == []
+
+    def test_the_help_says_how_many_lines_are_shown_at_most(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+    ) -> None:
+        """The number was written in three places, and was the bound of one job only."""
+        monkeypatch.setenv("COLUMNS", "200")
+        with pytest.raises(SystemExit):
+            main(["check", "--help"])
+        most = f"up to {OUTPUT_SHOWN} lines of each rank in each job, {KEPT} in all"
+        assert most in capsys.readouterr().out
 
     @pytest.mark.ranks
     def test_it_runs_as_a_module(self) -> None:

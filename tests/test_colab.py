@@ -93,6 +93,33 @@ class TestWhatEachNotebookHas:
             assert {"torch", "numpy", "matplotlib", "cloudpickle"} <= looks_for
             assert ("rehearsal" in looks_for) == (name in COACHED)
 
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "Repository, https://github.com/me/x.git",
+            "Repository, https://github.com/me/x/",
+            "repository, https://github.com/me/x",
+        ],
+    )
+    def test_a_fork_may_spell_its_address_as_its_badges_may(
+        self, monkeypatch: pytest.MonkeyPatch, line: str
+    ) -> None:
+        """The badges worked, and the coach linked to a repository called x.git."""
+        installed = Message()
+        installed["Version"], installed["Project-URL"] = "1.2.0", line
+        monkeypatch.setattr(addresses, "metadata", lambda name: installed)
+        link = addresses.on_colab(DRILL.id, DRILL.order)
+        assert link is not None
+        assert link.startswith(f"{addresses.COLAB}/me/x/blob/v1.2.0/notebooks/drills/")
+
+    def test_a_coach_that_was_never_installed_links_to_nothing(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """It runs from a clone. An exception would hide the verdict on a stored attempt."""
+        monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+        monkeypatch.setattr(addresses, "PROJECT", "a-project-that-nobody-has-installed")
+        assert next_step.link_to(DRILL, tmp_path) is None
+
     def test_the_project_is_installed_as_the_badge_opens_it(self) -> None:
         """A coach of another version asks for names that the notebook's blank lacks."""
         known = sync.addresses(ROOT, "02_rehearse.ipynb")

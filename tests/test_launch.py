@@ -112,7 +112,7 @@ class TestFlags:
             ("--foo 4", "unknown flags are never ignored. --help"),
             ("--output-dir somewhere", "never ignored. --help"),
             ("--max-epochs 1000000000000000", "at most 1000000000"),
-            ("--num-workers 100000", "--num-workers 100000: this machine has"),
+            ("--num-workers 100000", "--num-workers 100000: 1 rank(s) on this machine would"),
             ("--hidden-dim 10000000", "this machine has"),
             ("--num-layers 1000000000000", "this machine has"),
             ("--run-dir /", "the root of the file system"),
@@ -151,6 +151,18 @@ class TestFlags:
         assert len(printed.err) < 500
         assert printed.out == ""
         assert not run_dir.exists(), "a refused start writes nothing"
+
+    def test_loader_workers_are_counted_over_all_ranks_of_the_machine(
+        self, launch: ModuleType, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """256 workers a rank look harmless on 16 cores until eight ranks start 2048 of them."""
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: range(16), raising=False)
+        launch.refuse_workers_that_starve_the_machine(256)
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+        launch.refuse_workers_that_starve_the_machine(32)
+        found = r"num_workers=33: 8 rank\(s\) .* 264 loader .* 16 core\(s\), .* most 32;"
+        with pytest.raises(UserError, match=found):
+            launch.refuse_workers_that_starve_the_machine(33)
 
     @pytest.mark.parametrize(
         ("environment", "message"),

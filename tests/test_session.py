@@ -167,7 +167,7 @@ class TestImport:
         """A command for a terminal is no help there."""
         with pytest.raises(rehearsal.UnknownDrill) as refused:
             rehearsal.brief("lfit")
-        assert str(refused.value).endswith("To see all of them: status()")
+        assert str(refused.value).endswith("To see all of them: rehearsal.status()")
         assert "python" not in str(refused.value)
 
     @pytest.mark.ranks

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rehearsal.grading.check import BadSeed
 from rehearsal.session import primer
 
 ROOT = Path(__file__).parents[1]
@@ -114,6 +115,12 @@ class TestOnRealRanks:
         verdict = primer.check_mean(mean, seed=seed)
         assert (verdict.status, verdict.seed) == ("passed", seed)
         assert verdict.ending[-1] == ("next", "your plan, in the cells below")
+
+    @pytest.mark.parametrize("seed", ["7", 7.0, -1])
+    def test_a_seed_that_a_check_refuses_is_refused_here_too(self, seed: Any) -> None:
+        """The first verdict must teach what holds for all of them."""
+        with pytest.raises(BadSeed, match=f"seed={re.escape(repr(seed))}: a seed is a"):
+            primer.check_mean(mean, seed=seed)
 
     def test_the_folded_solution_passes(self) -> None:
         """The first answer that this project shows must be right."""

@@ -1154,6 +1154,15 @@ class TestSetupCell:
         with pytest.raises(sync.SyncError, match=r"setup cell for 'fsr'.*Did you mean 'fsrs'"):
             sync.build(drilled)
 
+    def test_a_package_that_is_imported_under_another_name_is_refused(
+        self, drilled: Path
+    ) -> None:
+        """The placeholder stayed in the notebook, as a comment that does nothing."""
+        replace(drilled, "pyproject.toml", '"torch>=2.11"', '"torch>=2.11", "scikit-learn"')
+        replace(drilled, "notebooks/src/02_rehearse.py", "setup torch", "setup scikit-learn")
+        with pytest.raises(sync.SyncError, match=r"'scikit-learn', and no module can have"):
+            sync.build(drilled)
+
     def test_without_a_version_there_is_nothing_to_install(self, drilled: Path) -> None:
         """The message names the file, which is not the one that has the setup cell."""
         (drilled / "trainer_core/__init__.py").write_text("")

@@ -17,7 +17,9 @@ from trainer_core.settings import UserError
 
 # %%
 def memory_per_rank() -> int:
-    """Each local rank's share of the machine's memory, or its container's limit, in bytes."""
+    """In bytes: the machine's memory, or its container's limit if that is smaller, divided by
+    the ranks on this machine.
+    """
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = Path("/sys/fs/cgroup/memory.max")  # control groups, version 2
     text = limit.read_text().strip() if limit.exists() else "max"

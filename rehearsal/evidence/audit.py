@@ -31,7 +31,8 @@ from rehearsal.evidence.run_records import (
 )
 
 # %%
-Place = tuple[int, int, int]  # step, rank, position in the rank's share
+# Step, rank, position in the rank's share. In a step without lines, all is rank 0's share.
+Place = tuple[int, int, int]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -68,9 +69,10 @@ def judge_step(
     ranks = [line.rank for line in lines]
     is_same = len(ranks) == world_size and ranks == list(range(world_size))
     if not is_same:
-        due = "rank 0 alone" if world_size == 1 else f"each of ranks 0..{world_size - 1}"
-        text = f"lines from ranks {name_few(ranks)}, expected one from {due}"
-        if not lines:  # so nothing says how many ranks there were
+        if lines:
+            each = f"each of ranks 0..{world_size - 1}" if world_size > 1 else "rank 0 alone"
+            text = f"lines from ranks {name_few(ranks)}, expected one from {each}"
+        else:  # so nothing says how many ranks there were
             text = "no line from any rank"
         found.add("incomplete_steps", f"epoch {epoch} step {step}: {text}; look in ledger/")
     for line in lines:
@@ -112,7 +114,8 @@ def judge_epoch(
         is_missed = trained[np.searchsorted(trained[:-1], due)] != due
         for slot in np.flatnonzero(is_missed).tolist():
             at, rank = divmod(slot, world_size_of(lines))
-            text = f"sample {due[slot]}, due on rank {rank}, is in no line of this epoch"
+            on_rank = f", due on rank {rank}," if lines else ""
+            text = f"sample {due[slot]}{on_rank} is in no line of this epoch"
             found.add("misses", f"epoch {epoch} step {step}: {text}", (step, rank, at))
 
 

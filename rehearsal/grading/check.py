@@ -66,13 +66,15 @@ class BadSeed(PlainMessage, ValueError):
     """The seed is not a whole number, 0 or more."""
 
 
-def checked_seed(seed: int | None) -> int | None:
-    """The seed, if a verdict can show it and somebody can type it again.
+def drawn_seed(seed: int | None) -> int:
+    """The seed, if a verdict can show it and somebody can type it again; for None, a new one.
 
     Raises:
-        BadSeed: if it is not a whole number, 0 or more; None asks for a new one.
+        BadSeed: if it is not a whole number, 0 or more.
     """
-    if seed is None or (type(seed) is int and seed >= 0):
+    if seed is None:
+        return random.SystemRandom().choice(DRAWN_SEEDS)
+    if type(seed) is int and seed >= 0:
         return seed
     raise BadSeed(
         f"seed={seed!r}: a seed is a whole number, 0 or more, such as the one that a verdict "
@@ -152,8 +154,9 @@ def grade(
     Raises:
         UnknownDrill: if there is no such drill; the message offers the nearest id.
         BadSeed: if the seed is not a whole number, 0 or more.
+        CannotStartRanks: if the server that forks the ranks cannot be started.
     """
-    the_drill, seed = load(drill), checked_seed(seed)
+    the_drill, seed = load(drill), drawn_seed(seed)
     if not any(name in namespace for name in the_drill.needs):
         nothing = ENGINE_FINDINGS("not-attempted", missing_text(list(the_drill.needs)))
         return _unrun(the_drill, ("not_attempted", [nothing], ""), "write it")
@@ -192,8 +195,9 @@ def grade_source(
     Raises:
         UnknownDrill: if there is no such drill; the message offers the nearest id.
         BadSeed: if the seed is not a whole number, 0 or more.
+        CannotStartRanks: if the server that forks the ranks cannot be started.
     """
-    the_drill, seed = load(drill), checked_seed(seed)
+    the_drill, seed = load(drill), drawn_seed(seed)
     if verdict := verdict_without_ranks(the_drill, source, file):
         return verdict
     attempt = attempt_of_source(source, file)
@@ -248,9 +252,13 @@ def grade_attempt(
     Args:
         at_most_s: caps the deadline of every scenario, in seconds.
         seed: what the scenarios draw their numbers from; drawn if None.
+
+    Raises:
+        BadSeed: if the seed is not a whole number, 0 or more.
+        CannotStartRanks: if the server that forks the ranks cannot be started.
     """
     began = time.perf_counter()
-    seed = random.SystemRandom().choice(DRAWN_SEEDS) if seed is None else seed
+    seed = drawn_seed(seed)
     for is_last_try in (False, True):
         # A fresh folder for each try: files left by the first would be evidence in the second.
         with TemporaryDirectory(prefix="rehearsal-") as folder:

@@ -220,7 +220,7 @@ def load(drill_id: str) -> Drill:
         # A call, as in a cell: the command line spells it as a command.
         raise UnknownDrill(
             f"{drill_id!r}: no such drill. The nearest is {nearest_id(drill_id)!r}. To see all "
-            "of them: status()"
+            "of them: rehearsal.status()"
         )
     table = tomllib.loads(path.read_text())
     if "derived" in table:  # a cell: its minutes are what its bodies take to type

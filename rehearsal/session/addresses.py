@@ -6,8 +6,10 @@ same version.
 
 from __future__ import annotations
 
+import re
 import sys
-from importlib.metadata import metadata
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, metadata
 
 PROJECT = "distributed-trainer-rehearsal"
 COLAB = "https://colab.research.google.com/github"
@@ -23,11 +25,21 @@ def ref_of(version: str) -> str:
     return "main" if ".dev" in version else f"v{version}"
 
 
+def repository_in(urls: Mapping[str, str]) -> str | None:
+    """https://github.com/OWNER/NAME, as [project.urls] has the repository; None without one.
+
+    Clones and browsers spell it with .git or a slash at the end, which Colab doesn't know.
+    """
+    url = urls.get("Repository", urls.get("repository", ""))
+    found = re.fullmatch(r"(https://github\.com/[^/\s]+/[^/\s]+?)(\.git)?/*", str(url))
+    return found and found[1]
+
+
 def colab_address(repository: str, version: str, notebook: str = "") -> str:
     """Where Colab opens a notebook; without one, the list of all that the repository has.
 
     Args:
-        repository: such as https://github.com/OWNER/NAME.
+        repository: https://github.com/OWNER/NAME, as from ``repository_in``.
         notebook: its path under notebooks/.
     """
     place = f"{COLAB}/{repository.removeprefix('https://github.com/')}/blob/{ref_of(version)}"
@@ -39,9 +51,17 @@ def is_colab() -> bool:
     return "google.colab" in sys.modules
 
 
-def on_colab(drill_id: str, order: int) -> str:
-    """Where Colab opens a drill's notebook, at the version that is installed here."""
-    installed = metadata(PROJECT)
+def on_colab(drill_id: str, order: int) -> str | None:
+    """Where Colab opens a drill's notebook, at the version that is installed here.
+
+    None if that isn't known, as in a clone that was never installed.
+    """
+    try:
+        installed = metadata(PROJECT)
+    except PackageNotFoundError:
+        return None
     urls = dict(url.split(", ", 1) for url in installed.get_all("Project-URL", []))
+    if (repository := repository_in(urls)) is None:
+        return None
     notebook = f"drills/{notebook_of(drill_id, order)}"
-    return colab_address(urls["Repository"], installed["Version"], notebook)
+    return colab_address(repository, installed["Version"], notebook)

@@ -97,8 +97,13 @@ def check(
         namespace: your names; by default those of the notebook, or of the calling module.
         seed: what the scenarios draw their numbers from. To repeat a check, pass the seed that
             its verdict shows; by default, each check draws a new one.
-        prints: show what your code prints, up to 200 lines of each rank; by default, lines
-            beyond ten are folded.
+        prints: fold nothing of what your code prints; by default, lines beyond ten are folded.
+            A rank that prints without end is cut off in any case.
+
+    Raises:
+        BadSeed: if the seed is not a whole number, 0 or more.
+        CannotStartRanks: if the server that forks the ranks cannot be started.
+        CheckInterrupted: after Ctrl-C, or the notebook's stop button.
     """
     the_drill = drill_named(drill)
     names = learners_namespace() if namespace is None else namespace
@@ -139,8 +144,13 @@ def check_text(
     """The same for the text of a file. Only the ranks execute it.
 
     Args:
-        prints: show what it prints, up to 200 lines of each rank, not ten in all.
+        prints: fold nothing of what it prints, as in ``check``.
         grade: what judges it, with the arguments of ``grade_source``, which is the default.
+
+    Raises:
+        BadSeed: if the seed is not a whole number, 0 or more.
+        CannotStartRanks: if the server that forks the ranks cannot be started.
+        CheckInterrupted: after Ctrl-C.
     """
     the_drill, printed = drill_named(drill), Prints()
     judge = grade or grade_source

@@ -79,7 +79,7 @@ def grade_source(
         BadSeed: if the seed is not a whole number, 0 or more.
         CannotStartRanks: if the server of the ranks cannot be started.
     """
-    seed = check.checked_seed(seed)
+    seed = check.drawn_seed(seed)
     if verdict := check.verdict_without_ranks(load(drill), source, file):
         return verdict
     try:

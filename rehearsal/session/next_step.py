@@ -48,11 +48,12 @@ def link_to(drill: Drill, folder: Path) -> tuple[str, str] | None:
     """The title and the address of a drill's notebook, relative to a notebook in ``folder``.
 
     To the file, not to its folder: JupyterLab answers a link to a folder with an error. On
-    Colab, where no notebook is a file, to the repository's.
+    Colab, where no notebook is a file, to the repository's. None if there is none to open.
     """
     title = f"open the next drill: {drill.title}"
     if is_colab():
-        return title, on_colab(drill.id, drill.order)
+        address = on_colab(drill.id, drill.order)
+        return (title, address) if address else None
     for beside in ("", "drills/", "../drills/"):
         for path in sorted((folder / beside).glob(f"*_{drill.id}.ipynb")):
             if re.fullmatch(rf"\d+_{drill.id}\.ipynb", path.name):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rehearsal.engine.ranks import run_ranks
 from rehearsal.engine.reports import RankReport
+from rehearsal.grading.check import drawn_seed
 from rehearsal.grading.verdict import FindingTable, Verdict, failure_verdict, listed
 from rehearsal.session.display import show, show_verdict
 
@@ -76,6 +77,8 @@ def show_ranks(
 
     Raises:
         ValueError: if the world size is out of bounds.
+        CannotStartRanks: if the server that forks the ranks cannot be started.
+        ConnectionError: if that server died in both tries.
     """
     reports = run_ranks(
         HOW + call_and_stay.__name__,
@@ -112,9 +115,14 @@ def check_mean(function: Callable[[float], Any], *, seed: int | None = None) -> 
 
     Args:
         seed: what the values are drawn from; by default, each check draws a new one.
+
+    Raises:
+        BadSeed: if the seed is not a whole number, 0 or more.
+        CannotStartRanks: if the server that forks the ranks cannot be started.
+        ConnectionError: if that server died in both tries.
     """
     began = time.perf_counter()
-    seed = random.SystemRandom().randrange(1_000_000) if seed is None else seed
+    seed = drawn_seed(seed)
     # Quarters, so that sums are exact; all different, so that no rank is right by chance.
     values = [number / 4 for number in random.Random(seed).sample(range(4, 100), WORLD_SIZE)]
     reports = run_ranks(

@@ -7,12 +7,14 @@ import re
 import shlex
 from collections.abc import Sequence
 
+from rehearsal.engine.output import OUTPUT_SHOWN
 from rehearsal.grading.verdict import Verdict
 from rehearsal.session.display import has_front_end, show
 from rehearsal.session.terminal import file_checked, is_command, program
 
 SHOWN = 10  # lines; the others are folded
 KEPT = 1000  # lines; a loop that prints would fill the notebook
+MOST = f"up to {OUTPUT_SHOWN} lines of each rank in each job, {KEPT} in all"
 OF_A_RANK = re.compile(r"\[\d+\] ")  # how the engine begins each line that a rank prints
 
 

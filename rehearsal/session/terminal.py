@@ -13,7 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 CALL = re.compile(
-    r"`?(?<![\w.])(start|check|hint|solution|narration|diff|status|debrief)"
+    r"`?(?<![\w.])(?:rehearsal\.)?(start|check|hint|solution|narration|diff|status|debrief)"
     r"\((?:\"(\w+)\"(?:, \"(solution)\"|, (give_up)=True)?)?\)`?"
 )
 FILE = "attempt.py"  # where the README has you type
