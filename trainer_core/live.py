@@ -170,7 +170,10 @@ def sha256(path):
 
 
 def save_checkpoint(folder, step, model, optimizer):
-    """A kill leaves a complete checkpoint or none. One rank is enough to write it."""
+    """A kill leaves a complete checkpoint or none.
+
+    Exactly one rank calls this; a second would set its checkpoint aside.
+    """
     target, tmp = folder / f"step-{step:012}", folder / f"tmp-{time.time_ns()}"
     tmp.mkdir()
     state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}

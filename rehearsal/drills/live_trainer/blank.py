@@ -98,7 +98,10 @@ def sha256(path):
 
 
 def save_checkpoint(folder, step, model, optimizer):
-    """A kill leaves a complete checkpoint or none. One rank is enough to write it."""
+    """A kill leaves a complete checkpoint or none.
+
+    Exactly one rank calls this; a second would set its checkpoint aside.
+    """
     raise NotImplementedError
 
 
