@@ -16,6 +16,7 @@ from rehearsal.faults.breaks import kill
 from rehearsal.faults.jobs import Job, finish, last_record, small, start
 from scripts.fuzz_audit import TINY, Case, Fuzzer, build_runs, describe, fuzz, main
 from trainer_core.run_folder import next_attempt
+from trainer_core.settings import UserError
 
 pytestmark = pytest.mark.ranks
 
@@ -135,6 +136,23 @@ class TestAttemptNumbers:
         (tmp_path / "logs" / "rank-0.jsonl").write_text('{"attempt": 5}\n')
         (tmp_path / name).write_text(content)
         assert next_attempt(tmp_path) == 7
+
+    @pytest.mark.parametrize(
+        ("name", "remedy"),
+        [
+            ("logs/rank-0.jsonl", "Remove that line"),
+            ("checkpoints/step-00000003/manifest.json", "Move that checkpoint away"),
+        ],
+    )
+    def test_an_absurd_number_comes_with_what_to_do(
+        self, tmp_path: Path, name: str, remedy: str
+    ) -> None:
+        """A manifest has a hash of itself: taking a line out would damage it once more."""
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text('{"attempt": 12345678901}\n')
+        with pytest.raises(UserError, match=f"12345678901... of 11 digits.* {remedy}, or use"):
+            next_attempt(tmp_path)
 
     def test_the_log_and_the_manifest_say_whose_checkpoint_it_was(self, tmp_path: Path) -> None:
         """The audit follows the lineage by it."""

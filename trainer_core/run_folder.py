@@ -99,10 +99,13 @@ def last_attempt(path: Path) -> int:
 def attempt_number(digits: bytes, path: Path) -> int:
     """The number of an attempt, as a file has it. Raises UserError if it can't be one."""
     if len(digits) > 9:
+        # A manifest has a hash of itself: without a line, its checkpoint would be damaged.
+        is_manifest = path.name == "manifest.json"
+        remedy = "Move that checkpoint away" if is_manifest else "Remove that line"
         raise UserError(
             f"{path}: attempt {digits[:12].decode()}... of {len(digits)} digits, but attempts "
-            "count the starts of a run from 0, so that line is damaged and the next attempt "
-            "can't be numbered. Remove the line, or use a different --run-dir."
+            "count the starts of a run from 0, so this is damaged and the next attempt can't "
+            f"be numbered. {remedy}, or use a different --run-dir."
         )
     return int(digits)
 
