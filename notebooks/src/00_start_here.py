@@ -28,8 +28,11 @@
 # a plan. The first three take five minutes: run the cells from top to bottom.
 #
 # ## 1. Check your environment
+#
+# The cell below prints one line for each thing you need.
 
-# %%
+# %% collapsed=true
+#@title Check Python, its packages, and the machine
 import importlib.metadata
 import importlib.util
 import multiprocessing
