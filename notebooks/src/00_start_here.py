@@ -228,4 +228,4 @@ status()
 # | [01_live_blank](01_live_blank.ipynb) | you type the function bodies against the clock; a check after each cell, no answers |
 # | [01_walkthrough](01_walkthrough.ipynb) | the hardened trainer: all eight cells explained, run, killed, resumed and audited |
 # | [02_rehearse](02_rehearse.ipynb) | the eight live cells and then the eight hardened ones, timed and graded on real ranks |
-# | the table above | one notebook per drill |
+# | the drills, linked in section 4 | one notebook each |
