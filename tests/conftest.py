@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import multiprocessing.process
 import os
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
+from jupyter_client.connect import LocalPortCache
 
 from rehearsal.engine import programs
 
@@ -46,6 +49,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="judge every text of every drill in tests/test_drills.py instead of two",
     )
+
+
+def pytest_configure() -> None:
+    """Give the kernels of executed notebooks ports that nobody else is given.
+
+    jupyter_client lets the system choose them, and a kernel binds them seconds later. Meanwhile
+    the system may give one to another test's process, and the kernel dies.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
+    # Below the ports that Linux chooses from, and each worker's apart from the others'.
+    ports = itertools.cycle(range(20_000 + 1000 * worker, 21_000 + 1000 * worker))
+
+    def is_free(port: int) -> bool:
+        with socket.socket() as candidate:
+            return candidate.connect_ex(("127.0.0.1", port)) != 0
+
+    def find_available_port(cache: LocalPortCache, ip: str) -> int:
+        return next(port for port in ports if is_free(port))
+
+    pytest.MonkeyPatch().setattr(LocalPortCache, "find_available_port", find_available_port)
 
 
 def pytest_collection_finish() -> None:

@@ -1,13 +1,15 @@
-"""A test that starts a process carries the marker ``ranks``, or it fails."""
+"""What conftest.py promises: the marker ``ranks`` is enforced; kernels get their own ports."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 
 import pytest
+from jupyter_client.connect import LocalPortCache
 
 FORBIDDEN = pytest.raises(pytest.fail.Exception, match=r"marker: @pytest\.mark\.ranks")
 
@@ -34,3 +36,14 @@ class TestTheMarker:
     def test_a_marked_test_can(self) -> None:
         """Otherwise the rule would forbid the tests it is about."""
         assert subprocess.run([sys.executable, "-c", ""], check=True).returncode == 0
+
+
+def test_a_kernel_gets_a_port_that_the_system_gives_to_nobody() -> None:
+    """With one of those, another test's process may be quicker, and the kernel dies."""
+    cache = LocalPortCache.instance()
+    with socket.socket() as taken:
+        first = cache.find_available_port("127.0.0.1")
+        taken.bind(("127.0.0.1", first + 1))
+        taken.listen()
+        assert 20_000 <= first < 30_000
+        assert cache.find_available_port("127.0.0.1") not in (first, first + 1)
