@@ -65,6 +65,11 @@ TABLE = FindingTable(
             "a kill costs at most the steps since the last save; a stop costs none",
             SAVES,
         ),
+        "saves-too-often": (
+            "a checkpoint is saved although none is due",
+            "saves come every checkpoint_every_steps steps, at epoch ends, and at a stop",
+            SAVES,
+        ),
         "cannot-resume": (
             "after a kill, the next start raises instead of resuming",
             "whatever a kill leaves behind, the next start resumes from the last save",

@@ -217,6 +217,10 @@ def start_findings(
         at = f"began with step {began_at + 1}"
         code = "stopped-without-saving" if least == done else "lost-work"
         yield TABLE(code, f"{what}; the next start {at} instead of {wanted}")
+    elif began_at > least and not plan.is_due(began_at):
+        found = f"{what}; the next start resumed after step {began_at}. No save is due then, "
+        found += f"with checkpoint_every_steps={plan.every} and "
+        yield TABLE("saves-too-often", f"{found}{plan.steps_per_epoch} steps per epoch")
 
 
 def next_start(
