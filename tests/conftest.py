@@ -6,6 +6,7 @@ import gc
 import itertools
 import multiprocessing.process
 import os
+import random
 import socket
 import sys
 from collections.abc import Iterator
@@ -58,8 +59,11 @@ def pytest_configure() -> None:
     the system may give one to another test's process, and the kernel dies.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10
-    # Below the ports that Linux chooses from, and each worker's apart from the others'.
-    ports = itertools.cycle(range(20_000 + 1000 * worker, 21_000 + 1000 * worker))
+    # Below the ports that Linux chooses from, and each worker's apart from the others'. Two
+    # runs at a time, as scripts/mutate.py starts them, begin at different ones.
+    own = range(20_000 + 1000 * worker, 21_000 + 1000 * worker)
+    first = random.Random(os.getpid()).randrange(len(own))
+    ports = itertools.cycle([*own[first:], *own[:first]])
 
     def is_free(port: int) -> bool:
         with socket.socket() as candidate:

@@ -681,7 +681,7 @@ class TestServer:
     def test_an_interrupt_between_two_servers_leaves_none(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The first is in nobody's hands yet, so nobody else could end it."""
+        """The caller never got the first one, so it can't end it."""
         real, started = subprocess.Popen, list[subprocess.Popen[bytes]]()
 
         def popen(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
