@@ -2,7 +2,8 @@
 
 The modules in ``trainer_core`` are the source of every definition; ``notebooks/src/*.py`` is
 the source of prose and demos. ``notebooks/*.ipynb`` is derived from both and committed without
-outputs. ``notebooks/drills/NNN_<id>.ipynb`` is derived from the drills' folders and the setup
+outputs, and so is ``notebooks/handbook/``, whose sources are in notebooks/src/handbook.
+``notebooks/drills/NNN_<id>.ipynb`` is derived from the drills' folders and the setup
 cells of 02_rehearse. The drills on trainer_core's cells have two more derived files: blank.py
 and solution.py, from the definitions that their drill.toml names (rehearsal/grading/derive.py).
 
@@ -27,6 +28,8 @@ What a file in ``notebooks/src`` can contain besides jupytext's percent format:
     # %% active="py"                        a cell that stays out of the notebook
     # %matplotlib inline                    a magic, commented out in the source only
     {{repository}} {{colab}} {{notebook}}   filled in from pyproject.toml and the file's name
+    {{map}}                                 notebooks/src/shared/map.md: what to do with how
+                                            much time; its links are relative to notebooks/
     {{badge}}                               the badge that opens the notebook on Colab
     # {{setup torch numpy}}                 the code of notebooks/src/shared/setup.py, which
                                             makes sure that these modules can be imported;
@@ -69,8 +72,12 @@ DIRECTIVES = (
 )
 # Its cells tagged "setup" also open each drill's notebook.
 REHEARSE = "notebooks/src/02_rehearse.py"
+# Folders of sources, under notebooks/src; their notebooks go to the same folder of notebooks/.
+SOURCE_FOLDERS = ("", "handbook/")
 # What a setup cell does, in every notebook that has one.
 SETUP = "notebooks/src/shared/setup.py"
+# What to do with two weeks, two days, two hours; the README and the book show it, too.
+MAP = "notebooks/src/shared/map.md"
 VERSION = "trainer_core/__init__.py"
 KINDS = ("handbook", "whiteboard", "cell", "bug")
 KEPT_METADATA = ("tags", "jupyter", "cellView")
@@ -407,7 +414,7 @@ def typing_times(root: Path) -> dict[str, str]:
 
 def placeholders(text: str) -> list[str]:
     """The placeholders in a text, in order."""
-    names = r"badge|repository|colab|notebook|typing(?: [\w.]+)?"
+    names = r"badge|repository|colab|notebook|map|typing(?: [\w.]+)?"
     return re.findall(rf"# \{{\{{setup [^}}]*\}}\}}|\{{\{{(?:{names})\}}\}}", text)
 
 
@@ -416,6 +423,8 @@ def values(root: Path, name: str, wanted: Iterable[str]) -> dict[str, str]:
     wanted = list(wanted)
     known = addresses(root, name) if wanted else {}
     known |= typing_times(root) if any(p.startswith("{{typing") for p in wanted) else {}
+    if "{{map}}" in wanted:
+        known["{{map}}"] = read_text(root, MAP).rstrip("\n")
     # First: what they stand for has addresses in it, which are placeholders elsewhere.
     setups = {
         p: setup_text(root, name, p[len("# {{setup ") : -2]) for p in wanted if p[0] == "#"
@@ -858,13 +867,17 @@ def compose(root: Path) -> dict[str, list[Cell]]:
         SyncError: for a directive, include or name that can't be what its author meant.
     """
     derived: dict[str, list[Cell]] = {}
-    sources = sorted((root / "notebooks/src").glob("*.py"))
+    sources = [
+        (folder, path)
+        for folder in SOURCE_FOLDERS
+        for path in sorted((root / "notebooks/src" / folder).glob("*.py"))
+    ]
     if not sources:
         raise SyncError(f"{root}/notebooks/src has no .py file to derive a notebook from.")
-    for path in sources:
+    for folder, path in sources:
         file = path.relative_to(root).as_posix()
         for variant in variants_of(read_cells(root, file), file):
-            name = f"{path.stem}_{variant}.ipynb" if variant else f"{path.stem}.ipynb"
+            name = folder + path.stem + f"_{variant}" * bool(variant) + ".ipynb"
             if name in derived:
                 raise SyncError(f"{file} and another source both produce {name}. Rename one.")
             derived[name] = compose_one(root, file, variant, name)
@@ -977,9 +990,12 @@ def check(root: Path) -> list[str]:
         sides = list(lines(load(path))), list(lines(wanted))
         diff = difflib.unified_diff(*sides, f"notebooks/{name}", "its sources", lineterm="")
         problems += ["\n".join(diff)] if sides[0] != sides[1] else []
-    for path in sorted((root / "notebooks").glob("*.ipynb")):
-        if path.name not in composed:
-            problems.append(f"notebooks/{path.name} has no source in notebooks/src.")
+    for folder in SOURCE_FOLDERS:
+        for path in sorted((root / "notebooks" / folder).glob("*.ipynb")):
+            name = folder + path.name
+            if name not in composed:
+                source = f"notebooks/src/{folder}".rstrip("/")
+                problems.append(f"notebooks/{name} has no source in {source}.")
     for path in sorted((root / "notebooks/drills").glob("*.ipynb")):
         if f"drills/{path.name}" not in composed:
             problems.append(f"notebooks/drills/{path.name} has no drill in rehearsal/drills.")
@@ -1022,9 +1038,12 @@ def put(root: Path, file: str, edits: dict[int, str]) -> tuple[str, str]:
     return old, new
 
 
-def edited_text(root: Path, path: Path, number: int, node: dict[str, Any], cell: Cell) -> str:
-    """An edited cell's text as its source file has it; rejects an edit that can't go there."""
-    name = path.stem + ".ipynb"
+def edited_text(root: Path, name: str, number: int, node: dict[str, Any], cell: Cell) -> str:
+    """An edited cell's text as its source file has it; rejects an edit that can't go there.
+
+    Args:
+        name: of the notebook, as ``compose`` has it.
+    """
     text = restore(root, name, cell, node["source"])
     built = node["metadata"].get("origin_hash")
     placeholder_lost = len(placeholders(text)) < len(placeholders(cell.source))
@@ -1044,7 +1063,7 @@ def edited_text(root: Path, path: Path, number: int, node: dict[str, Any], cell:
     for applies, reason in reasons:
         if applies:
             raise SyncError(
-                f"Cell {number} of {path.name} {reason}. Nothing was written. Make the edit in "
+                f"Cell {number} of {name} {reason}. Nothing was written. Make the edit in "
                 f"{cell.file}, cell {cell.index} (counting from 0), then run build --overwrite."
             )
     return text
@@ -1060,7 +1079,8 @@ def push(root: Path, notebook_path: Path) -> str:
         SyncError: if an edit has no place in a source file, or the file changed as well.
     """
     composed, name = compose(root), notebook_path.stem + ".ipynb"
-    name = f"drills/{name}" if f"drills/{name}" in composed else name
+    for folder in (*SOURCE_FOLDERS, "drills/"):
+        name = folder + name if folder + name in composed else name
     if name not in composed:
         raise SyncError(f"No source produces {name}.{nearest(name, composed)}")
     # A path relative to the root wins over one relative to the current directory.
@@ -1072,7 +1092,7 @@ def push(root: Path, notebook_path: Path) -> str:
     edits: dict[str, dict[int, str]] = {}
     for number, (node, cell) in enumerate(zip(nodes, cells, strict=True), 1):
         if is_edited(node) and (node["cell_type"], node["source"]) != (cell.kind, cell.text):
-            text = edited_text(root, path, number, node, cell)
+            text = edited_text(root, name, number, node, cell)
             edits.setdefault(cell.file, {})[cell.index] = text
             # The file now has this text, so a second push starts from here.
             node["metadata"]["origin_hash"] = digest(node["cell_type"], node["source"])

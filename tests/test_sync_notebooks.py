@@ -1370,6 +1370,49 @@ def drilled(project: Path) -> Path:
     return project
 
 
+CHAPTER = "notebooks/handbook/12_data.ipynb"
+
+
+@pytest.fixture
+def with_a_chapter(project: Path) -> Path:
+    for name, text in (
+        (
+            "notebooks/src/handbook/12_data.py",
+            "# %% [markdown]\n# # 12\n# {{badge}}\n#\n# {{map}}\n",
+        ),
+        ("notebooks/src/shared/map.md", "**Two days.** [Go](01_live.ipynb).\n"),
+    ):
+        path = project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    sync.build(project)
+    return project
+
+
+class TestChapters:
+    def test_a_chapter_goes_to_a_folder_of_its_own(self, with_a_chapter: Path) -> None:
+        """Its links and its badge count from there."""
+        text = read(with_a_chapter, CHAPTER).cells[0].source
+        assert "](../../docs/colab-badge.svg)" in text
+        assert text.endswith("**Two days.** [Go](01_live.ipynb).")
+        assert sync.check(with_a_chapter) == []
+
+    def test_an_edit_in_a_chapter_goes_to_its_source(self, with_a_chapter: Path) -> None:
+        """push takes the name alone, and the map stays a placeholder there."""
+        edit(
+            with_a_chapter, CHAPTER, "notebooks/src/handbook/12_data.py#0", "# 12", "# 12. Data"
+        )
+        sync.push(with_a_chapter, Path("12_data"))
+        source = (with_a_chapter / "notebooks/src/handbook/12_data.py").read_text("utf-8")
+        assert "# # 12. Data\n" in source
+        assert "{{map}}" in source
+
+    def test_a_chapter_without_a_source_is_named(self, with_a_chapter: Path) -> None:
+        (with_a_chapter / "notebooks/src/handbook/12_data.py").unlink()
+        problem = "notebooks/handbook/12_data.ipynb has no source in notebooks/src/handbook."
+        assert problem in sync.check(with_a_chapter)
+
+
 class TestDrills:
     def test_each_drill_has_a_notebook_that_starts_with_the_setup(self, drilled: Path) -> None:
         """People open a due drill on its own, so its cells must be all it needs."""
