@@ -26,7 +26,7 @@ from code_size import lines_of_code
 from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend
 
 from rehearsal.engine.programs import Program
-from scripts.sync_notebooks import addresses
+from scripts.sync_notebooks import MAP, addresses
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -119,6 +119,14 @@ class TestTable:
         if UPDATE:
             replace("modules", table)
         assert block("modules")[0] == table
+
+    def test_the_map_is_the_start_notebooks(self) -> None:
+        """Three maps that differ send a reader in three directions."""
+        text = (ROOT / MAP).read_text().strip()
+        wanted = "\n" + re.sub(r"\]\((?!http)", "](notebooks/", text) + "\n\n"
+        if UPDATE:
+            replace("map", wanted)
+        assert block("map")[0] == wanted
 
     def test_the_links_to_colab_open_this_version(self) -> None:
         """They are the shortest way to a first verdict, so a dead one costs the most."""

@@ -172,16 +172,10 @@ status()
 # reports whether every sample was trained exactly once. Then read section 2 of
 # [01_live](01_live.ipynb): everything else follows from it.
 #
-# **If you have an evening.** Work through [01_live](01_live.ipynb) from top to bottom and run
-# every cell. Then type it in the [hidden](01_live_hidden.ipynb) version. The next evening, type
-# it in the [blank](01_live_blank.ipynb) one and explain as you go: its function bodies take
-# {{typing live}} that way.
+# {{map}}
 #
-# **If you have a week.** Go on to the [walkthrough](01_walkthrough.ipynb). Read it and run every
-# cell, and then type its cells one at a time in [02_rehearse](02_rehearse.ipynb). Don't try to type
-# it all in one sitting: if you explain while you type, the cells add up to {{typing}}. The
-# walkthrough lists the time for each cell. Some drills leave more for you to type, so
-# they take longer.
+# The live trainer's function bodies take {{typing live}} to type if you explain as you go, and the
+# walkthrough's cells add up to {{typing}}, so type those one at a time.
 #
 # **If you have a GPU node.** The same trainer runs under torchrun, and uses NCCL on CUDA.
 # Install a torch build that matches the node's CUDA, then run `make gpu`, which checks what
@@ -227,5 +221,6 @@ status()
 # | [01_live_hidden](01_live_hidden.ipynb) | you type the function bodies; a check after each cell, each answer folded below it |
 # | [01_live_blank](01_live_blank.ipynb) | you type the function bodies against the clock; a check after each cell, no answers |
 # | [01_walkthrough](01_walkthrough.ipynb) | the hardened trainer: all eight cells explained, run, killed, resumed and audited |
+# | [the handbook](handbook/10_interview_map.ipynb) | fourteen chapters: what you say, draw, measure and refuse to build |
 # | [02_rehearse](02_rehearse.ipynb) | the eight live cells and then the eight hardened ones, timed and graded on real ranks |
 # | the drills, linked in section 4 | one notebook each |
