@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "__init__": {"session", "grading", "engine"},
     "session": {"grading", "engine", "evidence"},  # of evidence: how pictures are drawn
     "grading": {"engine"},
+    "handbook": {"session", "grading", "engine", "evidence", "faults", "trainer_core"},
     "drills": {"kit", "grading", "engine", "trainer_core"},
     "kit": {"grading.verdict", "engine"},
     "faults": {"evidence", "engine", "trainer_core"},
