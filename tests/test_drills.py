@@ -12,9 +12,16 @@ from rehearsal.grading import selftest
 from rehearsal.grading.drill import Drill, load
 from rehearsal.grading.typed import names_bound
 from rehearsal.grading.verdict import ENGINE_FINDINGS, FORMER_CODES
+from rehearsal.session.brief import brief_of
 
 DRILLS = drills()
 each_drill = pytest.mark.parametrize("drill", DRILLS, ids=lambda drill: drill.id)
+
+
+def test_the_handbooks_drills_ask_for_its_explanations() -> None:
+    """Code that passes, from somebody who can't say what it means, is not an answer."""
+    asking = {drill.id for drill in DRILLS if drill.explanations}
+    assert asking >= {"resume_after_failure", "instrument_performance", "production_lift"}
 
 
 @each_drill
@@ -90,6 +97,15 @@ class TestForm:
         assert all(len(text.split()) >= 5 for text in drill.narration)
         assert drill.narration.follow_up.rstrip().endswith("?")
         assert drill.deeper.rstrip().endswith("?")
+
+    def test_what_it_asks_to_explain_is_in_the_brief_and_can_be_said(
+        self, drill: Drill
+    ) -> None:
+        """The handbook wants more explained than code can show."""
+        for asks, weak, strong in drill.explanations:
+            assert asks.endswith("?")
+            assert f"- {asks}\n" in brief_of(drill)
+            assert 4 <= len(weak.split()) < len(strong.split()) <= 60
 
     def test_what_is_spoken_is_short(self, drill: Drill) -> None:
         """You say it while you type."""

@@ -751,6 +751,26 @@ class TestStatusDiffNarration:
         rehearsal.narration(BUG.id)
         assert BUG.narration.strong in shown()
 
+    def test_what_to_explain_is_asked_at_once_and_answered_after_a_pass(
+        self, verdict_is: Callable[[str], None], shown: Shown
+    ) -> None:
+        """Whoever reads the answer first never looks for their own."""
+        drill = load("resume_after_failure")
+        rehearsal.brief(drill.id)
+        asked = shown()
+        rehearsal.narration(drill.id)
+        before = shown()
+        verdict_is("passed")
+        rehearsal.check(drill.id, {})
+        shown()
+        rehearsal.narration(drill.id)
+        after = shown()
+        for asks, _, strong in drill.explanations:
+            assert asks in asked
+            assert strong not in before
+            assert strong in after
+        assert "answered here after a pass" in before
+
     def test_narration_shows_all_four_parts(self, shown: Shown) -> None:
         """The follow-up is what decides an interview."""
         rehearsal.narration(ID)

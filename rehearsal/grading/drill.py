@@ -2,7 +2,7 @@
 
     drills/<id>/
         drill.toml        title, minutes, brief and what judges each of its sentences, needed
-                          names, hints, narration, near misses
+                          names, hints, narration, what to explain, near misses
         blank.py          what the learner starts from (of a bug drill: the broken trainer)
         solution.py       the one that opens after a pass
         other_*.py        correct solutions of another design: the grader must pass them too
@@ -125,6 +125,14 @@ class Narration(NamedTuple):
     follow_up: str
 
 
+class Explanation(NamedTuple):
+    """A question to answer aloud once the check passes; the brief asks it."""
+
+    asks: str
+    weak: str
+    strong: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drill:
     """Everything about one drill except its grader's code."""
@@ -142,6 +150,7 @@ class Drill:
     folder: Path
     requirements: Sequence[Requirement] = ()
     stages: Sequence[Stage] = ()
+    explanations: Sequence[Explanation] = ()
     warm_ups: Sequence[str] = ()  # ids of smaller drills on the same subjects
 
     @property
@@ -240,6 +249,7 @@ def load(drill_id: str) -> Drill:
         folder=path.parent,
         requirements=[Requirement(**entry) for entry in table.get("requirement", ())],
         stages=[Stage(**entry) for entry in table.get("stage", ())],
+        explanations=[Explanation(**entry) for entry in table.get("explain", ())],
         warm_ups=table.get("warm_ups", ()),
     )
 

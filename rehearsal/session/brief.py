@@ -27,6 +27,7 @@ def stage_item(number: int, stage: Stage) -> str:
 
 def brief_of(drill: Drill) -> str:
     """The whole brief, which ends with what to do next."""
+    asked = [f"- {explanation.asks}" for explanation in drill.explanations]
     signatures = "\n".join(f"{name}{signature}" for name, signature in drill.needs.items())
     block = f"**The check calls**\n\n```python\n{signatures}\n```\n"
     before, marker, after = drill.brief.partition(REQUIREMENTS)
@@ -42,6 +43,7 @@ def brief_of(drill: Drill) -> str:
             *([f"{marker}{after}".strip(), ""] if marker else []),
             *map(stage_item, range(1, len(drill.stages) + 1), drill.stages),
             *([""] if drill.stages else []),
+            *(["**Once it passes, explain aloud**", "", *asked, ""] if asked else []),
             f'Then: `check("{drill.id}")`. When you\'re stuck: `hint("{drill.id}")`.',
         ]
     )

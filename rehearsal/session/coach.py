@@ -240,7 +240,8 @@ def _show_locked(drill: Drill, what: str) -> None:
 def narration(drill: str) -> None:
     """Show what to say while you type: a weak and a strong version, and the follow-up.
 
-    In a find-the-bug drill, it says what the bug is, so it opens after a pass.
+    In a find-the-bug drill, it says what the bug is, so it opens after a pass. So do the
+    answers to what a brief asks you to explain.
     """
     the_drill = drill_named(drill)
     if the_drill.kind == "bug" and not _has_passed(the_drill):
@@ -253,7 +254,13 @@ def narration(drill: str) -> None:
         "Strong": card.strong,
         "They ask next": card.follow_up,
     }
-    show_markdown("\n\n".join(f"**{name}.** {text}" for name, text in parts.items()))
+    paragraphs = [f"**{name}.** {text}" for name, text in parts.items()]
+    if the_drill.explanations and not _has_passed(the_drill):
+        paragraphs.append("What the brief asks you to explain is answered here after a pass.")
+    elif the_drill.explanations:
+        for asks, weak, strong in the_drill.explanations:
+            paragraphs += [f"**{asks}**", f"Weak. {weak}", f"Strong. {strong}"]
+    show_markdown("\n\n".join(paragraphs))
 
 
 def diff(drill: str, against: Literal["previous", "solution"] = "previous") -> None:
