@@ -374,7 +374,8 @@ class TestSetUp:
         assert "set -euo pipefail" in lines
         workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
         steps = [step["run"] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
-        assert steps == ["bash .ci/run", "make faults ARGS=--quick", "make selftest"]
+        sample = 'make answers ARGS="--sample 100"'
+        assert steps == ["bash .ci/run", "make faults ARGS=--quick", "make selftest", sample]
         contributing = (ROOT / ".github/CONTRIBUTING.md").read_text("utf-8")
         for command in ("make check", "make test", *steps[1:]):
             assert f"`{command}`" in contributing

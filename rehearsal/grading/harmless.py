@@ -292,9 +292,8 @@ def extracted(tree: ast.Module) -> None:
             inner = names(statement.value, ast.Store)
             known = names(statement.value, ast.Load)
             needed = sorted(known & bound - inner)
-            local = {
-                n.name for n in ast.walk(function) if isinstance(n, Function | ast.ClassDef)
-            }
+            # What is defined or imported in the function, too.
+            local = declared(function) - parameters(function)
             if known & (local - {function.name}) or inner & bound - inner:
                 continue
             name = fresh("compute_it", used)
