@@ -23,7 +23,7 @@ import ast
 import hashlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -112,10 +112,10 @@ def draw(name: str) -> str:
     except pygraphviz.DotError as error:
         raise DiagramError(f"{name}.dot is not valid: {error}") from error
     words = {"fontname": FONT, "fontcolor": INK, "color": LINE}
-    graph.graph_attr.update({**STYLE["graph"], **words, "fontsize": "13", **graph.graph_attr})
+    graph.graph_attr.update({**STYLE["graph"], **words, "fontsize": "13", **own(graph.graph_attr)})
     for kind, size in (("node", "13"), ("edge", "11")):
         attributes = getattr(graph, f"{kind}_attr")
-        attributes.update({**STYLE[kind], **words, "fontsize": size, **attributes})
+        attributes.update({**STYLE[kind], **words, "fontsize": size, **own(attributes)})
     for node in graph.nodes():
         plane = node.attr["plane"] or ""
         if plane not in PLANES:
@@ -124,6 +124,11 @@ def draw(name: str) -> str:
         node.attr["fillcolor"] = PLANES[plane]
     svg: str = graph.draw(format="svg", prog="dot").decode()
     return as_figure(svg, name, header["title"], header["alt"], digest(source))
+
+
+def own(attributes: Mapping[str, str]) -> dict[str, str]:
+    """What the source sets for all; "" is there for what it sets on one of them only."""
+    return {key: value for key, value in attributes.items() if value}
 
 
 def as_figure(svg: str, name: str, title: str, alt: str, made_from: str) -> str:

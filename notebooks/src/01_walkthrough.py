@@ -1728,24 +1728,27 @@ assert sink.records[-1]["event"] == "run_end"
 #
 # ## Where to find each answer
 #
-# | question | where |
-# |---|---|
-# | How do you know a resume is correct? | Kill a rank; The proof; `validate_resume`, collapsed, in 8 |
-# | What's the most dangerous silent failure? | 2: samples lost or repeated while the loss looks healthy |
-# | The world size changes on resume: what breaks? | 2: nothing, if the batch is pinned; only the shares change. The proof: the run on three ranks |
-# | Why DDP and not sharding? | 4: "DDP is my baseline" |
-# | Does the build order matter? | 8: build order, parts one to three |
-# | What must survive a restart? | 6: "A checkpoint needs ..." |
-# | A checkpoint is half written: what now? | 6: the truncated one |
-# | It's slow every twenty minutes: where do you look? | 7: the `checkpoint` phase's max, or the p50 of the steps that saved, against the save interval |
-# | One rank hangs: how do you find it? | The same faults again: the stuck rank; Kill a rank: the flight recorder |
-# | One rank fails alone: what do the others do? | 4: the shard that's missing on rank 1 |
-# | A peer dies under NCCL: what do the others see? | Kill a rank: the watchdog and its timeouts |
-# | Loss falls but throughput is poor? | Four pictures: phases per rank; start with the phase that dominates |
-# | Is the gradient right with uneven batches? | 5: the mean of means |
-# | A NaN appears: what do all ranks do? | 5: the NaN sample |
-# | The replicas drift apart: how would you notice? | Run it: the hash of the weights on both ranks |
-# | What wouldn't you build? | What can stay an interface |
+# What to say to each, and where this notebook shows it. Chapter
+# [22](handbook/22_hard_questions.ipynb) has the pushback, too.
+#
+# | question | say | where |
+# |---|---|---|
+# | How do you know a resume is correct? | "I define it first: the same samples and the same weights as a run that nobody killed. Then I kill one, resume it and compare, and the audit checks the ledger." | Kill a rank; The proof; `validate_resume`, collapsed, in 8 |
+# | What's the most dangerous silent failure? | "Samples lost or trained twice. Nothing crashes and the loss looks healthy, so only a record of what was trained shows it." | 2 |
+# | The world size changes on resume: what breaks? | "Unless I pin it, the global batch, and everything tuned for it: learning rate, warmup, steps per epoch. With the batch pinned, only the shares change, and dropout draws new masks." | 2; The proof: the run on three ranks |
+# | Why DDP and not sharding? | "It's the smallest baseline that's correct, and each rank has the whole state, so failures are easy to read. I'd move to FSDP when memory says so, not before." | 4: "DDP is my baseline" |
+# | Does the build order matter? | "Restoring before or after the DDP wrap gives the same weights. The optimizer has to come after anything that replaces parameters, such as `fully_shard`. Otherwise it updates nothing." | 8: build order, parts one to three |
+# | What must survive a restart? | "Model, optimizer, scaler, the position, each rank's random state, and the identity of the run. The schedule is a function of the step, so it needs nothing." | 6: "A checkpoint needs ..." |
+# | A checkpoint is half written: what now? | "It has no name yet, because the rename comes last. If bits rot later, the hashes don't match. I set it aside, say so, and take the one before it, on all ranks." | 6: the truncated one |
+# | It's slow every twenty minutes: where do you look? | "At the save cadence first. A p95 can hide one slow save in forty steps, so I look at the phase's max, or at the steps that saved." | 7: the `checkpoint` phase's max |
+# | One rank hangs: how do you find it? | "It's the one that isn't waiting in a collective. The watchdog dumps every rank's stack and its last collective, and the odd one out is the suspect." | The same faults again: the stuck rank; Kill a rank: the flight recorder |
+# | One rank fails alone: what do the others do? | "Whatever can fail on one rank is agreed on first, so all of them raise together. Otherwise the others wait in their next collective until the timeout." | 4: the shard that's missing on rank 1 |
+# | A peer dies under NCCL: what do the others see? | "Usually nothing at first. They block in the collective until the watchdog's timeout or the agent ends them. gloo sees the closed connection at once, so a test with gloo looks better than production." | Kill a rank: the watchdog and its timeouts |
+# | Loss falls but throughput is poor? | "I split the step by phase, per rank, and start with the phase that dominates: data wait, compute, exposed sync, or checkpoint." | Four pictures: phases per rank |
+# | Is the gradient right with uneven batches? | "Only if each sample weighs the same. I sum the loss, divide by the step's samples over all ranks, and undo DDP's average." | 5: the mean of means |
+# | A NaN appears: what do all ranks do? | "The same thing. They agree on whether the gradient is finite, and then all of them stop or all skip the step. It still counts, so the data order doesn't shift." | 5: the NaN sample |
+# | The replicas drift apart: how would you notice? | "Not from the loss. I hash the weights on every rank now and then, and compare." | Run it: the hash of the weights on both ranks |
+# | What wouldn't you build? | "Cloud auth, the scheduler, a vendor's exporter, hybrid parallelism. I keep the interfaces, and I can say what plugs in." | What can stay an interface |
 #
 # ## What to practice next
 #

@@ -274,7 +274,7 @@ def updates_of(records):
     return {record["step"]: record["update"] for record in records if record["rank"] == 0}
 
 
-figure, axes = new_figure(3, "Size of the update", "norm of the change of all weights, per step")
+figure, axes = new_figure(3, "Size of the update", "norm of the change of the weights")
 for name, records, style in (
     ("right", right_run, {"color": BLUE}),
     ("without the optimizer's state", stale, {"color": VERMILLION, "linestyle": "--"}),
@@ -343,7 +343,8 @@ for name, records in (("right", right_run), ("no set_epoch", same_order)):
 # %%
 for world_size in (1, 2, 4, 8):
     ranks = range(world_size)
-    visits = sum(len(DistributedSampler(range(NUM_SAMPLES), world_size, rank)) for rank in ranks)
+    data = range(NUM_SAMPLES)
+    visits = sum(len(DistributedSampler(data, world_size, rank)) for rank in ranks)
     print(f"{visits} visits to {NUM_SAMPLES} samples with world size {world_size}")
 
 # %% [markdown]
@@ -355,8 +356,9 @@ for world_size in (1, 2, 4, 8):
 
 # %%
 def drop_last(rank, world_size, done):
-    sampler = DistributedSampler(range(NUM_SAMPLES), world_size, rank, seed=SEED, drop_last=True)
-    loader = DataLoader(range(NUM_SAMPLES), batch_size=4, sampler=sampler, drop_last=True)
+    data = range(NUM_SAMPLES)
+    sampler = DistributedSampler(data, world_size, rank, seed=SEED, drop_last=True)
+    loader = DataLoader(data, batch_size=4, sampler=sampler, drop_last=True)
     for epoch in range(EPOCHS):
         for ids in loader:
             yield epoch, ids.tolist(), len(ids) * world_size
@@ -387,7 +389,8 @@ class CountsWhatItHandsOut(DistributedSampler):
 for workers in (0, 2):
     sampler = CountsWhatItHandsOut(range(NUM_SAMPLES), num_replicas=2, rank=0, seed=SEED)
     ahead = {"prefetch_factor": 1} if workers else {}  # the default is 2
-    batches = iter(DataLoader(range(NUM_SAMPLES), 4, sampler=sampler, num_workers=workers, **ahead))
+    loader = DataLoader(range(NUM_SAMPLES), 4, sampler=sampler, num_workers=workers, **ahead)
+    batches = iter(loader)
     for _ in range(3):
         next(batches)  # three steps of training
     counted = sampler.consumed

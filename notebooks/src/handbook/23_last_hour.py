@@ -112,7 +112,7 @@ state_gb = parameters * bytes_per_parameter / 1e9
 gradient_bytes, bus_bytes_per_s = 2 * parameters, 50e9  # 400 Gb/s is 50 GB/s
 ring_s = 2 * (gpus - 1) / gpus * gradient_bytes / bus_bytes_per_s
 
-# Published for a large research cluster: 7.9 h with 128 nodes of 8 GPUs. Chapter 18 has the source.
+# Published for a research cluster: 7.9 h with 128 nodes. Chapter 18 has the source.
 node_mtbf_h, nodes, save_s = 7.9 * 128, gpus / 8, 60
 job_mtbf_s = node_mtbf_h / nodes * 3600
 save_every_min = math.sqrt(2 * save_s * job_mtbf_s) / 60
@@ -120,7 +120,8 @@ save_every_min = math.sqrt(2 * save_s * job_mtbf_s) / 60
 print(f"{train_flops:.1e} FLOPs take {days:.1f} days on {gpus} GPUs at {mfu:.0%} MFU")
 print(f"{state_gb:.0f} GB of states: more than one 80 GB GPU has, so shard them")
 print(f"an all-reduce of the gradients over 400 Gb/s links: {ring_s:.2f} s if nothing overlaps")
-print(f"a failure every {job_mtbf_s / 3600:.0f} h, {save_s} s per save: save every {save_every_min:.0f} min")
+mtbf_h = job_mtbf_s / 3600
+print(f"a failure every {mtbf_h:.0f} h, {save_s} s per save: save every {save_every_min:.0f} min")
 
 # %% [markdown]
 # ## The official pages, and the one thing to take from each
