@@ -25,7 +25,11 @@ from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
 from scripts.book import executed_notebooks  # noqa: E402
 
 # What Sphinx makes itself has no text of ours.
-PAGES = sorted(path.relative_to(BOOK).as_posix() for path in BOOK.rglob("*.html"))
+PAGES = sorted(
+    path.relative_to(BOOK).as_posix()
+    for path in BOOK.rglob("*.html")
+    if "_static" not in path.parts  # the theme's templates
+)
 WRITTEN = [page for page in PAGES if page not in ("genindex.html", "search.html")]
 # One of each kind; the whole handbook has every chapter.
 SEEN = ["index.html", "handbook.html", "last_hour.html", "drills/index.html", "walkthrough.html"]
