@@ -70,9 +70,10 @@ def run_chapter(chapter: str) -> Chapter:
         tree = ast.parse(text, file)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         with contextlib.redirect_stdout(out):
-            exec(compile(tree, file, "exec"), ran.names)
+            exec(compile(tree, file, "exec", dont_inherit=True), ran.names)
             if isinstance(last, ast.Expr):
-                value = eval(compile(ast.Expression(last.value), file, "eval"), ran.names)
+                whole = ast.Expression(last.value)
+                value = eval(compile(whole, file, "eval", dont_inherit=True), ran.names)
                 if hasattr(value, "savefig"):
                     value.savefig(io.BytesIO(), format="png")
                 if value is not None:
