@@ -111,10 +111,10 @@ def in_room(room: str) -> list[str]:
 
 
 class TestRooms:
-    def test_there_are_at_most_eight(self) -> None:
+    def test_there_are_at_most_twelve(self) -> None:
         """A newcomer looks for a room, not for one of forty files."""
         entries = [path.name for path in HOUSE.iterdir() if path.name != "__pycache__"]
-        assert len(set(entries) - {"__init__.py"}) <= 8, entries
+        assert len(set(entries) - {"__init__.py"}) <= 12, entries
         assert {room_of(module) for module in modules()} == set(MAY_IMPORT)
 
     def test_imports_go_one_way(self) -> None:
