@@ -4,8 +4,8 @@
     python scripts/book.py --clean      forget what was executed and built before
 
 Called by ``make book``, which installs the tools. Two notebooks run at a time. What a notebook
-printed is kept as long as neither its code nor the project's own modules change, so that a build
-after an edit of the text takes seconds.
+printed is kept as long as neither its code nor the project's own modules change, so that a
+build after an edit of the text takes seconds.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def repository() -> str:
 
 
 def page_of(target: Path) -> str | None:
-    """The book's source file for a file of the project, relative to SOURCE; None without one."""
+    """The book's source for a file of the project, relative to SOURCE; None without one."""
     if target.suffix == ".ipynb" and target.parent == NOTEBOOKS / "drills":
         return f"drills/{re.sub(r'^[0-9]+_', '', target.stem)}.md"
     for name, path in executed_notebooks().items():
@@ -160,7 +160,7 @@ def front_page() -> str:
 
 
 def write_sources() -> None:
-    """Write what Sphinx reads; a file that is as it was keeps its time, so it isn't read again."""
+    """Write what Sphinx reads. An unchanged file keeps its time, so it isn't read again."""
     files: dict[str, bytes] = {"index.md": front_page().encode()}
     files |= {
         f"{name}.ipynb": as_page(path).encode() for name, path in executed_notebooks().items()

@@ -33,7 +33,9 @@ class TestTheSheet:
         assert len(sections_of("23_last_hour")["The sheet"].split()) < 750
 
     def test_each_official_page_has_one_thing_to_take(self) -> None:
-        table = sections_of("23_last_hour")["The official pages, and the one thing to take from each"]
-        rows = re.findall(r"^\| \[(.+?)\]\((https://pytorch\.org/.+?)\) \| (.+?) \|$", table, re.M)
+        sections = sections_of("23_last_hour")
+        table = sections["The official pages, and the one thing to take from each"]
+        row = r"^\| \[(.+?)\]\((https://pytorch\.org/.+?)\) \| (.+?) \|$"
+        rows = re.findall(row, table, re.MULTILINE)
         assert len(rows) >= 7
         assert all(len(take.split()) <= 22 for _, _, take in rows)

@@ -1,4 +1,4 @@
-"""Formulas as MathML: browsers draw it themselves, so the book needs no script and no network."""
+"""Formulas as MathML, which browsers draw themselves: no script, and no network."""
 
 import latex2mathml.converter
 from docutils import nodes

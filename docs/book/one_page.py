@@ -42,7 +42,11 @@ def collect(app):
         for name in names
     ]
     title = "The whole handbook"
-    yield "handbook", {"title": title, "body": f"<h1>{title}</h1>" + "".join(parts)}, "page.html"
+    yield (
+        "handbook",
+        {"title": title, "body": f"<h1>{title}</h1>" + "".join(parts)},
+        "page.html",
+    )
 
 
 def setup(app):
