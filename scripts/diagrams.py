@@ -112,7 +112,9 @@ def draw(name: str) -> str:
     except pygraphviz.DotError as error:
         raise DiagramError(f"{name}.dot is not valid: {error}") from error
     words = {"fontname": FONT, "fontcolor": INK, "color": LINE}
-    graph.graph_attr.update({**STYLE["graph"], **words, "fontsize": "13", **own(graph.graph_attr)})
+    graph.graph_attr.update(
+        {**STYLE["graph"], **words, "fontsize": "13", **own(graph.graph_attr)}
+    )
     for kind, size in (("node", "13"), ("edge", "11")):
         attributes = getattr(graph, f"{kind}_attr")
         attributes.update({**STYLE[kind], **words, "fontsize": size, **own(attributes)})
