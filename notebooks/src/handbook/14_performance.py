@@ -782,7 +782,8 @@ efficiency_lines({name: efficiency(name) for name in shown}, os.cpu_count())
 # %%
 W = max(sizes)
 share = where_time_goes(scaled["weak, starved"][W])["input"]
-print(f"starved, {W} ranks: efficiency {efficiency('weak, starved')[W]:.0%}, waiting {share:.0%}")
+weak_efficiency = efficiency("weak, starved")[W]
+print(f"starved, {W} ranks: efficiency {weak_efficiency:.0%}, waiting {share:.0%}")
 
 # %% [markdown]
 # ### The ring's arithmetic

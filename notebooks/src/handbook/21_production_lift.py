@@ -554,7 +554,7 @@ def steps_of(run_dir):
 
 def preempted_save_takes(seconds):
     def work(train_step, *arguments):
-        time.sleep(0.1)
+        time.sleep(0.2)
         return train_step(*arguments)
 
     def publishing(publish, temporary, target, facts):
