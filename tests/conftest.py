@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 from jupyter_client.connect import LocalPortCache
+from xdist.scheduler import LoadScopeScheduling
 
 from rehearsal.engine import programs
 
@@ -50,6 +51,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="judge every text of every drill in tests/test_drills.py instead of two",
     )
+
+
+class ChaptersTogether(LoadScopeScheduling):
+    """One worker runs all tests of a class, and all tests of a chapter of the handbook."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        scope = super()._split_scope(nodeid)
+        # All of them use the chapter that one fixture has run, which takes up to a minute.
+        return scope.partition("::")[0] if "test_handbook_" in scope else scope
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """With --dist loadscope, keep a chapter's tests together; otherwise xdist decides."""
+    return ChaptersTogether(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 def pytest_configure() -> None:

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rehearsal.engine.ranks import shut_down
+
 HANDBOOK = Path(__file__).resolve().parents[1] / "notebooks/handbook"
 
 
@@ -79,4 +81,6 @@ def run_chapter(chapter: str) -> Chapter:
                 if value is not None:
                     ran.shown.append(value)
     ran.printed = out.getvalue()
+    # A chapter may have asked for a server with the trainer in it; other tests expect none.
+    shut_down()
     return ran
