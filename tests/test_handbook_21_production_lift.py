@@ -76,9 +76,9 @@ class TestArtifactsAndConfig:
 
 class TestTelemetry:
     def test_rank_0_sees_a_slow_sync_and_rank_1_its_loader(self, ran: Chapter) -> None:
-        """30 ms are slept in rank 1's loader, and rank 0 waits for them."""
-        assert ran.medians[1, "data_wait"] >= 30
-        assert ran.medians[0, "grad_sync"] > 3 * ran.medians[1, "grad_sync"]
+        """50 ms are slept in rank 1's loader, and rank 0 waits for them."""
+        assert ran.medians[1, "data_wait"] >= 50 > ran.medians[0, "data_wait"]
+        assert ran.medians[0, "grad_sync"] > ran.medians[1, "grad_sync"]
 
     def test_buffered_lines_die_with_the_process(self, ran: Chapter) -> None:
         assert ran.surviving == {"as Python prints": 0, "flushed": 60}
