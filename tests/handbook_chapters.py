@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rehearsal.engine.ranks import shut_down
+from rehearsal.engine import server
 
 HANDBOOK = Path(__file__).resolve().parents[1] / "notebooks/handbook"
 
@@ -82,5 +82,6 @@ def run_chapter(chapter: str) -> Chapter:
                     ran.shown.append(value)
     ran.printed = out.getvalue()
     # A chapter may have asked for a server with the trainer in it; other tests expect none.
-    shut_down()
+    server._wanted.clear()
+    server.shut_down()
     return ran
