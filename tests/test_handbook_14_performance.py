@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+import statistics
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from handbook_chapters import Chapter, run_chapter
 from rehearsal.evidence.pictures import read_events
 from rehearsal.handbook.blind_fault import BlindCase
 from rehearsal.handbook.diagrams import diagram
-from rehearsal.handbook.step_phases import PhaseTable, Run, report_steps
+from rehearsal.handbook.step_phases import Block, PhaseTable, Run, report_steps
 from trainer_core.metrics import PHASES
 
 pytestmark = pytest.mark.ranks
@@ -24,6 +26,37 @@ def ran() -> Iterator[Chapter]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FAST", "1")
         yield run_chapter("14_performance")
+
+
+HEALTHY = dict.fromkeys(PHASES, 0.0) | {
+    "forward": 4.0,
+    "backward": 8.0,
+    "grad_sync": 1.0,
+    "optimizer": 1.0,
+}
+
+
+def made_up(rank_0: dict[str, float], rank_1: dict[str, float], num_steps: int = 12) -> Run:
+    """A run in which each step of a rank takes this much longer than a healthy one."""
+    return [
+        [{name: ms + more.get(name, 0.0) for name, ms in HEALTHY.items()}] * num_steps
+        for more in (rank_0, rank_1)
+    ]
+
+
+def only_in(numbers: set[int], broken: Run, healthy: Run) -> Run:
+    """The broken run's steps with these numbers, and the healthy one's others."""
+    return [
+        [pair[n in numbers] for n, pair in enumerate(zip(well, bad, strict=True), 1)]
+        for well, bad in zip(healthy, broken, strict=True)
+    ]
+
+
+STARVED = made_up({"data_wait": 20.0}, {"data_wait": 20.0})
+SLOW = made_up({"grad_sync": 24.0}, {"forward": 8.0, "backward": 16.0})
+NETWORK = made_up({"grad_sync": 25.0}, {"grad_sync": 25.0})
+STALLED = only_in({5, 10}, made_up({"checkpoint": 250.0}, {}), made_up({}, {}))
+COLD = only_in(set(range(5, 13)), STARVED, made_up({}, {}))
 
 
 def spent(ran: Chapter, name: str, rank: int, *phases: str) -> float:
@@ -40,7 +73,7 @@ class TestTheStep:
         for word in words:
             assert word in drawn
 
-    def test_the_trainers_saves_show_in_the_maximum_only(self, ran: Chapter) -> None:
+    def test_the_trainers_saves_do_not_show_in_the_median(self, ran: Chapter) -> None:
         records = read_events(ran.folder / "healthy", "train_progress")
         assert {record["rank"] for record in records} == {0, 1}
         for record in records:
@@ -49,15 +82,17 @@ class TestTheStep:
 
     def test_a_slow_rank_of_the_trainer_shows_in_its_peers_sync(self, ran: Chapter) -> None:
         """The picture of the real trainer says the same as the small job."""
-        by_rank = {
-            record["rank"]: record["phases"]
-            for record in read_events(ran.folder / "slow", "train_progress")
-        }
-        assert by_rank[1]["forward"]["p50"] >= 30 > by_rank[0]["forward"]["p50"]
-        assert by_rank[0]["grad_sync"]["p50"] > by_rank[1]["grad_sync"]["p50"]
+        peer, slow = (
+            record["phases"] for record in read_events(ran.folder / "slow", "train_progress")
+        )
+        assert slow["forward"]["p50"] >= 30
+        assert slow["forward"]["p50"] > peer["forward"]["p50"]
+        assert peer["grad_sync"]["p50"] > 15
 
 
 class TestFaults:
+    """What a delay guarantees, and orders. No test says how fast this machine is."""
+
     def test_a_starved_loader_grows_the_wait_on_both_ranks(self, ran: Chapter) -> None:
         for rank in (0, 1):
             assert spent(ran, "starved", rank, "data_wait") >= 20
@@ -65,33 +100,32 @@ class TestFaults:
 
     def test_two_workers_hide_the_same_storage(self, ran: Chapter) -> None:
         """The first move has to be one."""
-        starved, ahead = (
-            sum(spent(ran, name, rank, "data_wait") for rank in (0, 1))
+        waits = {
+            name: min(step["data_wait"] for steps in getattr(ran, name) for step in steps)
             for name in ("starved", "ahead")
-        )
-        assert ahead < starved / 2
+        }
+        assert waits["ahead"] < 20 <= waits["starved"]
 
     def test_the_rank_that_waits_is_not_the_slow_one(self, ran: Chapter) -> None:
         """Who reads one rank's grad_sync debugs the network of a healthy machine."""
         assert spent(ran, "slow", 1, "forward", "backward") >= 3 * 12
-        assert ran.waits[0] > ran.waits[1] + 10
+        assert ran.waits[0] > ran.waits[1] + 5
         assert "the rank that doesn't wait: 1" in ran.printed
 
     def test_a_slow_rank_slows_the_step_of_both(self, ran: Chapter) -> None:
         steps = [spent(ran, "slow", rank, *PHASES) for rank in (0, 1)]
-        assert max(steps) < 1.3 * min(steps)
+        assert max(steps) < 1.5 * min(steps)
 
     def test_a_slow_network_grows_the_sync_of_every_rank(self, ran: Chapter) -> None:
         for rank in (0, 1):
             assert spent(ran, "network", rank, "grad_sync") >= 25
-            assert ran.where_time_goes(ran.network)["transfer"] > 0.3
 
     def test_accumulation_syncs_one_micro_batch_in_four(self, ran: Chapter) -> None:
         synced = [step["optimizer"] > 0 for step in ran.fewer[0]]
         assert sum(synced) == len(synced) / 4
         assert ran.mean_ms(ran.fewer, "grad_sync") < ran.mean_ms(ran.network, "grad_sync") / 2
 
-    def test_neither_the_mean_nor_p95_shows_two_slow_saves_in_40_steps(
+    def test_neither_the_median_nor_p95_shows_two_slow_saves_in_40_steps(
         self, ran: Chapter
     ) -> None:
         """An alert on the p95 of checkpoint never fires."""
@@ -103,21 +137,21 @@ class TestFaults:
 
     def test_the_peer_pays_for_the_save_one_step_later(self, ran: Chapter) -> None:
         sync = [step["grad_sync"] for step in ran.stalled[1]]
-        longest = sorted(range(40), key=sync.__getitem__)[-2:]
-        assert sorted(number + 1 for number in longest) == [16, 31]
+        assert min(sync[16 - 1], sync[31 - 1]) > max(100, 2 * statistics.median(sync))
 
     def test_a_save_in_the_background_does_not_hold_the_step(self, ran: Chapter) -> None:
-        assert max(step["checkpoint"] for step in ran.background[0]) < 250
+        assert [n for n, step in enumerate(ran.background[0], 1) if step["checkpoint"]] == [15]
+        assert ran.background[0][14]["checkpoint"] < 250
 
 
 class TestMemory:
     def test_what_backward_needs_doubles_with_the_batch_until_it_fails(
         self, ran: Chapter
     ) -> None:
-        *rows, error = ran.plain
+        rows = ran.plain
         assert [row["kept_mib"] for row in rows] == [3, 6, 12, 24, 0]
         assert [row["fails in"] for row in rows] == [None] * 4 + ["forward"]
-        assert "allocate" in error["error"]
+        assert "allocate" in rows[-1]["error"]
 
     def test_micro_batches_and_recomputation_fit_twice_the_batch(self, ran: Chapter) -> None:
         for rows in (ran.small, ran.recomputed):
@@ -133,65 +167,86 @@ class TestMemory:
 
 
 class TestDiagnosis:
-    def test_each_fault_grows_the_share_that_is_named_for_it(self, ran: Chapter) -> None:
-        healthy = ran.where_time_goes(ran.healthy)
-        assert healthy["compute"] > max(healthy["input"], healthy["saving"])
-        named = {"starved loader": "input", "slow rank": "waiting", "slow network": "transfer"}
-        for fault, share in (named | {"stalled storage": "saving"}).items():
-            assert ran.where_time_goes(ran.every_run[fault])[share] > 1.2 * healthy[share], (
-                fault
-            )
+    @pytest.mark.parametrize(
+        ("run", "share", "percent"),
+        [
+            (made_up({}, {}), "compute", 13 / 14),
+            (STARVED, "input", 20 / 34),
+            (SLOW, "waiting", 12 / 38),
+            (NETWORK, "transfer", 26 / 39),
+            (STALLED, "saving", 500 / (24 * 14 + 500)),
+        ],
+    )
+    def test_the_shares_are_those_of_all_ranks_time(
+        self, ran: Chapter, run: Run, share: str, percent: float
+    ) -> None:
+        assert ran.where_time_goes(run)[share] == pytest.approx(percent)
 
-    def test_the_first_questions_name_phase_and_ranks(self, ran: Chapter) -> None:
-        found = {
-            name: ran.first_questions(of)
-            for name, of in ran.every_run.items()
-            if name != "healthy"
-        }
-        seen = {name: (answer["phase"], answer["ranks"]) for name, answer in found.items()}
-        assert seen["starved loader"] == seen["cache goes cold"] == ("data_wait", [0, 1])
-        assert seen["slow rank"] in (("backward", [1]), ("forward", [1]))
-        assert seen["slow network"] == ("grad_sync", [0, 1])
-        assert seen["stalled storage"] == ("checkpoint", [0])
-        assert found["stalled storage"]["how"] == "bursty"
+    def test_a_healthy_job_is_compute_bound_and_a_starved_one_waits(self, ran: Chapter) -> None:
+        healthy, starved = map(ran.where_time_goes, (ran.healthy, ran.starved))
+        assert healthy["compute"] > 5 * max(healthy["input"], healthy["saving"])
+        assert starved["input"] > 3 * healthy["input"]
 
-    def test_since_when_is_the_step_in_which_the_cache_went_cold(self, ran: Chapter) -> None:
-        assert ran.first_questions(ran.every_run["cache goes cold"])["since step"] == 5
-        assert ran.first_questions(ran.every_run["starved loader"])["since step"] == 1
+    @pytest.mark.parametrize(
+        ("run", "answers"),
+        [
+            (STARVED, ("stable", "data_wait", [0, 1], 1, 20)),
+            (SLOW, ("stable", "backward", [1], 1, 16)),
+            (NETWORK, ("stable", "grad_sync", [0, 1], 1, 25)),
+            (STALLED, ("bursty", "checkpoint", [0], 5, 250)),
+            (COLD, ("stable", "data_wait", [0, 1], 5, 20)),
+        ],
+    )
+    def test_the_first_questions_find_phase_ranks_and_step(
+        self, ran: Chapter, run: Run, answers: tuple[Any, ...]
+    ) -> None:
+        """A function that names the straggler's victim would teach the opposite."""
+        assert tuple(ran.first_questions(run, made_up({}, {})).values()) == answers
 
-    def test_every_blind_case_can_be_told_by_its_phases(self, ran: Chapter) -> None:
+    def test_the_cache_goes_cold_in_step_5(self, ran: Chapter) -> None:
+        for steps in ran.every_run["cache goes cold"]:
+            assert all(step["data_wait"] >= 20 for step in steps[4:])
+            assert sorted(step["data_wait"] for step in steps[:4])[1] < 20
+
+    def test_every_blind_case_has_what_tells_it_from_the_others(self, ran: Chapter) -> None:
         """A riddle without an answer teaches nothing."""
-        expected: dict[str, tuple[set[str], int]] = {
-            "starved loader": ({"data_wait"}, 2),
-            "one rank's loader": ({"data_wait"}, 1),
-            "slow rank": ({"forward", "backward"}, 1),
-            "slow network": ({"grad_sync"}, 2),
-            "stalled storage": ({"checkpoint"}, 1),
+        runs = {name: make(random.Random(1)) for name, make in ran.candidates.items()}
+        waits = {
+            name: [ran.p50(run, rank, "data_wait") for rank in (0, 1)]
+            for name, run in runs.items()
         }
-        assert ran.candidates.keys() == expected.keys()
-        for name, (phases, num_ranks) in expected.items():
-            found = ran.first_questions(ran.candidates[name](random.Random(1)))
-            assert found["phase"] in phases, (name, found)
-            assert len(found["ranks"]) == num_ranks, (name, found)
+        saves = {name: max(step["checkpoint"] for step in run[0]) for name, run in runs.items()}
+        struck = random.Random(1).randrange(2)
+        assert min(waits["starved loader"]) >= 20
+        assert waits["one rank's loader"][struck] >= 20 > waits["one rank's loader"][1 - struck]
+        assert ran.p50(runs["slow rank"], struck, "forward", "backward") >= 36
+        assert min(ran.p50(runs["slow network"], rank, "grad_sync") for rank in (0, 1)) >= 25
+        assert saves["stalled storage"] >= 250 > saves["slow network"]
 
     def test_running_all_cells_does_not_give_the_case_away(self, ran: Chapter) -> None:
         assert "Nothing named yet" in ran.printed
-        assert f"It was: {ran.case._fault}" not in ran.printed
+        assert "It was: " not in ran.printed
+        assert "Right: " not in ran.printed
 
 
 class TestTimers:
     def test_four_timers_miss_the_loader_and_blame_backward(self, ran: Chapter) -> None:
-        starved = ran.four_timers(ran.starved)
-        assert starved["the step"] - starved["sum"] >= 16
+        starved, network = map(ran.four_timers, (STARVED, NETWORK))
+        assert (starved["sum"], starved["the step"]) == (14, 34)
+        assert (network["backward"], network["the step"]) == (34, 39)
         assert ran.four_timers(ran.network)["backward"] >= 25 + 4 * 2
 
     def test_the_launch_returns_before_the_peer_is_there(self, ran: Chapter) -> None:
-        assert ran.wait_ms > ran.launch_ms
+        assert ran.wait_ms > max(50, ran.launch_ms)
 
     def test_the_difference_measures_transfer_and_waiting(self, ran: Chapter) -> None:
         """With a slow rank it isn't a measure of the network."""
-        assert ran.measured["slow network"][0] > 15
-        assert ran.measured["slow rank"][0] > 1.3 * (ran.waits[0] - ran.waits[1])
+        assert ran.by_difference(only_in(set(range(2, 13, 2)), NETWORK, made_up({}, {}))) == (
+            25,
+            26,
+        )
+        assert ran.measured["slow network"][1] >= 25
+        assert ran.measured["slow rank"][1] > 30  # it lags by 24 ms per step
 
     def test_the_profiler_names_the_operation(self, ran: Chapter) -> None:
         calls = {name: count for name, count, _ in ran.profile_of_rank_0["top"]}
@@ -208,14 +263,25 @@ class TestScaling:
         assert waits[1] >= 8
         assert 1.5 * waits[1] < waits[4]
 
-    def test_strong_scaling_splits_the_work(self, ran: Chapter) -> None:
+    def test_strong_scaling_splits_the_work(
+        self, ran: Chapter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Efficiency divides by the number of ranks only there."""
         assert set(ran.scaled["strong"]) == {1, 4}
-        assert ran.p50(ran.scaled["strong"][1], 0, "forward") >= 4
+        job = SimpleNamespace(model=[Block() for _ in range(4)])
+        monkeypatch.setattr(ran.dist, "get_world_size", lambda: 4)
+        ran.split_the_work(job)
+        assert [block.seconds for block in job.model] == [0.00025] * 4
         for name in ran.kinds:
             assert ran.efficiency(name)[1] == 1
-        step = {size: ran.p50(of, 0, *PHASES) for size, of in ran.scaled["strong"].items()}
-        assert ran.efficiency("strong")[4] == pytest.approx(step[1] / (4 * step[4]))
+            step = {size: ran.p50(of, 0, *PHASES) for size, of in ran.scaled[name].items()}
+            work = 4 if name == "strong" else 1
+            assert ran.efficiency(name)[4] == pytest.approx(step[1] / (work * step[4]))
+
+    def test_a_slow_baseline_waits_on_any_number_of_ranks(self, ran: Chapter) -> None:
+        """Its efficiency is fine, and half of every rank's time is lost."""
+        for run in ran.scaled["weak, starved"].values():
+            assert min(step["data_wait"] for steps in run for step in steps) >= 20
 
     def test_the_rings_bytes_are_bounded_and_its_hops_are_not(self, ran: Chapter) -> None:
         times = {size: ran.ring_ms(2e9, size) for size in (2, 8, 64, 1024)}
@@ -223,9 +289,6 @@ class TestScaling:
         assert times[8][0] == pytest.approx(70)
         assert all(of_bytes < 80 for of_bytes, _ in times.values())
         assert times[1024][1] == pytest.approx(20.46)
-
-    def test_a_slow_baseline_scales_well(self, ran: Chapter) -> None:
-        assert ran.share > 0.3
 
 
 STEP = dict.fromkeys(PHASES, 1.0)

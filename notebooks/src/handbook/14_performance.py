@@ -82,7 +82,8 @@ phase_bars(folder / "healthy")
 #   phases add up to the wall time, so nothing can hide. If `other` grows, my list lacks a
 #   phase.
 # - `grad_sync` is the *exposed* sync: what's left of the backward pass after the last local
-#   gradient. What DDP overlaps with the backward pass costs no time, so it isn't in there.
+#   gradient. What DDP overlaps with the backward pass doesn't make the step longer, so it
+#   isn't in there.
 #
 # ## A job to break
 #
@@ -172,6 +173,7 @@ def run(*faults, world_size=2, **settings):
 
 def run_each(kinds, world_size=2, **settings):
     """Without a table: several jobs, one after the other, in the same ranks."""
+
     def one_rank():
         return {name: train_with(*kinds[name], **settings) for name in kinds}
 
@@ -220,11 +222,10 @@ def read_ahead(job):
 ahead = run(starve, read_ahead)
 
 # %% [markdown]
-# The storage is as slow as before, and the wait is gone. Two workers deliver a batch every 20
-# / 2 = 10 ms, and that's less than a step. The rule: workers >= time to read a batch / time
-# of a step. On a GPU, add `pin_memory=True` and `non_blocking=True`, so that the copy
-# overlaps too. Once storage itself is the limit, more workers won't help. The section on
-# scaling shows that.
+# The storage is as slow as before, and the wait is almost gone. Two workers deliver a batch
+# every 20 / 2 = 10 ms, and that's less than a step. The rule: workers >= time to read a batch
+# / time of a step. On a GPU, add `pin_memory=True` and `non_blocking=True`, so that the copy
+# overlaps too. Once storage itself is the limit, more workers won't help: see scaling below.
 #
 # ### 2. Slow one rank
 #
@@ -401,6 +402,7 @@ def network_of_24():
     return nn.Sequential(*layers)
 
 
+# %%
 def double_until_it_fails(micro_batch_size=None, segments=None):
     """Double the batch, up to 4,096. What each size kept for backward, and where it failed."""
     model, rows = network_of_24(), []
@@ -423,7 +425,8 @@ def double_until_it_fails(micro_batch_size=None, segments=None):
                     rows[-1] |= {"fails in": "backward", "kept_mib": kept.mib}
                     outputs.sum().backward()
             except RuntimeError as error:  # on a GPU, torch.OutOfMemoryError is one
-                return rows + [{"error": str(error)}]
+                rows[-1]["error"] = in_short(str(error))
+                break
             rows[-1] |= {"fails in": None, "ms": 1e3 * (time.perf_counter() - began)}
     return rows
 
@@ -435,10 +438,10 @@ def on_one_rank(**settings):
 
 
 plain = on_one_rank()
-for row in plain[:-1]:
+for row in plain:
     outcome = f"fails in {row['fails in']}" if row["fails in"] else f"{row['ms']:.0f} ms"
     print(f"batch {row['batch']:5}: keeps {row['kept_mib']:3.0f} MiB, {outcome}")
-print(in_short(plain[-1]["error"]))
+print(plain[-1].get("error", "Nothing failed."))
 
 # %% [markdown]
 # Forward and backward grow with the batch, and so does what forward keeps for backward. Then
@@ -452,7 +455,7 @@ small = on_one_rank(micro_batch_size=256)
 recomputed = on_one_rank(segments=6)
 moves = {"plain": plain, "micro-batches of 256": small, "6 segments": recomputed}
 for name, rows in moves.items():
-    fits = max(row["batch"] for row in rows if row.get("fails in", "") is None)
+    fits = max(row["batch"] for row in rows if not row["fails in"])
     print(f"{name:20} the largest batch that fits is {fits}")
 
 # %% [markdown]
@@ -468,7 +471,7 @@ def longer_samples_on_rank_1():
 
 reports = watch_ranks(longer_samples_on_rank_1, 2)
 for report in reports:
-    print(f"rank {report.rank}: {in_short(report.failure.message)}")
+    print(f"rank {report.rank}:", in_short(report.failure.message) if report.failure else "ok")
 
 # %% [markdown]
 # Rank 1 ran out of memory, and rank 0 complains about the network. With gloo it does so at
@@ -572,7 +575,7 @@ for name, of in every_run.items():
         print(f"{name:16}", first_questions(of))
 
 # %% [markdown]
-# Here's the same as a table of symptoms, as you'd use it on call.
+# The same as a table of symptoms, for when you're on call:
 #
 # | symptom | phase | suspects | first move | experiment |
 # |---|---|---|---|---|
@@ -646,9 +649,10 @@ for name in ("healthy", "starved loader", "slow network"):
 # `print(tensor)` and `if tensor:` ([tuning
 # guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)). One `.item()`
 # per step, outside all timers, swallows the whole step, and it stops the host from queuing
-# ahead. A CPU can't show that. The next cell does, on a GPU.
+# ahead. A CPU can't show that. The collapsed cell does, on a GPU.
 
-# %%
+# %% collapsed=true
+#@title Launch time, GPU time, and who pays: needs a GPU
 if torch.cuda.is_available():
     matrix = torch.ones(4096, 4096, device="cuda")
     (matrix @ matrix).sum().item()  # warm up, and wait
@@ -766,24 +770,25 @@ efficiency_lines({name: efficiency(name) for name in shown}, os.cpu_count())
 # %% [markdown]
 # What the picture can say:
 #
-# - *Weak* stays high. What it loses is the sync, plus waiting for whichever rank is last.
+# - *Weak* loses the sync, plus the wait for whichever rank is last.
 # - *Strong* drops, because the compute shrinks and the sync and the optimizer don't. That's
 #   Amdahl's law. At some W, adding ranks stops paying.
 # - *One disk* drops like 1/W, once the ranks' reads take longer in total than a step.
 #
 # What it can't say:
 #
-# - *On cores* measures the cores. With more ranks than cores, ranks share them. If DDP
-#   doesn't scale on your laptop, look here first.
+# - *On cores* measures the cores. With more ranks than cores, ranks share them, and so does
+#   gloo's own work in the other three. If DDP doesn't scale on your laptop, look here first.
 # - There's no network here. Loopback tells you nothing about NVLink or InfiniBand, and gloo
 #   nothing about NCCL.
-# - Efficiency compares a job with itself. A slow baseline scales beautifully:
+# - Efficiency compares a job with itself. Waiting for data scales perfectly, so a starved job
+#   scales better than the same job with a fast loader:
 
 # %%
 W = max(sizes)
-share = where_time_goes(scaled["weak, starved"][W])["input"]
-weak_efficiency = efficiency("weak, starved")[W]
-print(f"starved, {W} ranks: efficiency {weak_efficiency:.0%}, waiting {share:.0%}")
+for name in ("weak", "weak, starved"):
+    share = where_time_goes(scaled[name][W])["input"]
+    print(f"{name:13} {W} ranks: efficiency {efficiency(name)[W]:.0%}, data wait {share:.0%}")
 
 # %% [markdown]
 # ### The ring's arithmetic
@@ -906,8 +911,7 @@ for name, count, ms in profile_of_rank_0["top"]:
 # - *Strong:* "With the step by phase, per rank. If `data_wait` is a large share, we're
 #   input-bound, and nothing that I do to the model will help. If `grad_sync` is, I compare
 #   the ranks: all of them means the network, all but one means a straggler. If forward and
-#   backward are nearly everything, we're compute-bound, and now a profiler pays. I'd change
-#   one thing and look at the same numbers."
+#   backward are nearly everything, we're compute-bound, and now a profiler pays."
 # - *What would prove me wrong:* after the fix, samples per second. If the phase shrinks and
 #   throughput doesn't move, the time has gone to another phase, often to `grad_sync` on a
 #   peer.
@@ -929,8 +933,8 @@ for name, count, ms in profile_of_rank_0["top"]:
 # - *Strong:* "I'd line the spikes up with the save times before I believe it. If they match,
 #   I look at the max of `checkpoint`, not at its p95, which can't see one step in a thousand.
 #   The fix is a copy in memory and a write in the background. How often we save is set by the
-#   work we can afford to lose, so I wouldn't touch that first. If they don't match,
-#   evaluation, logging, shared storage and a neighbor's job come next."
+#   work we can afford to lose, so I'd keep that. If they don't match, evaluation, logging,
+#   shared storage and a neighbor's job come next."
 # - *What would prove me wrong:* turn saving off for an hour. If the spikes stay, it wasn't
 #   the saves.
 
