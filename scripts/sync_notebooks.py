@@ -79,7 +79,7 @@ SETUP = "notebooks/src/shared/setup.py"
 # What to do with two weeks, two days, two hours; the README and the book show it, too.
 MAP = "notebooks/src/shared/map.md"
 VERSION = "trainer_core/__init__.py"
-KINDS = ("handbook", "whiteboard", "cell", "bug")
+KINDS = ("handbook", "whiteboard", "cell", "bug", "debug")
 KEPT_METADATA = ("tags", "jupyter", "cellView")
 # comment_magics is off because jupytext would take "# copy the state" for a command.
 FORMAT = {"extension": ".py", "format_name": "percent", "comment_magics": False}
@@ -527,6 +527,8 @@ def drill_cells(
         kind = " You type into the blank below the task. No cell has the answer."
         if drill["kind"] == "bug":
             kind = " The program below the task has a bug. No cell has the answer."
+        if drill["kind"] == "debug":
+            kind = " The program below the task has several bugs. No cell has the answer."
     # Commented out, so that "Run all" doesn't reveal a hint.
     help_text = f'''\
 # hint("{name}")  # uncomment to run: next of three hints

@@ -25,8 +25,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A check at a terminal would leave a process behind for ten minutes; its own tests allow it.
 os.environ["REHEARSAL_NO_SERVER"] = "1"
 
+# No test fails because the machine is busy.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 # For scripts/mutate.py: it is enough that a test fails; shrinking the example takes minutes.
-settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate])
+settings.register_profile("mutants", deadline=None, phases=[Phase.explicit, Phase.generate])
 
 
 @pytest.fixture(autouse=True)

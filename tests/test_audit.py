@@ -232,7 +232,6 @@ def surviving(run: Run) -> list[Line]:
     return [x for x in run.ledger if newest[x["step"]] == x["attempt"]]
 
 
-@settings(deadline=None)
 @given(correct_runs())
 def test_a_correct_run_is_proved_for_any_size_world_size_and_kill(run: Run) -> None:
     """An audit that cries wolf gets turned off."""
@@ -332,7 +331,7 @@ MUTATIONS: list[tuple[Callable[[Run, Line], None], str, dict[str, int]]] = [
 
 
 @pytest.mark.parametrize(("mutate", "finding", "counts"), MUTATIONS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data(), is_live=st.booleans())
 def test_one_change_to_the_ledger_is_refuted_with_its_own_finding(
     mutate: Callable[[Run, Line], None],

@@ -105,7 +105,7 @@ class TestStepSchedule:
 
 
 class TestDealing:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=150)
     @given(
         n=st.integers(1, 400),
         batch=st.integers(1, 150),
@@ -134,7 +134,7 @@ class TestDealing:
         order = EpochOrder(n, seed=5, epoch=epoch).samples(first, last).tolist()
         assert dealt == Counter(SampleKey(epoch, sample) for sample in order)
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(
         n=st.integers(1, 200),
         batch=st.integers(1, 64),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.text import Text
 
@@ -330,7 +330,6 @@ def any_scripts(draw: st.DrawFn) -> Script:
     return run
 
 
-@settings(deadline=None)
 @given(any_scripts())
 def test_the_kinds_always_add_up_to_the_wall_time(run: Script) -> None:
     """A second that is missing or counted twice makes every percentage wrong."""

@@ -104,7 +104,7 @@ class TestOutcomes:
 
     @pytest.mark.parametrize(
         "drill",
-        [drill for drill in rehearsal.drills() if drill.kind == "bug"],
+        [drill for drill in rehearsal.drills() if drill.is_broken],
         ids=lambda drill: drill.id,
     )
     def test_an_untouched_bug_drill_gets_its_incident_again(

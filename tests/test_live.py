@@ -138,7 +138,6 @@ class TestConfig:
 
 
 class TestOrder:
-    @settings(deadline=None)
     @given(st.integers(1, 500), st.integers(0, 99), st.integers(0, 99))
     def test_it_is_a_function_of_n_seed_and_epoch(self, n: int, seed: int, epoch: int) -> None:
         """A restart that shuffles again repeats some samples and loses others."""
@@ -157,7 +156,6 @@ class TestOrder:
         keys = [(seed, epoch) for seed in range(30) for epoch in range(30)]
         assert len({tuple(live.epoch_order(50, *key)) for key in keys}) == len(keys)
 
-    @settings(deadline=None)
     @given(st.integers(1, 300), st.integers(0, 9), st.integers(0, 9))
     def test_the_audit_expects_this_order(self, n: int, seed: int, epoch: int) -> None:
         """It has its own version of the rule; a trainer can't vouch for itself."""
@@ -209,7 +207,6 @@ def configs(draw: st.DrawFn) -> live.TrainConfig:
 
 
 class TestSampler:
-    @settings(deadline=None)
     @given(configs(), st.lists(st.integers(1, 6), min_size=1))
     def test_each_sample_once_an_epoch_however_often_the_ranks_change(
         self, cfg: live.TrainConfig, sizes: list[int]
@@ -234,7 +231,6 @@ class TestSampler:
             expected = live.epoch_order(cfg.dataset_size, cfg.seed, epoch).tolist()
             assert samples == expected
 
-    @settings(deadline=None)
     @given(configs(), st.data())
     def test_a_resume_deals_what_is_left(self, cfg: live.TrainConfig, data: Any) -> None:
         """Off by one, a step is trained twice or never."""
@@ -891,7 +887,7 @@ class TestRun:
         assert not torch.equal(seen[0]["0.weight"], seen[2]["0.weight"])
 
     @given(st.integers(1, 60), st.integers(1, 20), st.integers(1, 9), st.integers(1, 9))
-    @settings(max_examples=10, deadline=None)
+    @settings(max_examples=10)
     def test_any_sizes_train_each_sample_once(
         self, n: int, batch: int, micro: int, every: int
     ) -> None:

@@ -631,7 +631,7 @@ class TestTrace:
         }
         assert (event["ts"], event["dur"]) == (1.5e15 + 6, 601.5)
 
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=120)
     @given(before=st.lists(st.integers(1, 60), min_size=1, max_size=4), data=st.data())
     def test_truncated_anywhere_it_is_valid_again_after_the_next_append(
         self, before: list[int], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -179,7 +179,7 @@ def f(a: int = 1, *, b: "Literal[0]" = 0) -> tuple[int, 3]:
 def mutants_of(drill_id: str) -> list[Mutant]:
     """The mutants of all correct texts of a drill."""
     drill = load(drill_id)
-    texts, keeps_given = drill.solutions().items(), drill.kind != "bug"
+    texts, keeps_given = drill.solutions().items(), not drill.is_broken
     return [
         mutant
         for name, source in texts

@@ -47,6 +47,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ID = "lift_to_distributed"
 DRILL = load(ID)
 BUG = load("weights_turn_nan")
+DEBUG = load("debug_a_transformer")
 Shown = Callable[[], str]
 
 
@@ -736,20 +737,21 @@ class TestStatusDiffNarration:
         with pytest.raises(ValueError, match="against='mine'"):
             rehearsal.diff(ID, "mine")  # type: ignore[arg-type]
 
-    def test_the_narration_of_a_bug_drill_opens_after_a_pass(
-        self, verdict_is: Callable[[str], None], shown: Shown
+    @pytest.mark.parametrize("drill", [BUG, DEBUG], ids=lambda drill: drill.id)
+    def test_the_narration_of_a_broken_program_opens_after_a_pass(
+        self, drill: Drill, verdict_is: Callable[[str], None], shown: Shown
     ) -> None:
-        """It says what the bug is."""
-        rehearsal.solution(BUG.id, give_up=True)
+        """It says what the bugs are."""
+        rehearsal.solution(drill.id, give_up=True)
         shown()
-        rehearsal.narration(BUG.id)
+        rehearsal.narration(drill.id)
         text = shown()
         assert "opens after a pass" in text
-        assert not any(part in text for part in BUG.narration)
+        assert not any(part in text for part in drill.narration)
         verdict_is("passed")
-        rehearsal.check(BUG.id, {})
-        rehearsal.narration(BUG.id)
-        assert BUG.narration.strong in shown()
+        rehearsal.check(drill.id, {})
+        rehearsal.narration(drill.id)
+        assert drill.narration.strong in shown()
 
     def test_what_to_explain_is_asked_at_once_and_answered_after_a_pass(
         self, verdict_is: Callable[[str], None], shown: Shown
@@ -1142,7 +1144,7 @@ class TestCells:
         assert notebook.recorder.running[-1][1] is None
         notebook.recorder.running.clear()
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("defgx")), max_size=8))
     def test_what_is_graded_is_always_a_cells_last_and_successful_text(
         self, steps: list[tuple[str, str]]

@@ -1440,6 +1440,14 @@ class TestDrills:
         first = read(drilled, "notebooks/drills/009_hunt.ipynb").cells[0].source
         assert "The program below the task has a bug" in first
 
+    def test_a_debug_drill_says_that_there_are_several_bugs(self, drilled: Path) -> None:
+        """Whoever looks for one bug stops after the first fix."""
+        toml = drilled / "rehearsal/drills/hunt/drill.toml"
+        toml.write_text(toml.read_text("utf-8").replace('"bug"', '"debug"'), "utf-8")
+        sync.build(drilled)
+        first = read(drilled, "notebooks/drills/009_hunt.ipynb").cells[0].source
+        assert "The program below the task has several bugs" in first
+
     def test_run_all_opens_neither_hint_nor_solution(self, drilled: Path) -> None:
         """A hint that nobody asked for spoils the drill, and it counts."""
         last = read(drilled, DRILL).cells[-1].source

@@ -156,7 +156,7 @@ class TestCopies:
         assert (project / "work").read_text() == "mine"
         assert "rename what is in the way" in capsys.readouterr().err
 
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     @given(
         actions=st.lists(
             st.tuples(

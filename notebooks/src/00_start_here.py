@@ -201,7 +201,7 @@ status()
 #
 # Both notebooks tell you what to say about each cell. The hardened modules, in reading order:
 #
-# | | module | the question it answers |
+# | no. | module | the question it answers |
 # |---|---|---|
 # | 1 | [config](../trainer_core/config.py) | What defines the training, and what may change on a restart? |
 # | 2 | [data](../trainer_core/data.py) | Which sample comes next, after a restart on a different number of ranks? |

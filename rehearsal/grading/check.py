@@ -58,6 +58,8 @@ SERVER_KILLED = ENGINE_FINDINGS(
     "server-killed", "the process that starts the ranks ended while this code ran"
 )
 
+# What to do about a program that is checked before anything in it has changed.
+FIND_IT = {"bug": "find its cause, change the program", "debug": "find a bug, fix it"}
 Outcome = tuple[Status, Sequence[Finding], str]  # status, findings, detail
 DRAWN_SEEDS = range(1_000_000)  # short enough to type
 
@@ -161,10 +163,8 @@ def grade(
         nothing = ENGINE_FINDINGS("not-attempted", missing_text(list(the_drill.needs)))
         return _unrun(the_drill, ("not_attempted", [nothing], ""), "write it")
     text = text_of(the_drill, namespace)
-    if the_drill.kind == "bug" and is_untouched(the_drill, text):
-        return _unrun(
-            the_drill, incident_again(the_drill), "find its cause, change the program"
-        )
+    if the_drill.is_broken and is_untouched(the_drill, text):
+        return _unrun(the_drill, incident_again(the_drill), FIND_IT[the_drill.kind])
     try:
         attempt = attempt_of_namespace(the_drill, namespace)
     except Exception as error:
@@ -206,9 +206,9 @@ def grade_source(
 
 
 def verdict_without_ranks(drill: Drill, source: str, file: str) -> Verdict | None:
-    """The verdict on a text that no rank has to run: empty, broken, an untouched bug drill."""
-    if drill.kind == "bug" and is_untouched(drill, source):
-        return _unrun(drill, incident_again(drill), "find its cause, change the program")
+    """The verdict on a text that no rank has to run: empty, unparsable, or untouched."""
+    if drill.is_broken and is_untouched(drill, source):
+        return _unrun(drill, incident_again(drill), FIND_IT[drill.kind])
     if outcome := outcome_of_text(source, file):
         advice = "fix that line" if outcome[0] == "crashed" else "write it"
         return _unrun(drill, outcome, advice)

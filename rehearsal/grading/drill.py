@@ -3,7 +3,7 @@
     drills/<id>/
         drill.toml        title, minutes, brief and what judges each of its sentences, needed
                           names, hints, narration, what to explain, near misses
-        blank.py          what the learner starts from (of a bug drill: the broken trainer)
+        blank.py          what the learner starts from (a broken program, if they look for bugs)
         solution.py       the one that opens after a pass
         other_*.py        correct solutions of another design: the grader must pass them too
         grader.py         scenarios(seed) and CODES
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from rehearsal.engine.rank import RankContext  # with torch, which only a check needs
 
 DRILLS = Path(__file__).parents[1] / "drills"
-Kind = Literal["handbook", "cell", "bug", "whiteboard"]
+Kind = Literal["handbook", "cell", "bug", "debug", "whiteboard"]
+# The blank is a broken program: a bug drill's has one bug, a debug drill's has several.
+BROKEN: Sequence[Kind] = ("bug", "debug")
 
 Body = Callable[["RankContext", SimpleNamespace], Any]
 
@@ -152,6 +154,11 @@ class Drill:
     stages: Sequence[Stage] = ()
     explanations: Sequence[Explanation] = ()
     warm_ups: Sequence[str] = ()  # ids of smaller drills on the same subjects
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the learner starts from a program with bugs, not from a blank to fill in."""
+        return self.kind in BROKEN
 
     @property
     def blank(self) -> str:

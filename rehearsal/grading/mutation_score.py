@@ -72,10 +72,10 @@ class Task(NamedTuple):
 def tasks_of(drill: Drill, seeds: int = NUM_SEEDS) -> list[Task]:
     """All mutants and harmless changes of a drill's correct texts.
 
-    A bug drill's learner may edit all of the blank; in the others, what the blank already has
-    is not a mistake anybody can make, so it is not edited.
+    Whoever starts from a broken program may edit all of it. In the other drills, what the blank
+    already has is not a mistake that anybody can make, so it is not edited.
     """
-    found, keeps_given = list[Task](), drill.kind != "bug"
+    found, keeps_given = list[Task](), not drill.is_broken
     for name, source in drill.solutions().items():
         for mutant in mutants(name, source, drill.blank, keeps_given=keeps_given):
             every = tuple(range(1, seeds + 1))

@@ -58,7 +58,7 @@ def patched(text: str) -> str:
 def texts(drill: Drill) -> Iterator[tuple[str, str, str, str]]:
     """Kind, name, expected outcome and text of everything a drill's grader is tested on."""
     near_misses = drill.near_misses()
-    if drill.kind != "bug":  # whose blank is the bug, and a near miss
+    if not drill.is_broken:  # or the blank is a near miss
         yield "blank", "blank", "not-attempted", drill.blank
     for name, text in drill.solutions().items():
         yield "solution", name, "passed", text

@@ -61,7 +61,7 @@ def statements_of(text: str) -> list[str]:
 
 
 def incident_again(drill: Drill) -> tuple[Status, list[Finding], str]:
-    """The outcome of a bug drill's untouched blank: the incident, not its cause."""
+    """The outcome of an untouched broken program: the incident, not its cause."""
     situation = drill.brief.partition("\n**Task.**")[0].replace("**", "").strip()
     found = "this is the program as the incident left it: nothing in it has changed"
     look = "at the incident: what would the program have to do to cause it?"

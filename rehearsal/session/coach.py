@@ -240,12 +240,13 @@ def _show_locked(drill: Drill, what: str) -> None:
 def narration(drill: str) -> None:
     """Show what to say while you type: a weak and a strong version, and the follow-up.
 
-    In a find-the-bug drill, it says what the bug is, so it opens after a pass. So do the
-    answers to what a brief asks you to explain.
+    In a drill that starts from a broken program, it names the bugs, so it opens after a pass.
+    So do the answers to what a brief asks you to explain.
     """
     the_drill = drill_named(drill)
-    if the_drill.kind == "bug" and not _has_passed(the_drill):
-        _show_locked(the_drill, "What to say names the bug, so it")
+    if the_drill.is_broken and not _has_passed(the_drill):
+        noun = "bug" if the_drill.kind == "bug" else "bugs"
+        _show_locked(the_drill, f"What to say names the {noun}, so it")
         return
     card = the_drill.narration
     parts = {

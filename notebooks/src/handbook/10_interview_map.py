@@ -121,7 +121,7 @@ diagram("story_arc")
 # The first four rows are the handbook's. Read the right column aloud. (A communicator is poisoned
 # once a collective on it has failed: no rank can rely on it again.)
 #
-# | | weak | strong |
+# | dimension | weak | strong |
 # |---|---|---|
 # | failure model | "We retry the job." | "First I classify it: one rank, one node, a storage stall, or a poisoned communicator. Each has its own restart scope. Under plain DDP, nearly all of them end in a full restart, and that's fine while restarts are rare." |
 # | performance | "We scale out." | "First I find out which it is: the loader starves us, the network is the limit, a kernel is slow, or optimizer state fills the memory. More GPUs help with one of these four at most." |
@@ -562,7 +562,7 @@ print(*(line.replace(f"{folder}/", "") for line in said if "damaged" in line))
 # Type in silence, and you forfeit the rubric's middle rows. There are four places where a sentence
 # is worth more than the line you'd type meanwhile. They are the numbers in the bars above.
 #
-# | | when | say |
+# | no. | when | say |
 # |---|---|---|
 # | 1 | after the sampler | "Distributed correctness lives here. If two ranks share a sample, nothing crashes and the loss looks healthy. So the order is a function, and I cut the batch before I cut the ranks." |
 # | 2 | after the DDP wrap | "This is the baseline: full replicas, synchronized gradients, the least complexity for an interview. I'd leave it when memory or the network gives me a reason." |

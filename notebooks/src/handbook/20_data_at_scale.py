@@ -149,7 +149,7 @@ for name, requests_per_s in (
 #
 # Inside a shard, each sample carries what later steps would otherwise have to compute:
 #
-# | | identity and provenance | content | for routing, without decoding |
+# | kind of sample | identity and provenance | content | for routing, without decoding |
 # |---|---|---|---|
 # | images | `sample_id`, `shard_id` | bytes, `caption`, `label` | `width`, `height`, `mime_type`, `quality_flags` |
 # | molecules | `compound_id`, `source_partition` | `token_ids`, `labels` | `token_length`, `murcko_scaffold`, `quality_flags` |
