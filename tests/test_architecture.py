@@ -362,7 +362,7 @@ class TestSetUp:
         commands = [
             line for line in lines if line and not line.startswith(("#", "set ", "cd "))
         ]
-        assert commands == ["bash .ci/browser", "make test"]
+        assert commands == ["bash .ci/browser", "make test", "make book", "make book-check"]
         make = (ROOT / "Makefile").read_text("utf-8")
         texts = make.partition("\ntexts: setup\n")[2].partition("\n\n")[0].split("\n\t$(BIN)/")
         assert texts[1:] == ["ruff format --check .", "python scripts/sync_notebooks.py check"]
