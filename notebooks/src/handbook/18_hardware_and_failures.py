@@ -255,7 +255,7 @@ for rank, dump in enumerate(map(read_dump, dumps)):
 
 # %% [markdown]
 # Read it like this: find the last collective of each rank, then the rank that isn't in it. Ranks 0
-# and 2 are in number 4 of `replicas`. Rank 1 finished number 3 and stands at a barrier on another
+# and 2 are in number 4 of `replicas`. Rank 1 finished number 3 and waits at a barrier on another
 # group. The line number says where, and "uneven batches" takes a minute to find.
 #
 # At 2,000 ranks you don't read it. `torchfrtrace FOLDER` merges the dumps; torch ships it.
@@ -424,8 +424,8 @@ print(f"{len(visible)} of 32 bits ever move the loss by more than its noise: {so
 
 # %% [markdown]
 # Bit 30 is the top bit of the exponent. It's 0 in every number below 2, so flipping it multiplies a
-# weight by 2 to the power of 128. The other exponent bits turn a weight into almost nothing, and a
-# network doesn't miss one weight.
+# weight by 2 to the power of 128. In these weights the next bits of the exponent are 1, so a flip
+# leaves almost nothing of the weight, and a network doesn't miss one weight.
 #
 # So the loss is no detector. Two things are: replicas that must be equal can be *compared*, and a
 # step that must be reproducible can be *replayed*. Which of them works depends on where the fault
@@ -570,7 +570,7 @@ failures.spares_picture(
 # the spread of a binomial grows with a square root. One warning: the formula assumes independent
 # failures, and a switch or a power feed takes its whole rack along.
 #
-# Nodes aren't all alike either. On Meta's research clusters about 40 *lemon* nodes failed again and
+# Nodes aren't all equal, either. On Meta's research clusters about 40 *lemon* nodes failed again and
 # again. Taking them out moved the failure rate of jobs with 512 GPUs or more from 14% to 4%
 # ([published](https://arxiv.org/abs/2410.21680)). So count failures per node across jobs, and don't
 # give a node back just because it passed one test.
@@ -580,7 +580,7 @@ failures.spares_picture(
 #
 # Without a spare, the job can continue on fewer nodes. `torchrun --nnodes=6:8` restarts all ranks
 # on whatever is left, from the last checkpoint. It doesn't adjust the batch for you. The trainer of
-# this project refuses to resume with another global batch, and says how to pin it.
+# this project refuses to resume with a different global batch, and says how to pin it.
 
 # %%
 runs_folder = Path(tempfile.mkdtemp(prefix="handbook-"))
@@ -669,7 +669,7 @@ for name, policy in policies.items():
 # ## Say it in 60 seconds
 #
 # > "The failure rate of a synchronous job is the sum over its nodes, so the MTBF falls as one over
-# > N. On 16,000 H100s Meta saw one every three hours, two thirds of them GPU or GPU memory.
+# > N. On 16,000 H100s Meta saw one every three hours, and most of them were GPU or GPU memory.
 # >
 # > I sort failures into four kinds. Loud ones have an exit code or an Xid: drain the node, restart
 # > on a spare. For hangs I compare flight recorders: the rank that's missing from the last

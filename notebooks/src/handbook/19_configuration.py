@@ -64,8 +64,8 @@ folder = Path(tempfile.mkdtemp(prefix="handbook-"))
 # chapter is about the second half.
 #
 # It starts with a version. Versioned alone, neither config nor code nor data says what a run was.
-# The same config on other data is another experiment, and so is the same data with another
-# tokenizer.
+# The same config on different data is a different experiment, and so is the same data with a
+# different tokenizer.
 
 # %%
 diagram("one_version")
@@ -113,7 +113,7 @@ changes = {
 }
 for name, change in changes.items():
     same = TrainConfig(**{"micro_batch_size": 16, **change}).digest() == base.digest()
-    print(f"{name:25} {'same digest' if same else 'another digest'}")
+    print(f"{name:25} {'same digest' if same else 'different digest'}")
 
 # %% [markdown]
 # Code and data get digests too. A git commit says nothing about files that aren't committed, so
@@ -179,7 +179,7 @@ for kind in ("identity", "batch_cut", "training", "operation"):
     print(f"{kind}: {', '.join(names)}\n")
 
 # %% [markdown]
-# An *identity* field can't change: it would replay or skip samples, or need other weights. A
+# An *identity* field can't change: it would replay or skip samples, or need different weights. A
 # *training* field takes effect and is reported. *Operation* doesn't touch the training. *Batch
 # cut* says how the global batch is split, and only the product counts. We resume the run above
 # with one change at a time:
@@ -208,7 +208,7 @@ for name, answer in answers.items():
 
 # %% [markdown]
 # > "I don't want a resume that silently does something else. It refuses with both values and the
-# > way out, or it goes on and leaves an event that names what changed."
+# > way out, or it continues and logs an event that names what changed."
 
 # %% [markdown]
 # ## Exact or statistical?
@@ -395,7 +395,7 @@ print("AUROC on a rank without positives:", auroc(torch.zeros(3), torch.randn(3)
 #   once.
 #
 # The third or fourth digit looks harmless. It's where people decide which model ships, and a
-# resumed job with another number of ranks moves it. Shares needn't be equal here: the ranks meet
+# resumed job with a different number of ranks moves it. Shares needn't be equal here: the ranks meet
 # only once, after their last sample.
 #
 # **Rank 0 alone.** The classic shortcut is to let rank 0 evaluate. Two things can happen. First,
@@ -431,7 +431,10 @@ def rank_0_sums_alone():
     dist.barrier()
 
 
-alone = watch_ranks(rank_0_sums_alone, 2, deadline_s=2.5)
+start_s = time.monotonic()
+on_ranks(dist.get_rank, 2)  # how long does a start take here?
+patience_s = 1.5 + 4 * (time.monotonic() - start_s)
+alone = watch_ranks(rank_0_sums_alone, 2, deadline_s=patience_s)
 for report in alone:
     said = report.output.strip().replace("\n", "; ")
     print(f"rank {report.rank}, {'hung' if report.exitcode is None else 'ended'}: {said}")
@@ -703,7 +706,7 @@ print(f"resumed from step {restored}; the new version had reached step 52")
 # - *What would prove me wrong:* the gap on fresh data, a month after the rollout. If my gates
 #   promise gains that don't arrive, the holdout is worn out or leaks.
 #
-# **"The same job gave another accuracy today. Who broke it?"**
+# **"The same job gave a different accuracy today. Who broke it?"**
 #
 # - *Weak:* "It's a different seed or GPU nondeterminism."
 # - *Strong:* "I compare the versions first: config digest, code, manifests, number of ranks. If
