@@ -31,9 +31,10 @@ import torch.distributed as dist
 from torch import nn
 
 from rehearsal import drills, warm_up
+from rehearsal.engine.reports import Fault
 from rehearsal.grading.minutes import TYPING_SPEED
 from rehearsal.handbook.diagrams import diagram
-from rehearsal.handbook.rank_jobs import how_it_ended, start_job
+from rehearsal.handbook.on_ranks import how_it_ended, watch_ranks
 from rehearsal.handbook.sample_maps import count_epochs
 from rehearsal.handbook.time_plan import Stage, body_sizes, draw_plans, typed_size
 from rehearsal.handbook.worksheet import (
@@ -480,13 +481,13 @@ def config(name):
 
 def attempt(name, **options):
     """One start of the job on two ranks."""
-    reports = start_job(run, config(name), **options)
+    reports = watch_ranks(run, 2, config(name), in_group=False, **options)
     print(f"{name}:", "; ".join(map(how_it_ended, reports)))
     return reports
 
 
 attempt("uninterrupted")
-attempt("killed", kill=(1, 18))
+attempt("killed", fault=Fault.after_step(18, rank=1))
 attempt("killed");
 
 # %% [markdown]

@@ -48,7 +48,7 @@ from rehearsal.handbook.memory_limit import KeptForBackward, in_short, memory_li
 from rehearsal.handbook.on_ranks import on_ranks, watch_ranks
 from rehearsal.handbook.step_phases import Block, efficiency_lines, report_steps
 from rehearsal.handbook.step_phases import step_stacks, watch
-from rehearsal.handbook.trainer_runs import train_on_ranks
+from rehearsal.handbook.trainer_runs import TWENTY_STEPS, train_to_end
 from trainer_core.metrics import StepTimers, phase, summarize_timers
 
 FAST = os.environ.get("FAST") == "1"
@@ -71,7 +71,7 @@ diagram("step_phases")
 
 # %%
 folder = Path(tempfile.mkdtemp(prefix="handbook-"))
-train_on_ranks(folder / "healthy")
+train_to_end(folder / "healthy", **TWENTY_STEPS)
 phase_bars(folder / "healthy")
 
 # %% [markdown]
@@ -273,7 +273,7 @@ def slow_forward():
     wrap("TinyNet.forward", slow)
 
 
-train_on_ranks(folder / "slow", prepare=slow_forward, max_epochs=1)
+train_to_end(folder / "slow", fault=slow_forward, **TWENTY_STEPS, max_epochs=1)
 rank_timeline(folder / "slow", first_step=7)
 
 # %% [markdown]

@@ -46,10 +46,10 @@ from rehearsal.evidence.pictures import rank_timeline
 from rehearsal.faults import breaks
 from rehearsal.faults.jobs import codes_of
 from rehearsal.handbook.diagrams import diagram
-from rehearsal.handbook.observed_runs import train
 from rehearsal.handbook.on_ranks import on_ranks, watch_ranks
 from rehearsal.handbook.telemetry import alert_table, last_by_rank, liveness_picture
 from rehearsal.handbook.telemetry import read_telemetry
+from rehearsal.handbook.trainer_runs import run_trainer
 from trainer_core.hang_report import last_collective, recorded_collectives
 from trainer_core.json_lines import JsonlSink
 
@@ -77,8 +77,9 @@ diagram("telemetry")
 # %%
 PLAN = {"dataset_size": 320, "max_epochs": 1}  # 20 steps of 16 samples, saved after 10 and 20
 
-killed = train(folder / "run", fault=partial(breaks.kill, rank=1, step=14), log_every=5, **PLAN)
-resumed = train(folder / "run", log_every=5, **PLAN)
+kill_rank_1 = partial(breaks.kill, rank=1, step=14)
+killed = run_trainer(folder / "run", fault=kill_rank_1, log_every=5, **PLAN)
+resumed = run_trainer(folder / "run", log_every=5, **PLAN)
 print("exit codes:", codes_of(killed), codes_of(resumed))
 for path in sorted((folder / "run").glob("[lt]*/*.json*")):
     print(f"{path.relative_to(folder)}: {path.stat().st_size:,} bytes")
@@ -374,7 +375,7 @@ runs = {
 exitcodes = {}
 for name, how in runs.items():
     for _ in range(3 if name == "killed at step 7" else 1):  # somebody restarts that one
-        reports = train(folder / name, **{"sink": Heartbeat, **PLAN, **how})
+        reports = run_trainer(folder / name, **{"sink": Heartbeat, **PLAN, **how})
     exitcodes[name] = codes_of(reports)
 telemetry = {name: read_telemetry(folder / name) for name in runs}
 

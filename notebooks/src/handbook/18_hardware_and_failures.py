@@ -29,6 +29,7 @@ import tempfile
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,8 @@ from rehearsal.evidence.audit import audit_run
 from rehearsal.evidence.cadence import best_interval, expected_goodput
 from rehearsal.evidence.cadence_simulation import enough_failures, simulate_job
 from rehearsal.evidence.pictures import loss_curves
+from rehearsal.faults import breaks
 from rehearsal.handbook import failures
-from rehearsal.handbook.attempts import attempt
 from rehearsal.handbook.diagrams import diagram
 from rehearsal.handbook.flight_recorder import (
     analyze,
@@ -52,6 +53,7 @@ from rehearsal.handbook.flight_recorder import (
     torch_headers,
 )
 from rehearsal.handbook.on_ranks import on_ranks, watch_ranks
+from rehearsal.handbook.trainer_runs import run_trainer
 
 FAST = os.environ.get("FAST") == "1"  # fewer repetitions
 
@@ -584,14 +586,17 @@ failures.spares_picture(
 
 # %%
 runs_folder = Path(tempfile.mkdtemp(prefix="handbook-"))
-attempt(runs_folder / "derived", 3, kill=(1, 7))
-refused = attempt(runs_folder / "derived", 2)
+plan = {"checkpoint_every_steps": 3}
+kill_rank_1 = partial(breaks.kill, rank=1, step=7)
+run_trainer(runs_folder / "derived", 3, kill_rank_1, **plan)
+refused = run_trainer(runs_folder / "derived", 2, **plan)
 print(refused[0].failure.message)
 
 # %%
-attempt(runs_folder / "uninterrupted", 3, pinned_global_batch_size=24)
-died = attempt(runs_folder / "elastic", 3, kill=(1, 7), pinned_global_batch_size=24)
-attempt(runs_folder / "elastic", 2, pinned_global_batch_size=24)
+plan["pinned_global_batch_size"] = 24
+run_trainer(runs_folder / "uninterrupted", 3, **plan)
+died = run_trainer(runs_folder / "elastic", 3, kill_rank_1, **plan)
+run_trainer(runs_folder / "elastic", 2, **plan)
 proof = audit_run(runs_folder / "elastic")
 print("exit codes of the first attempt:", [report.exitcode for report in died])
 print(f"{proof.status}: {proof.verdict}; {proof.replayed_steps} step replayed")
