@@ -123,7 +123,9 @@ class TestFaults:
     def test_accumulation_syncs_one_micro_batch_in_four(self, ran: Chapter) -> None:
         synced = [step["optimizer"] > 0 for step in ran.fewer[0]]
         assert sum(synced) == len(synced) / 4
-        assert ran.mean_ms(ran.fewer, "grad_sync") < ran.mean_ms(ran.network, "grad_sync") / 2
+        unsynced = [s["grad_sync"] for s, is_sync in zip(ran.fewer[0], synced) if not is_sync]
+        always = [step["grad_sync"] for step in ran.network[0]]
+        assert statistics.median(unsynced) < statistics.median(always) / 2
 
     def test_neither_the_median_nor_p95_shows_two_slow_saves_in_40_steps(
         self, ran: Chapter
