@@ -672,7 +672,7 @@ print("the counter, summed over ranks:", bad_disk[0]["read_errors_all_ranks"])
 # %% [markdown]
 # Rank 0's console is perfect. A quarter of the way in, half of the job stopped seeing new data, and
 # no line says so. A slow rank is as invisible: rank 0 sees a slow gradient sync, and you blame the
-# network ([chapter 21](21_production_lift.ipynb) shows it).
+# network ([chapter 14](14_performance.ipynb) shows it).
 #
 # So: **structured logs on every rank, a dense console on rank 0 only, and counters that are summed
 # over ranks.** In the trainer of this project, every rank has a log file of its own, and an error
