@@ -167,7 +167,7 @@ diagram("story_arc")
 #
 # | ask | because | if it's the other answer |
 # |---|---|---|
-# | "How many GPUs, on how many nodes?" | one node needs no rendezvous and no shared disk | failures and the network enter the plan |
+# | "How many GPUs, on how many nodes?" | one node needs no shared disk and no address to meet at | failures and the network enter the plan |
 # | "Do weights, gradients and optimizer state fit on one GPU?" | then DDP is enough | FSDP, sharded checkpoints, another memory budget |
 # | "How much data, and where is it?" | on a local disk, an index is enough | shards, a manifest, a cursor in the checkpoint |
 # | "How long will it run?" | a two-hour job can restart by hand | automatic restarts, and a cadence worth computing |
