@@ -170,7 +170,7 @@ with contextlib.ExitStack() as closing:
             print(f"    rank {rank}: {without_paths(error)[:110]}")
 
 # %% [markdown]
-# All three end the attempt:
+# All three end the *attempt*, which is one start of the job:
 #
 # - **A dead worker** is an error on its rank. If the rank was waiting for data, our trainer makes it an
 #   error on all ranks. But torch may also raise it from a signal handler, wherever the rank happens
@@ -462,7 +462,8 @@ for stop_after in (1, 3):
 # ## The code in six layers
 #
 # "Walk me through your code." Don't go line by line. Go layer by layer: what the layer promises,
-# what it costs, and two lines to look at. The lines below are read from the installed trainer.
+# what it costs, and a few lines to look at, read from the installed trainer. The drawing has the
+# notebook's eight cells; the layers follow their order.
 
 # %%
 diagram("notebook_architecture")
