@@ -42,6 +42,10 @@ class TestChapter:
         [opening] = spoken(text)
         assert opening[0] == opening[-1] == '"'
 
+    def test_it_has_one_title(self, chapter: str) -> None:
+        """A doubled # turns a sentence into a title, in the largest type on the page."""
+        assert len(re.findall(r"^# ", text_of(chapter), flags=re.MULTILINE)) == 1
+
     def test_it_takes_15_to_25_minutes_to_read(self, chapter: str) -> None:
         """Prose at 230 words a minute; a line of code that is shown takes two seconds."""
         prose = words(text_of(chapter)) / WORDS_PER_MINUTE["read"]

@@ -88,8 +88,8 @@ for path in sorted((folder / "run").glob("[lt]*/*.json*")):
 # ## Three layers of metrics
 #
 # Sort metrics by the question they answer. The first layer is **semantic**: is the training
-# right? These five belong on every training dashboard. The list that most people recite, with
-# seven entries, has none of them.
+# right? These five belong on every training dashboard. The handbook's seven metrics to name in a
+# hurry have none of them.
 
 # %%
 run = read_telemetry(folder / "run")
@@ -140,7 +140,7 @@ system = {
 system
 
 # %% [markdown]
-# Three of these are often confused:
+# Three of these are easy to confuse with a neighbor:
 #
 # - **Exposed all-reduce.** DDP overlaps its sync with the backward pass. What costs you time is
 #   the part after the last local gradient, and that's what `grad_sync` is here.
@@ -170,7 +170,7 @@ reliability = {
 reliability
 
 # %% [markdown]
-# The usual seven are step time by phase, samples/s, loader wait, all-reduce time, checkpoint
+# The handbook's seven are step time by phase, samples/s, loader wait, all-reduce time, checkpoint
 # latency, GPU memory and restart count. Add what they lack: the semantic five, checkpoint *age*
 # (latency says nothing about a save that never starts), heartbeat freshness by rank, reserved
 # memory, MFU and goodput. Failed collectives aren't counted by this trainer: a collective that
@@ -455,7 +455,7 @@ for name, verdict in verdicts.items():
 #   right to ptrace.
 # - **The flight recorder** keeps each rank's latest collectives in a ring buffer, and dumps it on
 #   a timeout
-#   ([tutorial](https://docs.pytorch.org/tutorials/prototype/flight_recorder_tutorial.html)).
+#   ([tutorial](https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html)).
 #   Compare ranks: who has issued fewer? The heartbeat above reads the one for gloo.
 # - **`TORCH_DISTRIBUTED_DEBUG=DETAIL`** makes torch compare each collective across ranks before
 #   it runs. You switch it on to reproduce a bug, not in production. Here's why you'd want it. Two
