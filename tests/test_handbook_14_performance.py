@@ -121,9 +121,8 @@ class TestFaults:
             assert spent(ran, "network", rank, "grad_sync") >= 25
 
     def test_accumulation_syncs_one_micro_batch_in_four(self, ran: Chapter) -> None:
-        synced = [step["optimizer"] > 0 for step in ran.fewer[0]]
-        assert sum(synced) == len(synced) / 4
-        unsynced = [s["grad_sync"] for s, is_sync in zip(ran.fewer[0], synced) if not is_sync]
+        unsynced = [step["grad_sync"] for step in ran.fewer[0] if step["optimizer"] == 0]
+        assert len(unsynced) == len(ran.fewer[0]) * 3 / 4
         always = [step["grad_sync"] for step in ran.network[0]]
         assert statistics.median(unsynced) < statistics.median(always) / 2
 
