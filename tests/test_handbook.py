@@ -6,7 +6,10 @@ import html
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 from handbook_chapters import HANDBOOK, cells_of, chapter_names, sections_of, text_of
 
 from rehearsal.handbook.diagrams import FOLDER, diagram, diagram_names, header_of
@@ -38,6 +41,10 @@ class TestChapter:
         assert text.startswith(f"# {int(chapter[:2])}. ")
         [opening] = spoken(text)
         assert opening[0] == opening[-1] == '"'
+
+    def test_it_has_one_title(self, chapter: str) -> None:
+        """A doubled # turns a sentence into a title, in the largest type on the page."""
+        assert len(re.findall(r"^# ", text_of(chapter), flags=re.MULTILINE)) == 1
 
     def test_it_takes_15_to_25_minutes_to_read(self, chapter: str) -> None:
         """Prose at 230 words a minute; a line of code that is shown takes two seconds."""
@@ -112,3 +119,15 @@ def test_every_chapter_has_a_test_of_what_it_shows() -> None:
     """A picture that nobody checks shows whatever the code does by then."""
     for chapter in chapter_names():
         assert (Path(__file__).parent / f"test_handbook_{chapter}.py").exists(), chapter
+
+
+@pytest.mark.ranks
+def test_a_cell_that_is_run_too_early_says_which_cells_to_run_first() -> None:
+    """A NameError alone looks like a mistake of the chapter's."""
+    cells = ["from rehearsal.handbook.diagrams import diagram", "draw(two_runs)"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    with pytest.raises(CellExecutionError) as caught:
+        NotebookClient(notebook, kernel_name="python3").execute()
+    said = re.sub(r"\x1b\[[\d;]*m", "", str(caught.value))
+    assert "name 'draw' is not defined" in said
+    assert "If draw is made in a cell further up" in said

@@ -121,9 +121,10 @@ class TestFaults:
             assert spent(ran, "network", rank, "grad_sync") >= 25
 
     def test_accumulation_syncs_one_micro_batch_in_four(self, ran: Chapter) -> None:
-        synced = [step["optimizer"] > 0 for step in ran.fewer[0]]
-        assert sum(synced) == len(synced) / 4
-        assert ran.mean_ms(ran.fewer, "grad_sync") < ran.mean_ms(ran.network, "grad_sync") / 2
+        unsynced = [step["grad_sync"] for step in ran.fewer[0] if step["optimizer"] == 0]
+        assert len(unsynced) == len(ran.fewer[0]) * 3 / 4
+        always = [step["grad_sync"] for step in ran.network[0]]
+        assert statistics.median(unsynced) < statistics.median(always) / 2
 
     def test_neither_the_median_nor_p95_shows_two_slow_saves_in_40_steps(
         self, ran: Chapter
@@ -282,13 +283,6 @@ class TestScaling:
         """Its efficiency is fine, and half of every rank's time is lost."""
         for run in ran.scaled["weak, starved"].values():
             assert min(step["data_wait"] for steps in run for step in steps) >= 20
-
-    def test_the_rings_bytes_are_bounded_and_its_hops_are_not(self, ran: Chapter) -> None:
-        times = {size: ran.ring_ms(2e9, size) for size in (2, 8, 64, 1024)}
-        assert times[2][0] == pytest.approx(40)
-        assert times[8][0] == pytest.approx(70)
-        assert all(of_bytes < 80 for of_bytes, _ in times.values())
-        assert times[1024][1] == pytest.approx(20.46)
 
 
 STEP = dict.fromkeys(PHASES, 1.0)

@@ -122,6 +122,10 @@ class TestChapter:
         text = SOURCE.read_text("utf-8")
         assert rewritten(text) == text, "run python -m rehearsal.handbook.hard_questions"
 
+    def test_no_line_ends_in_a_hyphen(self) -> None:
+        """Markdown joins lines with a space, so a word broken there reads "micro- batch"."""
+        assert not re.findall(r"\w-$", SOURCE.read_text("utf-8"), re.MULTILINE)
+
     def test_answers_and_replies_are_folded_and_the_pushback_is_not(self) -> None:
         """Whoever can see the answer reads it, and rehearses nothing."""
         for question in ALL:
@@ -221,10 +225,10 @@ class TestShown:
         assert ran.by_tokens.min() > 0
 
     def test_the_costs_of_saving_are_those_that_are_said(self, ran: Chapter) -> None:
-        """About 15%, 6 or 7%, and about 1.5%."""
+        """About 15%, 6 or 7%, and about 1.4%."""
         assert ran.cost(90, 600)[0] == pytest.approx(0.15)
         assert 0.06 < sum(ran.cost(90, 46 * 60)) < 0.07
-        assert sum(ran.cost(4, 600)) == pytest.approx(0.015, abs=0.002)
+        assert sum(ran.cost(4, 600)) == pytest.approx(0.014, abs=0.0005)
         assert ran.exact_s == pytest.approx(46 * 60, rel=0.05)
 
     def test_the_prices_of_spot_are_those_that_are_said(self, ran: Chapter) -> None:

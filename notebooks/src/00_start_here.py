@@ -17,11 +17,12 @@
 # into five planes (control, training, data, artifacts and observability) and has coding
 # drills on them. Where it's wrong, we teach what we measured.
 #
-# **Limits.** The job's processes are real. They run on one machine's CPU and talk through gloo, torch's backend for CPUs. That shows correctness and ordering: who
-# trained what, who waits for whom, what a kill leaves behind. It says nothing about speed,
-# of a GPU or of a network. Also, gloo nearly always reports a dead peer right away, while
-# NCCL, the backend for GPUs, usually waits for a timeout. Multi-node setup, object storage and the scheduler are
-# interfaces with local stand-ins.
+# **Limits.** The job's processes are real. They run on one machine's CPU and talk through
+# gloo, torch's backend for CPUs. That shows correctness and ordering: who trained what, who
+# waits for whom, what a kill leaves behind. It says nothing about speed, of a GPU or of a
+# network. Also, gloo nearly always reports a dead peer right away, while NCCL, the backend
+# for GPUs, usually waits for a timeout. Multi-node setup, object storage and the scheduler
+# are interfaces with local stand-ins.
 
 # %% [markdown]
 # **On this page** you check your environment, meet five words, get your first verdict, and choose
@@ -194,8 +195,8 @@ status()
 # There are two trainers, with the same eight cells.
 #
 # - **The live trainer** is what you type in an interview: one file with about 200 lines of
-#   code, [live.py](../trainer_core/live.py). It survives a kill, and its notebook says what it leaves out.
-#   Start with [01_live](01_live.ipynb).
+#   code, [live.py](../trainer_core/live.py). It survives a kill, and its notebook says what
+#   it leaves out. Start with [01_live](01_live.ipynb).
 # - **The hardened trainer** is its sequel: what you study, run, break and defend. Its cells are
 #   eight modules, each with supporting modules. The walkthrough presents them one by one.
 #

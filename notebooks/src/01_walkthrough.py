@@ -1729,7 +1729,7 @@ assert sink.records[-1]["event"] == "run_end"
 # ## Where to find each answer
 #
 # What to say to each, and where this notebook shows it. Chapter
-# [22](handbook/22_hard_questions.ipynb) has the pushback, too.
+# [22](handbook/22_hard_questions.ipynb) has the pushback to most of them.
 #
 # | question | say | where |
 # |---|---|---|

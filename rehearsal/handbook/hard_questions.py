@@ -123,7 +123,8 @@ def as_markdown(question: Question) -> str:
     """A question as the chapter shows it; the answer and the reply are folded."""
 
     def said(name: str, text: str) -> str:
-        lines = textwrap.wrap(f'"{text}"', WIDTH - 2)
+        # A line that ends in a hyphen would be shown with a space behind it.
+        lines = textwrap.wrap(f'"{text}"', WIDTH - 2, break_on_hyphens=False)
         quoted = "\n".join(f"> {line}" for line in lines)
         return f"<details><summary>{name}</summary>\n\n{quoted}\n\n</details>"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rehearsal.engine.ranks import run_ranks
 from rehearsal.evidence.pictures import BLUE, GREEN, INK, VERMILLION, Style, on_any_theme
 from rehearsal.faults.tracer import Kill, Point, fork, read_trace, trace_this_rank, why_not
-from rehearsal.handbook.on_ranks import RankFailed
+from rehearsal.handbook.on_ranks import answers_of
 from rehearsal.session.primer import source_of
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def calls_of(save: Save) -> list[str]:
 
 def in_a_process(save: Save, newest: Newest | None) -> list[tuple[str, int | None]]:
     """``kill_at_each_call`` in a process with torch loaded."""
-    (report,) = run_ranks(
+    reports = run_ranks(
         kill_at_each_call,
         save,
         newest,
@@ -79,14 +79,11 @@ def in_a_process(save: Save, newest: Newest | None) -> list[tuple[str, int | Non
         deadline_s=DEADLINE_S,
         lines=source_of(save),
     )
-    if report.failure is not None:
-        raise RankFailed(f"{report.failure.message}\n{report.failure.traceback}")
-    if report.exitcode:
-        raise RankFailed(f"the process ended with exit code {report.exitcode}\n{report.output}")
-    if isinstance(report.answer, str):
-        print(f"No kills: {report.answer}. The rest of the chapter doesn't need them.")
+    (answer,) = answers_of(reports, kill_at_each_call.__name__, DEADLINE_S)
+    if isinstance(answer, str):
+        print(f"No kills: {answer}. The rest of the chapter doesn't need them.")
         return []
-    return [(call, step) for call, step in report.answer]
+    return [(call, step) for call, step in answer]
 
 
 def kill_at_each_call(

@@ -3,65 +3,48 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rehearsal.engine.ranks import run_ranks
 from rehearsal.engine.reports import RankReport
 from rehearsal.evidence.pictures import BLUE, INK, VERMILLION, Style, new_figure, on_any_theme
 from rehearsal.evidence.run_records import rank_files, read_jsonl
+from rehearsal.faults.breaks import Act
+from rehearsal.handbook.trainer_runs import run_trainer
 from trainer_core.checkpoint_format import published_steps
-from trainer_core.config import TrainConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rehearsal.engine.rank import RankContext
-
-Break = Callable[[], object]
-
 # 400 samples in global batches of 16 are 25 steps; saved after 4, 8, ... and at the end.
 PLAN: dict[str, Any] = {
     "dataset_size": 400,
-    "input_dim": 8,
-    "hidden_dim": 16,
     "pinned_global_batch_size": 16,
     "micro_batch_size": 16,
+    "grad_accum_steps": 1,
     "max_epochs": 1,
     "checkpoint_every_steps": 4,
-    "log_every": 1,
     "trace_steps": 0,
-    "device": "cpu",
-    "dist_timeout_s": 60.0,
 }
 
 
-def train_in_rank(
-    context: RankContext, config: dict[str, Any], breaks: Break | None
-) -> dict[str, Any]:
-    """In a rank: break something, then run the trainer as torchrun would."""
-    from trainer_core.launch import run
-
-    if breaks is not None:
-        breaks()
-    return run(TrainConfig(**{**config, "run_dir": Path(config["run_dir"])}))
-
-
 def start(
-    run_dir: Path, world_size: int, breaks: Break | None = None, **settings: Any
+    run_dir: Path, world_size: int, fault: Act | None = None, **settings: Any
 ) -> list[str]:
     """Start the trainer in a run folder, as a scheduler would, and wait for it to end.
 
     Args:
-        breaks: called in each rank before the trainer, to make something fail.
+        fault: called in each rank before it trains, to make something fail.
         settings: of ``TrainConfig``, over ``PLAN``.
 
     Returns:
         How each rank ended, in a line.
+
+    Raises:
+        ValueError: if a setting or the world size is out of bounds.
     """
-    config = {**PLAN, **settings, "run_dir": str(run_dir)}
-    reports = run_ranks(train_in_rank, config, breaks, world_size=world_size, deadline_s=60.0)
+    reports = run_trainer(run_dir, world_size, fault, **{**PLAN, **settings})
     return [f"rank {report.rank}: {how_it_ended(report)}" for report in reports]
 
 

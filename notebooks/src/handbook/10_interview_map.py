@@ -31,9 +31,10 @@ import torch.distributed as dist
 from torch import nn
 
 from rehearsal import drills, warm_up
+from rehearsal.engine.reports import Fault
 from rehearsal.grading.minutes import TYPING_SPEED
 from rehearsal.handbook.diagrams import diagram
-from rehearsal.handbook.rank_jobs import how_it_ended, start_job
+from rehearsal.handbook.on_ranks import how_it_ended, watch_ranks
 from rehearsal.handbook.sample_maps import count_epochs
 from rehearsal.handbook.time_plan import Stage, body_sizes, draw_plans, typed_size
 from rehearsal.handbook.worksheet import (
@@ -80,12 +81,19 @@ diagram("story_arc")
 # | round | what you get | what it judges | practice |
 # |---|---|---|---|
 # | build | an empty notebook, 45 to 60 minutes: a trainer or a streaming loader that resumes | correctness under failure, structure, narration | [live trainer](../drills/035_live_trainer.ipynb) |
-# | debugging | a small transformer with planted bugs; fix it until the loss falls | a method: one hypothesis, one check, one change | the drills of kind "bug", such as [weights_turn_nan](../drills/240_weights_turn_nan.ipynb) |
+# | debugging | a small transformer with planted bugs; fix it until the loss falls | a method: one hypothesis, one check, one change | [debug_a_transformer](../drills/520_debug_a_transformer.ipynb), then the drills of kind "bug" |
 # | design | "two weeks on 1,024 GPUs; machines will fail" | failure domains, checkpoint cadence, parallelism placed by the network | chapters 13, 17, 18 |
 # | calculation | does it fit, how long, what does it cost | that you know the handful of numbers and say your assumptions | chapter 15 |
 # | platform | idle GPUs in several data centers, gang scheduling, quota | cost, fairness, who decides what | chapter 21 |
-# | post-training | rollout workers and a trainer that exchange weights | staleness, sync, what to checkpoint | chapters 13 and 17 |
+# | post-training | rollout workers and a trainer that exchange weights | two failure domains, stale samples, what to checkpoint | chapter 13 for the trainer's half, and the answer below |
 # | deep dive | a project of yours, under pushback | what you decided, what it cost, what you'd do differently | chapter 22 |
+#
+# No chapter here runs post-training, so take an answer along:
+#
+# > "Trainer and rollouts are two jobs with two failure domains. A rollout worker keeps nothing: if
+# > it dies, I start another one with the newest weights. Every sample carries the version of the
+# > weights that made it, and the trainer drops what's too old. Its checkpoint adds that version
+# > and the position in the prompts. I'd watch the age of the samples, in versions."
 #
 # The rounds differ, and the evidence they look for doesn't. That's what the rubric is.
 
@@ -124,7 +132,7 @@ diagram("story_arc")
 # | dimension | weak | strong |
 # |---|---|---|
 # | failure model | "We retry the job." | "First I classify it: one rank, one node, a storage stall, or a poisoned communicator. Each has its own restart scope. Under plain DDP, nearly all of them end in a full restart, and that's fine while restarts are rare." |
-# | performance | "We scale out." | "First I find out which it is: the loader starves us, the network is the limit, a kernel is slow, or optimizer state fills the memory. More GPUs help with one of these four at most." |
+# | performance | "We scale out." | "First I find out which it is: the loader starves us, the network is the limit, a kernel is slow, or optimizer state fills the memory. More GPUs make the first two worse." |
 # | data | "We shard it." | "Shards are a function of seed and epoch, progress is one global count of samples, and I can prove that a resume neither replays nor skips." |
 # | staff signal | "DDP, and FSDP when it's big." | "DDP, because the state fits and its failures are easy to read. It costs a full replica per rank. Peak memory above 80% would prove me wrong." |
 # | scope | starts typing, builds everything | "I'll code the sampler, the step and the checkpoint. The launcher stays an interface; here's its contract." |
@@ -160,7 +168,7 @@ diagram("story_arc")
 #
 # | ask | because | if it's the other answer |
 # |---|---|---|
-# | "How many GPUs, on how many nodes?" | one node needs no rendezvous and no shared disk | failures and the network enter the plan |
+# | "How many GPUs, on how many nodes?" | one node needs no shared disk and no address to meet at | failures and the network enter the plan |
 # | "Do weights, gradients and optimizer state fit on one GPU?" | then DDP is enough | FSDP, sharded checkpoints, another memory budget |
 # | "How much data, and where is it?" | on a local disk, an index is enough | shards, a manifest, a cursor in the checkpoint |
 # | "How long will it run?" | a two-hour job can restart by hand | automatic restarts, and a cadence worth computing |
@@ -480,13 +488,13 @@ def config(name):
 
 def attempt(name, **options):
     """One start of the job on two ranks."""
-    reports = start_job(run, config(name), **options)
+    reports = watch_ranks(run, 2, config(name), in_group=False, **options)
     print(f"{name}:", "; ".join(map(how_it_ended, reports)))
     return reports
 
 
 attempt("uninterrupted")
-attempt("killed", kill=(1, 18))
+attempt("killed", fault=Fault.after_step(18, rank=1))
 attempt("killed");
 
 # %% [markdown]

@@ -170,7 +170,7 @@ with contextlib.ExitStack() as closing:
             print(f"    rank {rank}: {without_paths(error)[:110]}")
 
 # %% [markdown]
-# All three end the attempt:
+# All three end the *attempt*, which is one start of the job:
 #
 # - **A dead worker** is an error on its rank. If the rank was waiting for data, our trainer makes it an
 #   error on all ranks. But torch may also raise it from a signal handler, wherever the rank happens
@@ -462,7 +462,8 @@ for stop_after in (1, 3):
 # ## The code in six layers
 #
 # "Walk me through your code." Don't go line by line. Go layer by layer: what the layer promises,
-# what it costs, and two lines to look at. The lines below are read from the installed trainer.
+# what it costs, and a few lines to look at, read from the installed trainer. The drawing has the
+# notebook's eight cells; the layers follow their order.
 
 # %%
 diagram("notebook_architecture")
@@ -672,7 +673,7 @@ print("the counter, summed over ranks:", bad_disk[0]["read_errors_all_ranks"])
 # %% [markdown]
 # Rank 0's console is perfect. A quarter of the way in, half of the job stopped seeing new data, and
 # no line says so. A slow rank is as invisible: rank 0 sees a slow gradient sync, and you blame the
-# network ([chapter 21](21_production_lift.ipynb) shows it).
+# network ([chapter 14](14_performance.ipynb) shows it).
 #
 # So: **structured logs on every rank, a dense console on rank 0 only, and counters that are summed
 # over ranks.** In the trainer of this project, every rank has a log file of its own, and an error

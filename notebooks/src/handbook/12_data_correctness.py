@@ -33,7 +33,7 @@ from rehearsal.handbook.sample_maps import count_epochs, mean_losses, sample_map
 # %% [markdown]
 # ## What "correct" means
 #
-# Say the definition before you say how you'd check it. Four invariants are enough:
+# Say the definition before you say how you'd check it. For the data, four invariants are enough:
 #
 # 1. **Partition.** In each epoch, each sample is trained on exactly once, by exactly one rank.
 # 2. **Order.** The order is a function of the seed and the epoch, and of nothing else. It doesn't
@@ -59,10 +59,19 @@ diagram("correctness_failures")
 # All that we change from here on is `deal`. It yields this rank's samples, step by step: the
 # epoch, the ids, and how many samples the step has over all ranks.
 
-# %%
+# %% collapsed=true
+#@title The data
 NUM_SAMPLES, GLOBAL_BATCH, EPOCHS, SEED = 51, 8, 4, 17
 
 
+def make_data():
+    """51 inputs with 8 features, in 4 classes."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(NUM_SAMPLES, 8, generator=generator)
+    return inputs, (inputs @ torch.randn(8, 4, generator=generator)).argmax(1)
+
+
+# %%
 def train(deal, resume_from=None, save_to=None, restores=("model", "optimizer"), weigh=None):
     """What each rank runs. Returns one record per step: what it trained on, and the loss."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -79,28 +88,20 @@ def train(deal, resume_from=None, save_to=None, restores=("model", "optimizer"),
     wrapped, records = DistributedDataParallel(model), []
     for step, (epoch, ids, size) in enumerate(deal(rank, world_size, done), done + 1):
         losses = F.cross_entropy(wrapped(inputs[ids]), targets[ids], reduction="none")
-        # DDP averages over the ranks. So a rank's loss is its sum, times the number of ranks,
-        # over the samples that all ranks have together: then each sample weighs the same.
+        # DDP averages over the ranks. With this factor, each sample has the same weight.
         loss = losses.sum() * world_size / size if weigh is None else weigh(losses)
         parts["optimizer"].zero_grad()
         loss.backward()
-        before = [parameter.detach().clone() for parameter in model.parameters()]
+        before = nn.utils.parameters_to_vector(model.parameters()).detach()
         parts["optimizer"].step()
-        moves = [(new - old).norm() for new, old in zip(model.parameters(), before)]
+        moved = nn.utils.parameters_to_vector(model.parameters()).detach() - before
         record = {"rank": rank, "world_size": world_size, "epoch": epoch, "step": step}
         record |= {"samples": list(ids), "loss_sum": losses.detach().sum().item()}
-        records.append(record | {"update": torch.stack(moves).norm().item()})
+        records.append(record | {"update": moved.norm().item()})
     if save_to and rank == 0:
         state = {name: part.state_dict() for name, part in parts.items()}
         torch.save({**state, "step": step}, save_to)
     return records
-
-
-def make_data():
-    """51 inputs with 8 features, in 4 classes."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(NUM_SAMPLES, 8, generator=generator)
-    return inputs, (inputs @ torch.randn(8, 4, generator=generator)).argmax(1)
 
 
 # %% [markdown]
@@ -126,6 +127,8 @@ def right(rank, world_size, done):
         yield epoch, batch[rank::world_size], len(batch)
 
 
+# %% collapsed=true
+#@title Kill a run, start one on some ranks, and compare two
 def until(last_step, deal):
     """The same deal, killed after ``last_step``."""
 
@@ -179,7 +182,7 @@ sample_maps({"right": right_run}, NUM_SAMPLES)
 
 # %%
 def no_sampler(rank, world_size, done):
-    torch.manual_seed(SEED + rank)  # as many people seed, and as they should: see dropout
+    torch.manual_seed(SEED + rank)  # as many do, and for dropout they should
     loader = DataLoader(range(NUM_SAMPLES), batch_size=4, shuffle=True)
     for epoch in range(EPOCHS):
         for ids in loader:
@@ -214,10 +217,9 @@ skipped = before_the_kill + run(2, next_epoch, resume_from=saved)
 compare(skipped, "resumes at the next epoch")
 
 # %% [markdown]
-# Red rows are samples that the second epoch never saw. One restart costs half an epoch here,
-# which nobody would notice. Ten restarts in an epoch that takes a week are another matter: the
-# data that comes late in the order is hardly trained on at all, and which data that is depends on
-# when your machines fail.
+# The lines across are samples that the second epoch never saw. One restart costs half an epoch
+# here, which nobody would notice. But if an epoch takes a week and a machine fails every day, no
+# epoch gets past its first day, and the log says that you've trained for seven.
 #
 # The opposite mistake, starting the epoch again, repeats samples instead. Which is worse? Skipping:
 # a repeat overfits a little, and a skip can remove a whole shard from the training for good.
@@ -243,10 +245,10 @@ resized += run(4, four_each, resume_from=folder / "resized.pt")
 compare(resized, "4 samples per rank")
 
 # %% [markdown]
-# Each sample is still trained on once, so the partition is right. But from step 7 a column has 16
-# samples, the run ends after half as many steps, and everything that counts in steps is off:
-# warmup, the schedule's horizon, the optimizer's averages, checkpoint cadence. The learning rate
-# was tuned for a batch of 8.
+# Each sample is still trained on once, so the partition is right. But from the second epoch on, a
+# column has 16 samples, an epoch takes four steps instead of seven, and everything that counts in
+# steps is off: warmup, the schedule's horizon, the optimizer's averages, checkpoint cadence. The
+# learning rate was tuned for a batch of 8.
 #
 # > "Global batch is micro-batch times accumulation times world size. I put it on the config as a
 # > property, store it with the run, and refuse a resume that changes it. If I have to resize, I
@@ -293,8 +295,7 @@ print(f"step 11 moves the weights by {sizes[0]:.3f} in the right run and {sizes[
 # %% [markdown]
 # Adam divides the average gradient by the root of the average squared gradient. With both at zero,
 # the bias correction makes the first step close to the learning rate in every single weight, as if
-# training had just begun. On a large model late in its schedule, that step can undo hours.
-# Chapter 13 takes every piece of state away in turn.
+# training had just begun. Chapter 13 takes every piece of state away in turn.
 
 # %% [markdown]
 # ## Six more
@@ -373,8 +374,8 @@ compare(dropped, "drop_last, no set_epoch")
 # ### 8. Counting what was fetched
 #
 # A sampler that counts what it hands out looks like the obvious way to resume. But loader workers
-# run ahead of the training. With two workers and the default prefetching, the loader has asked for
-# more batches than the model has seen, and the checkpoint says that they're done.
+# run ahead of the training. Two workers that prefetch one batch each are enough: the loader has
+# asked for more batches than the model has seen, and the checkpoint says that they're done.
 
 # %%
 class CountsWhatItHandsOut(DistributedSampler):
@@ -386,14 +387,18 @@ class CountsWhatItHandsOut(DistributedSampler):
             yield sample
 
 
-for workers in (0, 2):
+def counted_after_three_steps(workers):
     sampler = CountsWhatItHandsOut(range(NUM_SAMPLES), num_replicas=2, rank=0, seed=SEED)
     ahead = {"prefetch_factor": 1} if workers else {}  # the default is 2
     loader = DataLoader(range(NUM_SAMPLES), 4, sampler=sampler, num_workers=workers, **ahead)
     batches = iter(loader)
     for _ in range(3):
-        next(batches)  # three steps of training
-    counted = sampler.consumed
+        next(batches)
+    return sampler.consumed
+
+
+for workers in (0, 2):
+    counted = counted_after_three_steps(workers)
     print(f"{workers} workers: 12 samples trained on, {counted} counted")
 
 # %% [markdown]
@@ -478,7 +483,7 @@ for step in (6, 7, 28):
 # %% [markdown]
 # ## What did the loss show?
 #
-# All eleven runs, side by side. If you had only this table, which ones would you have stopped?
+# All runs, side by side. From the two columns of losses alone, which ones would you have stopped?
 
 # %%
 every_run = {
@@ -504,11 +509,12 @@ for name, records in every_run.items():
     print(f"{name:30} {losses[0]:11.2f} {losses[EPOCHS - 1]:12.2f} {wrong:10}")
 
 # %% [markdown]
-# Every one of them learns. That's why the handbook calls it the most dangerous silent failure.
+# Every one of them learns. That's why the handbook calls duplicated and omitted samples the most
+# dangerous silent failure.
 #
 # ## "How do you know it's correct?"
 #
-# Answer in four steps, in this order. Each has a cell that you could type.
+# Answer in four steps, in this order.
 #
 # 1. **Define correct.** "Every sample of an epoch exactly once, equal weight within a batch, and a
 #    resume that continues the same run."

@@ -48,7 +48,7 @@ from rehearsal.handbook.memory_limit import KeptForBackward, in_short, memory_li
 from rehearsal.handbook.on_ranks import on_ranks, watch_ranks
 from rehearsal.handbook.step_phases import Block, efficiency_lines, report_steps
 from rehearsal.handbook.step_phases import step_stacks, watch
-from rehearsal.handbook.trainer_runs import train_on_ranks
+from rehearsal.handbook.trainer_runs import TWENTY_STEPS, train_to_end
 from trainer_core.metrics import StepTimers, phase, summarize_timers
 
 FAST = os.environ.get("FAST") == "1"
@@ -71,7 +71,7 @@ diagram("step_phases")
 
 # %%
 folder = Path(tempfile.mkdtemp(prefix="handbook-"))
-train_on_ranks(folder / "healthy")
+train_to_end(folder / "healthy", **TWENTY_STEPS)
 phase_bars(folder / "healthy")
 
 # %% [markdown]
@@ -190,7 +190,8 @@ healthy = run(num_steps=40)
 
 # %% [markdown]
 # This is what you want to see: nearly all of the step is forward and backward. The job is
-# compute-bound, and the only way to make it faster is to compute less or faster.
+# compute-bound, and the only way to make it faster is to compute less or faster. (If other
+# programs keep your cores busy, the table shows that instead. Run the cell again later.)
 #
 # ## Five faults
 #
@@ -273,7 +274,7 @@ def slow_forward():
     wrap("TinyNet.forward", slow)
 
 
-train_on_ranks(folder / "slow", prepare=slow_forward, max_epochs=1)
+train_to_end(folder / "slow", fault=slow_forward, **TWENTY_STEPS, max_epochs=1)
 rank_timeline(folder / "slow", first_step=7)
 
 # %% [markdown]
@@ -475,9 +476,8 @@ for report in reports:
 
 # %% [markdown]
 # Rank 1 ran out of memory, and rank 0 complains about the network. With gloo it does so at
-# once. Under NCCL, expect rank 0 to block instead, until the group's timeout, which [torch
-# documents as 10 minutes](https://docs.pytorch.org/docs/stable/distributed.html), or until
-# the launcher ends it. Either way, the error that matters is in the other rank's log.
+# once. Under NCCL, expect rank 0 to block until the watchdog or the launcher ends it (chapter
+# 13). Either way, the error that matters is in the other rank's log.
 #
 # ## Four questions that a phase timer answers
 #
@@ -587,7 +587,8 @@ for name, of in every_run.items():
 #
 # ## Name the fault
 #
-# # Your turn. The next cell draws a fault, and a rank if it strikes only one. It shows nothing but the phases.
+# Your turn. The next cell draws a fault, and a rank if it strikes only one. It shows nothing
+# but the phases.
 
 # %%
 def blind(*faults):
@@ -791,30 +792,12 @@ for name in ("weak", "weak, starved"):
     print(f"{name:13} {W} ranks: efficiency {efficiency(name)[W]:.0%}, data wait {share:.0%}")
 
 # %% [markdown]
-# ### The ring's arithmetic
+# ### Why the sync gets worse with scale
 #
-# A ring all-reduce takes 2(W-1) hops, and each carries a W-th of the bytes. So a rank sends
-# 2(W-1)/W times the gradient's size, the same factor that [NCCL's
-# tests](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md) use to compare a
-# measured all-reduce with the hardware. Take a billion parameters with 16-bit gradients, and
-# assume a link of 400 Gb/s per rank and 10 microseconds per hop:
-
-# %%
-def ring_ms(num_bytes, world_size, bytes_per_s=400e9 / 8, hop_s=10e-6):
-    """The time of the bytes, and that of the hops."""
-    hops = 2 * (world_size - 1)
-    return 1e3 * hops * num_bytes / world_size / bytes_per_s, 1e3 * hops * hop_s
-
-
-for world_size in (2, 8, 64, 1024):
-    of_bytes, of_hops = ring_ms(2e9, world_size)
-    print(f"{world_size:5} ranks: bytes {of_bytes:5.1f} ms, hops {of_hops:5.2f} ms")
-
-# %% [markdown]
-# The bytes' time never exceeds twice the gradient over the bandwidth. So if the bytes don't
-# grow, why does the sync get worse with scale? Because the hops do, a link between nodes is
-# slower than one inside a node, any rank can be the late one, and under strong scaling
-# there's less backward pass to hide behind.
+# In a ring all-reduce, a rank sends less than twice the gradient's bytes, at any number of
+# ranks: chapter 15 derives it. So if the bytes don't grow, why does the sync get worse with
+# scale? Because the hops do, a link between nodes is slower than one inside a node, any rank
+# can be the late one, and under strong scaling there's less backward pass to hide behind.
 #
 # ## Drill 4's three questions
 #
@@ -919,11 +902,11 @@ for name, count, ms in profile_of_rank_0["top"]:
 # **"One GPU is less utilized than the others. Is it broken?"**
 #
 # - *Weak:* "Probably. I'd replace the node."
-# # - *Strong:* "Utilization counts any running kernel, and a rank that waits inside NCCL has one.
-# So the busy ones may be waiting, and the idle one may be what they wait for: its kernels
-# come late because its host does, for the loader or a sync. I'd compare phases. The rank with
-# the least `grad_sync` is the straggler, and its longest own phase says why: `data_wait`
-# means its loader, forward its clocks or longer samples."
+# - *Strong:* "Utilization counts any running kernel, and a rank that waits inside NCCL has
+#   one. So the busy ones may be waiting, and the idle one may be what they wait for: its
+#   kernels come late because its host does, for the loader or a sync. I'd compare phases. The
+#   rank with the least `grad_sync` is the straggler, and its longest own phase says why:
+#   `data_wait` means its loader, forward its clocks or longer samples."
 # - *What would prove me wrong:* swap the rank's data or its machine. If the slow phase stays
 #   with the data, it's skew. If it stays with the machine, it's hardware.
 #

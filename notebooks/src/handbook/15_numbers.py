@@ -742,8 +742,8 @@ print(f"off by at most {worst:.0%}, and MFU is a larger guess than that")
 # **1. You have 64 H100s. How long does a 7B model take on 1T tokens?**
 #
 # > "Six times seven is about 40, so 4e22 FLOPs. Sixty-four cards at 4e14 is 2.5e16 a second. That's
-# > 1.6 million seconds: 16 days on paper, and I'd say three weeks with failures. About 26 thousand
-# > GPU hours, so 50 thousand dollars at two dollars. The guess is 40% MFU. I'd measure it in the
+# > 1.6 million seconds: 18 days on paper, and I'd say three weeks with failures. About 28 thousand
+# > GPU hours, so 56 thousand dollars at two dollars. The guess is 40% MFU. I'd measure it in the
 # > first hour."
 
 # %%
@@ -770,7 +770,7 @@ for gpus in (8, 16, 32, 64):
 #
 # > "Gradients in bf16 are 6 gigabytes, so each server moves 12 at 400 a second: 30 milliseconds.
 # > Backward is four times 3 billion times 8K: 1e14 FLOPs, a quarter of a second. It hides eight
-# > times over. At a thousand tokens per GPU it wouldn't. So I'd watch the exposed part, not the
+# > times over. At a thousand tokens per GPU it barely would. So I'd watch the exposed part, not the
 # > total."
 
 # %%

@@ -46,10 +46,10 @@ from rehearsal.evidence.pictures import rank_timeline
 from rehearsal.faults import breaks
 from rehearsal.faults.jobs import codes_of
 from rehearsal.handbook.diagrams import diagram
-from rehearsal.handbook.observed_runs import train
 from rehearsal.handbook.on_ranks import on_ranks, watch_ranks
 from rehearsal.handbook.telemetry import alert_table, last_by_rank, liveness_picture
 from rehearsal.handbook.telemetry import read_telemetry
+from rehearsal.handbook.trainer_runs import run_trainer
 from trainer_core.hang_report import last_collective, recorded_collectives
 from trainer_core.json_lines import JsonlSink
 
@@ -77,8 +77,9 @@ diagram("telemetry")
 # %%
 PLAN = {"dataset_size": 320, "max_epochs": 1}  # 20 steps of 16 samples, saved after 10 and 20
 
-killed = train(folder / "run", fault=partial(breaks.kill, rank=1, step=14), log_every=5, **PLAN)
-resumed = train(folder / "run", log_every=5, **PLAN)
+kill_rank_1 = partial(breaks.kill, rank=1, step=14)
+killed = run_trainer(folder / "run", fault=kill_rank_1, log_every=5, **PLAN)
+resumed = run_trainer(folder / "run", log_every=5, **PLAN)
 print("exit codes:", codes_of(killed), codes_of(resumed))
 for path in sorted((folder / "run").glob("[lt]*/*.json*")):
     print(f"{path.relative_to(folder)}: {path.stat().st_size:,} bytes")
@@ -87,8 +88,8 @@ for path in sorted((folder / "run").glob("[lt]*/*.json*")):
 # ## Three layers of metrics
 #
 # Sort metrics by the question they answer. The first layer is **semantic**: is the training
-# right? These five belong on every training dashboard. The list that most people recite, with
-# seven entries, has none of them.
+# right? These five belong on every training dashboard. The handbook's seven metrics to name in a
+# hurry have none of them.
 
 # %%
 run = read_telemetry(folder / "run")
@@ -139,7 +140,7 @@ system = {
 system
 
 # %% [markdown]
-# Three of these are often confused:
+# Three of these are easy to confuse with a neighbor:
 #
 # - **Exposed all-reduce.** DDP overlaps its sync with the backward pass. What costs you time is
 #   the part after the last local gradient, and that's what `grad_sync` is here.
@@ -169,7 +170,7 @@ reliability = {
 reliability
 
 # %% [markdown]
-# The usual seven are step time by phase, samples/s, loader wait, all-reduce time, checkpoint
+# The handbook's seven are step time by phase, samples/s, loader wait, all-reduce time, checkpoint
 # latency, GPU memory and restart count. Add what they lack: the semantic five, checkpoint *age*
 # (latency says nothing about a save that never starts), heartbeat freshness by rank, reserved
 # memory, MFU and goodput. Failed collectives aren't counted by this trainer: a collective that
@@ -374,7 +375,7 @@ runs = {
 exitcodes = {}
 for name, how in runs.items():
     for _ in range(3 if name == "killed at step 7" else 1):  # somebody restarts that one
-        reports = train(folder / name, **{"sink": Heartbeat, **PLAN, **how})
+        reports = run_trainer(folder / name, **{"sink": Heartbeat, **PLAN, **how})
     exitcodes[name] = codes_of(reports)
 telemetry = {name: read_telemetry(folder / name) for name in runs}
 
@@ -454,7 +455,7 @@ for name, verdict in verdicts.items():
 #   right to ptrace.
 # - **The flight recorder** keeps each rank's latest collectives in a ring buffer, and dumps it on
 #   a timeout
-#   ([tutorial](https://docs.pytorch.org/tutorials/prototype/flight_recorder_tutorial.html)).
+#   ([tutorial](https://docs.pytorch.org/tutorials/unstable/flight_recorder_tutorial.html)).
 #   Compare ranks: who has issued fewer? The heartbeat above reads the one for gloo.
 # - **`TORCH_DISTRIBUTED_DEBUG=DETAIL`** makes torch compare each collective across ranks before
 #   it runs. You switch it on to reproduce a bug, not in production. Here's why you'd want it. Two

@@ -90,7 +90,7 @@ FAST = os.environ.get("FAST") == "1"  # fewer steps, to check the notebook quick
 
 # %%
 def replicate():
-    torch.manual_seed(dist.get_rank())  # each rank makes other weights
+    torch.manual_seed(dist.get_rank())  # different weights on each rank
     model = nn.Linear(2, 1, bias=False)
     made = model.weight.tolist()
     wrapped = DistributedDataParallel(model)
@@ -281,8 +281,8 @@ def sharded(model, **options):
     return fully_shard(model, **options)  # the root comes last: it takes what's left, the head
 
 # %% [markdown]
-# `fully_shard` turns the parameters into DTensors, in place. So the optimizer is made after it. The
-# rest of the loop doesn't know which wrapper it has.
+# `fully_shard` turns the parameters into DTensors in place: tensors of which each rank holds a
+# shard. So the optimizer is made after it. The rest of the loop doesn't know which wrapper it has.
 
 # %%
 def train(wrap, steps, precision=nullcontext):
@@ -433,7 +433,7 @@ for way, answer in ways.items():
 # this project's trainer asks what the wrapper can do, not what type it has.
 #
 # **3. A norm over local shards.** As a metric, it's wrong. As the basis for clipping, it makes each
-# rank scale its shards by another factor.
+# rank scale its shards by a different factor.
 
 # %%
 def norms():
@@ -531,7 +531,7 @@ for report in hung:
     print(f"gathered by rank 0: rank {report.rank} is stuck in {stuck_in}")
 
 # %% [markdown]
-# Both ranks hang, each in another collective. That's the picture to look for in NCCL's flight
+# Both ranks hang, each in a different collective. That's the picture to look for in NCCL's flight
 # recorder, too. Gather on every rank and write on one, or better, save shards.
 
 # %% [markdown]
@@ -710,7 +710,8 @@ print("tokens, by expert:", [answer["tokens"] for answer in splits["expert paral
 #
 # Each rank holds some layers, and micro-batches flow through. Only activations cross a border, from
 # one rank to the next, so a pipeline tolerates slow links. The price is the bubble: stages idle
-# while it fills and drains.
+# while it fills and drains. We run two schedules. **GPipe** does all forward passes, then all
+# backward passes. **1F1B** (one forward, one backward) starts on each backward pass as soon as it can.
 
 # %%
 def pipeline(schedule, num_micro):
@@ -847,7 +848,7 @@ path = {
 }
 
 # %% collapsed=true
-#@title The path in numbers; on 2 ranks, but for the first row
+#@title The path in numbers; on 2 ranks, except the first row
 print(f"{steps} steps {'last loss':>26} {'state held':>12} {'sent a step':>12}   "
       "p50 in ms: forward, backward, optimizer")
 for name, run in path.items():
@@ -911,10 +912,10 @@ print("1.0, 1.1, 400.0 and 0.0009 in E4M3:",
 # data parallelism cross it. Llama 3 ordered its mesh that way: tensor, context, pipeline, data, from
 # the inside out, on up to 16,384 GPUs at 38 to 43 percent of their peak FLOPs
 # ([published](https://arxiv.org/abs/2407.21783)). It didn't reshard parameters after the forward
-# pass, which saves the second all-gather. In FSDP2 that's `reshard_after_forward=False`. Given a 2-D mesh, `fully_shard`
-# shards along one dimension and replicates along the other
-# ([docs](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)), so all-gathers can
-# stay inside the node.
+# pass, which saves the second all-gather. In FSDP2 that's `reshard_after_forward=False`. Given a 2-D
+# mesh, `fully_shard` shards along one dimension and replicates along the other
+# ([docs](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html)). That's hybrid
+# sharding, or HSDP, and its all-gathers can stay inside the node.
 #
 # **What gloo can't show.** Overlap: whether the next block's all-gather hides behind this block's
 # compute decides how fast FSDP is. NVLink, topology, and NCCL's choice of ring or tree. A real

@@ -29,6 +29,7 @@ import tempfile
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +43,8 @@ from rehearsal.evidence.audit import audit_run
 from rehearsal.evidence.cadence import best_interval, expected_goodput
 from rehearsal.evidence.cadence_simulation import enough_failures, simulate_job
 from rehearsal.evidence.pictures import loss_curves
+from rehearsal.faults import breaks
 from rehearsal.handbook import failures
-from rehearsal.handbook.attempts import attempt
 from rehearsal.handbook.diagrams import diagram
 from rehearsal.handbook.flight_recorder import (
     analyze,
@@ -52,6 +53,7 @@ from rehearsal.handbook.flight_recorder import (
     torch_headers,
 )
 from rehearsal.handbook.on_ranks import on_ranks, watch_ranks
+from rehearsal.handbook.trainer_runs import run_trainer
 
 FAST = os.environ.get("FAST") == "1"  # fewer repetitions
 
@@ -255,7 +257,7 @@ for rank, dump in enumerate(map(read_dump, dumps)):
 
 # %% [markdown]
 # Read it like this: find the last collective of each rank, then the rank that isn't in it. Ranks 0
-# and 2 are in number 4 of `replicas`. Rank 1 finished number 3 and stands at a barrier on another
+# and 2 are in number 4 of `replicas`. Rank 1 finished number 3 and waits at a barrier on another
 # group. The line number says where, and "uneven batches" takes a minute to find.
 #
 # At 2,000 ranks you don't read it. `torchfrtrace FOLDER` merges the dumps; torch ships it.
@@ -424,8 +426,8 @@ print(f"{len(visible)} of 32 bits ever move the loss by more than its noise: {so
 
 # %% [markdown]
 # Bit 30 is the top bit of the exponent. It's 0 in every number below 2, so flipping it multiplies a
-# weight by 2 to the power of 128. The other exponent bits turn a weight into almost nothing, and a
-# network doesn't miss one weight.
+# weight by 2 to the power of 128. In these weights the next bits of the exponent are 1, so a flip
+# leaves almost nothing of the weight, and a network doesn't miss one weight.
 #
 # So the loss is no detector. Two things are: replicas that must be equal can be *compared*, and a
 # step that must be reproducible can be *replayed*. Which of them works depends on where the fault
@@ -570,7 +572,7 @@ failures.spares_picture(
 # the spread of a binomial grows with a square root. One warning: the formula assumes independent
 # failures, and a switch or a power feed takes its whole rack along.
 #
-# Nodes aren't all alike either. On Meta's research clusters about 40 *lemon* nodes failed again and
+# Nodes aren't all equal, either. On Meta's research clusters about 40 *lemon* nodes failed again and
 # again. Taking them out moved the failure rate of jobs with 512 GPUs or more from 14% to 4%
 # ([published](https://arxiv.org/abs/2410.21680)). So count failures per node across jobs, and don't
 # give a node back just because it passed one test.
@@ -580,18 +582,21 @@ failures.spares_picture(
 #
 # Without a spare, the job can continue on fewer nodes. `torchrun --nnodes=6:8` restarts all ranks
 # on whatever is left, from the last checkpoint. It doesn't adjust the batch for you. The trainer of
-# this project refuses to resume with another global batch, and says how to pin it.
+# this project refuses to resume with a different global batch, and says how to pin it.
 
 # %%
 runs_folder = Path(tempfile.mkdtemp(prefix="handbook-"))
-attempt(runs_folder / "derived", 3, kill=(1, 7))
-refused = attempt(runs_folder / "derived", 2)
+plan = {"checkpoint_every_steps": 3}
+kill_rank_1 = partial(breaks.kill, rank=1, step=7)
+run_trainer(runs_folder / "derived", 3, kill_rank_1, **plan)
+refused = run_trainer(runs_folder / "derived", 2, **plan)
 print(refused[0].failure.message)
 
 # %%
-attempt(runs_folder / "uninterrupted", 3, pinned_global_batch_size=24)
-died = attempt(runs_folder / "elastic", 3, kill=(1, 7), pinned_global_batch_size=24)
-attempt(runs_folder / "elastic", 2, pinned_global_batch_size=24)
+plan["pinned_global_batch_size"] = 24
+run_trainer(runs_folder / "uninterrupted", 3, **plan)
+died = run_trainer(runs_folder / "elastic", 3, kill_rank_1, **plan)
+run_trainer(runs_folder / "elastic", 2, **plan)
 proof = audit_run(runs_folder / "elastic")
 print("exit codes of the first attempt:", [report.exitcode for report in died])
 print(f"{proof.status}: {proof.verdict}; {proof.replayed_steps} step replayed")
@@ -669,7 +674,7 @@ for name, policy in policies.items():
 # ## Say it in 60 seconds
 #
 # > "The failure rate of a synchronous job is the sum over its nodes, so the MTBF falls as one over
-# > N. On 16,000 H100s Meta saw one every three hours, two thirds of them GPU or GPU memory.
+# > N. On 16,000 H100s Meta saw one every three hours, and most of them were GPU or GPU memory.
 # >
 # > I sort failures into four kinds. Loud ones have an exit code or an Xid: drain the node, restart
 # > on a spare. For hangs I compare flight recorders: the rank that's missing from the last

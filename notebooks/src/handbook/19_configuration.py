@@ -45,10 +45,10 @@ from rehearsal.evidence.audit import audit_run
 from rehearsal.evidence.compare import compare_runs
 from rehearsal.faults import breaks
 from rehearsal.handbook.diagrams import diagram
-from rehearsal.handbook.observed_runs import train
 from rehearsal.handbook.on_ranks import on_ranks, watch_ranks
 from rehearsal.handbook.seed_spread import half_interval, seeds_needed, spread_picture
 from rehearsal.handbook.telemetry import read_telemetry
+from rehearsal.handbook.trainer_runs import run_trainer
 from trainer_core import checkpoint_format
 from trainer_core.config import TrainConfig
 
@@ -64,8 +64,8 @@ folder = Path(tempfile.mkdtemp(prefix="handbook-"))
 # chapter is about the second half.
 #
 # It starts with a version. Versioned alone, neither config nor code nor data says what a run was.
-# The same config on other data is another experiment, and so is the same data with another
-# tokenizer.
+# The same config on different data is a different experiment, and so is the same data with a
+# different tokenizer.
 
 # %%
 diagram("one_version")
@@ -113,7 +113,7 @@ changes = {
 }
 for name, change in changes.items():
     same = TrainConfig(**{"micro_batch_size": 16, **change}).digest() == base.digest()
-    print(f"{name:25} {'same digest' if same else 'another digest'}")
+    print(f"{name:25} {'same digest' if same else 'different digest'}")
 
 # %% [markdown]
 # Code and data get digests too. A git commit says nothing about files that aren't committed, so
@@ -162,7 +162,7 @@ for name, version in versions.items():
 # container image's is the next field to add.
 
 # %%
-train(folder / "first", 1, max_epochs=1)
+run_trainer(folder / "first", 1, max_epochs=1)
 record = json.loads((folder / "first/config.json").read_text())
 shown = ("run_id", "digest", "identity", "versions")
 print(json.dumps({key: record[key] for key in shown}, indent=1)[:760])
@@ -179,7 +179,7 @@ for kind in ("identity", "batch_cut", "training", "operation"):
     print(f"{kind}: {', '.join(names)}\n")
 
 # %% [markdown]
-# An *identity* field can't change: it would replay or skip samples, or need other weights. A
+# An *identity* field can't change: it would replay or skip samples, or need different weights. A
 # *training* field takes effect and is reported. *Operation* doesn't touch the training. *Batch
 # cut* says how the global batch is split, and only the product counts. We resume the run above
 # with one change at a time:
@@ -188,7 +188,7 @@ for kind in ("identity", "batch_cut", "training", "operation"):
 def resume_with(change):
     """What the trainer says about a second start with that change."""
     copy = shutil.copytree(folder / "first", Path(tempfile.mkdtemp(dir=folder)) / "run")
-    [report] = train(copy, 1, **{"max_epochs": 2, **change})
+    [report] = run_trainer(copy, 1, **{"max_epochs": 2, **change})
     if report.failure:
         return "refused: " + report.failure.message.partition(": ")[2].partition(". ")[0]
     reported = read_telemetry(copy).named("config_changed")[-1]["changes"]
@@ -208,7 +208,7 @@ for name, answer in answers.items():
 
 # %% [markdown]
 # > "I don't want a resume that silently does something else. It refuses with both values and the
-# > way out, or it goes on and leaves an event that names what changed."
+# > way out, or it continues and logs an event that names what changed."
 
 # %% [markdown]
 # ## Exact or statistical?
@@ -230,11 +230,11 @@ print("(0.1 + 0.2) + 0.3 == 0.1 + (0.2 + 0.3):", (0.1 + 0.2) + 0.3 == 0.1 + (0.2
 
 PLAN = {"dataset_size": 203, "max_epochs": 1, "pinned_global_batch_size": 16}
 ends = {
-    "2 ranks": train(folder / "2 ranks", **PLAN),
-    "2 ranks again": train(folder / "2 ranks again", **PLAN),
-    "3 ranks": train(folder / "3 ranks", 3, **PLAN),
-    "2 ranks, dropout": train(folder / "2 ranks, dropout", dropout=0.2, **PLAN),
-    "3 ranks, dropout": train(folder / "3 ranks, dropout", 3, dropout=0.2, **PLAN),
+    "2 ranks": run_trainer(folder / "2 ranks", **PLAN),
+    "2 ranks again": run_trainer(folder / "2 ranks again", **PLAN),
+    "3 ranks": run_trainer(folder / "3 ranks", 3, **PLAN),
+    "2 ranks, dropout": run_trainer(folder / "2 ranks, dropout", dropout=0.2, **PLAN),
+    "3 ranks, dropout": run_trainer(folder / "3 ranks, dropout", 3, dropout=0.2, **PLAN),
 }
 weights = {name: reports[0].answer["weights_sha256"][:12] for name, reports in ends.items()}
 weights
@@ -395,7 +395,7 @@ print("AUROC on a rank without positives:", auroc(torch.zeros(3), torch.randn(3)
 #   once.
 #
 # The third or fourth digit looks harmless. It's where people decide which model ships, and a
-# resumed job with another number of ranks moves it. Shares needn't be equal here: the ranks meet
+# resumed job with a different number of ranks moves it. Shares needn't be equal here: the ranks meet
 # only once, after their last sample.
 #
 # **Rank 0 alone.** The classic shortcut is to let rank 0 evaluate. Two things can happen. First,
@@ -431,7 +431,10 @@ def rank_0_sums_alone():
     dist.barrier()
 
 
-alone = watch_ranks(rank_0_sums_alone, 2, deadline_s=2.5)
+start_s = time.monotonic()
+on_ranks(dist.get_rank, 2)  # how long does a start take here?
+patience_s = 1.5 + 4 * (time.monotonic() - start_s)
+alone = watch_ranks(rank_0_sums_alone, 2, deadline_s=patience_s)
 for report in alone:
     said = report.output.strip().replace("\n", "; ")
     print(f"rank {report.rank}, {'hung' if report.exitcode is None else 'ended'}: {said}")
@@ -529,7 +532,7 @@ def poison(step, batches):
 
 
 sick = {"fault": partial(breaks.at_batches, poison), "on_nonfinite": "skip"}
-train(folder / "sick", **sick, **PLAN)
+run_trainer(folder / "sick", **sick, **PLAN)
 wrong_labels = training[0], torch.where(training[0][:, 0] > 1.3, 1 - training[1], training[1])
 SLICES = {"first feature > 1.3": holdout[0][:, 0] > 1.3, "the rest": holdout[0][:, 0] <= 1.3}
 HOLDOUT = digest([tensor.tolist() for tensor in holdout])
@@ -611,7 +614,7 @@ canaries = {
     "no weight decay": {"fault": no_weight_decay},
 }
 for name, how in canaries.items():
-    train(folder / name, **how, **PLAN)
+    run_trainer(folder / name, **how, **PLAN)
     found = compare_runs(folder / "2 ranks", folder / name)
     canaries[name] = found
     print(f"{name}: {found.verdict}")
@@ -647,7 +650,7 @@ def saved(run):
 outcomes = {}
 for run, new_version in (("hasty", writes_format_2), ("patient", reads_2_writes_1)):
     for fault, epochs in ((None, 1), (new_version, 2), (None, 3)):  # old, new, rolled back
-        [report] = train(folder / run, 1, fault=fault, max_epochs=epochs, keep_last=9)
+        [report] = run_trainer(folder / run, 1, fault=fault, max_epochs=epochs, keep_last=9)
     outcomes[run] = report
     said = report.failure.message.partition(": ")[2] if report.failure else "resumed and done"
     print(f"{run}, rolled back: {said}")
@@ -660,7 +663,7 @@ print("still published:", *saved("hasty"))
 # %%
 for name in saved("hasty")[-4:]:  # those of the new version
     (folder / "hasty/checkpoints" / name).rename(folder / f"of the new version, {name}")
-train(folder / "hasty", 1, max_epochs=3)
+run_trainer(folder / "hasty", 1, max_epochs=3)
 restored = read_telemetry(folder / "hasty").named("checkpoint_restored")[-1]["step"]
 print(f"resumed from step {restored}; the new version had reached step 52")
 
@@ -703,7 +706,7 @@ print(f"resumed from step {restored}; the new version had reached step 52")
 # - *What would prove me wrong:* the gap on fresh data, a month after the rollout. If my gates
 #   promise gains that don't arrive, the holdout is worn out or leaks.
 #
-# **"The same job gave another accuracy today. Who broke it?"**
+# **"The same job gave a different accuracy today. Who broke it?"**
 #
 # - *Weak:* "It's a different seed or GPU nondeterminism."
 # - *Strong:* "I compare the versions first: config digest, code, manifests, number of ranks. If

@@ -179,7 +179,7 @@ def problems(manifest):
         if path.stat().st_size != entry["bytes"]:
             yield f"{path.name} has {path.stat().st_size:,} bytes instead of {entry['bytes']:,}"
         elif hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
-            yield f"{path.name} has other content"
+            yield f"{path.name} doesn't match its hash"
 
 
 def usable(manifest, drop):
@@ -207,7 +207,7 @@ print(*found, sep="\n")
 # shard enters the cache.
 #
 # The config names all of that, and so it's a *data contract*: whoever has it knows what the run
-# trained on. Its digest goes into every checkpoint, and a resume with another one is refused.
+# trained on. Its digest goes into every checkpoint, and a resume with a different one is refused.
 
 # %%
 class DataContract(NamedTuple):
@@ -290,7 +290,7 @@ for name, rule in RULES.items():
 # ## A cursor that survives a resize
 #
 # Now the resume. The obvious cursor is per rank: its list of shards, and how far it is. It works
-# until the number of ranks changes, because then every list is another one.
+# until the number of ranks changes, because then every list changes.
 #
 # The fix is to cut the data for a fixed number of *streams*, which has nothing to do with the ranks.
 # Each stream has its shards in an order that depends on seed and epoch. Each step takes the same
@@ -341,9 +341,10 @@ maps = {"per rank": records(by_rank, attempts), "12 streams": records(by_stream,
 data_plane.cursor_maps(maps, 192)
 
 # %% [markdown]
-# On the left, three ranks have other lists than two had, and a position in one means nothing in
-# another. On the right, each step has the same 24 samples on any number of ranks that divides 12.
-# Choose a number of streams with many divisors, and a multiple of the largest job that you plan.
+# On the left, three ranks don't have the lists that two had, so a position in an old list means
+# nothing in a new one. On the right, each step has the same 24 samples on any number of ranks that
+# divides 12. Choose a number of streams with many divisors, and a multiple of the largest job that
+# you plan.
 #
 # A cursor must also be a *seek*: from the step to a shard and an offset, without reading anything.
 # Iterating until you're back where you were reads the whole prefix again.
@@ -760,8 +761,8 @@ print(f"hash of scaffold:   {shared_with_training(by_group):4} of {len(by_group)
 # >
 # > I shuffle shards and use a buffer, and I check one number: read size times batch over twice the
 # > buffer should be small. Text gets packed, with a mask and restarted positions. Whatever is
-# > deterministic is computed once, offline. And the data sits next to the GPUs, because one pass of
-# > egress costs more than the training."
+# > deterministic is computed once, offline. And the data sits next to the GPUs, because egress for one
+# > pass costs more than its GPU-hours."
 
 # %% [markdown]
 # ## Three questions

@@ -7,7 +7,7 @@
 # > it, and who decides to stop paying for it. I'd go box by box. For each one I say what breaks
 # > without it and which number would show that first. If I can't name both, I don't build it yet."
 #
-# *Twenty-five minutes to read. Each box is taken away once, with real ranks under torchrun. The
+# *Twenty-two minutes to read. Each box is taken away once, with real ranks under torchrun. The
 # scheduler and the economics of spot capacity are simulated, and the formulas are tested.*
 
 # %% collapsed=true
@@ -123,10 +123,10 @@ for number, order in enumerate(orders):
     print(f"process {number}:", order.strip())
 
 # %% [markdown]
-# Each process salts its string hashes, so a set has another order in each. As ranks, these three
-# would train on different label numbers, with a healthy loss. So the first box isn't a file format.
-# It's the rule that everything a rank needs comes from the code, the config or the launcher, and
-# nothing from whatever the process happened to be.
+# Each process salts its string hashes (chapter 19), so a set has a different order in each. As
+# ranks, these three would train on different label numbers, with a healthy loss. So the first box
+# isn't a file format. It's the rule that everything a rank needs comes from the code, the config or
+# the launcher, and nothing from whatever the process happened to be.
 
 # %% [markdown]
 # ## 2. The container
@@ -219,9 +219,9 @@ print("torchrun: exit code", launched_code, "| saved steps", saved_steps(folder 
       "| attempts", attempts)
 
 # %% [markdown]
-# By hand, the job is over at step 6, on both ranks: rank 0 lost its peer. Under torchrun, the second
-# attempt trained to the end. What torchrun does is a short list of settings. This is your torch's
-# own help:
+# By hand, the job is over: rank 0 lost its peer, and what's left is the checkpoint of step 6. Under
+# torchrun, the second attempt trained to the end. What torchrun does is a short list of settings.
+# This is your torch's own help:
 
 # %%
 SETTINGS = ("nnodes", "nproc_per_node", "max_restarts", "monitor_interval", "rdzv_backend",
@@ -310,8 +310,8 @@ for (_, rank), error in refusals.items():
 # %% [markdown]
 # ### Without a config identity
 #
-# Somebody restarts the finished job with another seed. Somebody else changes the learning rate and
-# adds an epoch. The first would train on other data in another order under the same name, so it's
+# Somebody restarts the finished job with a different seed. Somebody else changes the learning rate
+# and adds an epoch. The first would train on the data in a different order under the same name, so it's
 # refused. The second is a decision that people are allowed to make, so it's recorded.
 
 # %%

@@ -533,7 +533,7 @@ for name, found in caught.items():
 # > "Yes, and that tradeoff has an optimum. Say a save stalls us for 90 seconds and we fail every 12
 # > hours. Saving every ten minutes costs about 15%. The best interval is about 46 minutes, and
 # > saving plus lost work then cost 6 or 7%. If a background save stalls us for only 4 seconds, I'm
-# > back at every ten minutes, for about 1.5%. If goodput doesn't move that way after the change, my
+# > back at every ten minutes, for about 1.4%. If goodput doesn't move that way after the change, my
 # > failure rate was wrong."
 #
 # </details>
@@ -664,7 +664,7 @@ print(f"the exact model puts the best interval at {exact_s / 60:.0f} min")
 # > suspect, and the ones inside the all-reduce are its victims. With NCCL, that's the flight
 # > recorder: I dump it on all ranks, and look for the collective that one rank never entered. Then
 # > a stack dump of that rank. Is it in the loader, in a save, or in a branch that the others didn't
-# > take? Then hardware: XID errors, link state. Only then do I restart."
+# > take? Then hardware: Xid errors, link state. Only then do I restart."
 #
 # </details>
 #
@@ -837,7 +837,9 @@ def train():
         dist.all_reduce(gradient)
 
 
-reports = watch_ranks(train, 3, deadline_s=5.0)
+start_s = time.monotonic()
+on_ranks(dist.get_rank, 3)  # how long does a start take here?
+reports = watch_ranks(train, 3, deadline_s=1.5 + 4 * (time.monotonic() - start_s))
 issued, stuck_in = {}, {}
 for rank, report in enumerate(reports):
     issued[rank] = len(report.collectives)
@@ -881,8 +883,8 @@ print(f"ten minutes every {per_failure_h:.1f} hours: {1 / 6 / per_failure_h:.1%}
 # > per rank, one kind of collective, failures that I can read. And it fits. Mixed-precision Adam
 # > takes 16 bytes per parameter, so 1.5 billion parameters are 24 of 80 gigabytes. FSDP would save
 # > memory that I don't need, for about one and a half times the communication, and sharded
-# > checkpoints to manage. I'd move when replicated state is the limit, or when it forces the micro-
-# > batch so low that the GPUs idle. Peak memory per rank would change my mind."
+# > checkpoints to manage. I'd move when replicated state is the limit, or when it forces the
+# > micro-batch so low that the GPUs idle. Peak memory per rank would change my mind."
 #
 # </details>
 #
@@ -971,8 +973,8 @@ print(f"ten minutes every {per_failure_h:.1f} hours: {1 / 6 / per_failure_h:.1%}
 #
 # <details><summary>The reply</summary>
 #
-# > "Then that's its price, and I compare. On 512 GPUs, 8% of a 30-day month is about 29,500 GPU-
-# > hours. On the other side are the weeks of two engineers who understand the schedule, slower
+# > "Then that's its price, and I compare. On 512 GPUs, 8% of a 30-day month is about 29,500
+# > GPU-hours. On the other side are the weeks of two engineers who understand the schedule, slower
 # > restarts, and checkpoints that only load on the same layout. For one long run, I'd keep the
 # > third axis and say why. For a team that changes models every month, I'd take the simpler
 # > layout."
@@ -1028,10 +1030,10 @@ print(f"ten minutes every {per_failure_h:.1f} hours: {1 / 6 / per_failure_h:.1%}
 # <details><summary>The reply</summary>
 #
 # > "Then retention had the wrong job. The last few are for crashes. For regrets you need sparse
-# > ones: one a day, and every one that was evaluated. At 14 bytes per parameter, a 1.5-billion-
-# > parameter model takes 21 gigabytes, so a month of dailies is 630. That's cheap next to a lost
-# > week. For this run: evaluate the oldest of the three. If it's bad already, go back to the last
-# > one that somebody exported, and say what that costs."
+# > ones: one a day, and every one that was evaluated. At 14 bytes per parameter, a
+# > 1.5-billion-parameter model takes 21 gigabytes, so a month of dailies is 630. That's cheap next
+# > to a lost week. For this run: evaluate the oldest of the three. If it's bad already, go back to
+# > the last one that somebody exported, and say what that costs."
 #
 # </details>
 #

@@ -47,8 +47,9 @@
 # ### A checkpoint
 #
 # Model, optimizer, schedule, scaler, position, RNG of each rank, identity. All ranks reach the same
-# step; write to a temporary name, fsync, hash, rename, then the manifest. Restore the newest that
-# verifies. Then check: step, learning rate, moments, scale, next sample, loss for a few steps.
+# step; write under a temporary name, hash, fsync, then the manifest, then one rename. Restore the
+# newest that verifies. Then check: step, learning rate, moments, scale, next sample, loss for a few
+# steps.
 #
 # ### Restart scope
 #
@@ -134,7 +135,7 @@ print(f"a failure every {mtbf_h:.0f} h, {save_s} s per save: save every {save_ev
 # | [torch.distributed](https://pytorch.org/docs/stable/distributed.html) | every rank calls the same collectives in the same order, or the job hangs until the timeout |
 # | [torch.utils.data](https://pytorch.org/docs/stable/data.html) | `DistributedSampler` pads, needs `set_epoch`, and has no position; iterable datasets shard themselves |
 # | [fully_shard](https://pytorch.org/docs/stable/distributed.fsdp.fully_shard.html) | shard each block, then the root, and make the optimizer afterward |
-# | [Distributed Checkpoint](https://pytorch.org/docs/stable/distributed.checkpoint.html) | it saves and loads in parallel, and reshards to another number of ranks |
+# | [Distributed Checkpoint](https://pytorch.org/docs/stable/distributed.checkpoint.html) | it saves and loads in parallel, and reshards to a different number of ranks |
 # | [AMP](https://pytorch.org/docs/stable/amp.html) | autocast covers forward and loss; unscale before you clip; bf16 needs no scaler |
 # | [Activation checkpointing](https://pytorch.org/docs/stable/checkpoint.html) | it trades compute for memory; pass `use_reentrant=False` |
 # | [Reproducibility](https://pytorch.org/docs/stable/notes/randomness.html) | identical results aren't promised across releases, platforms or devices, even with the same seed |
