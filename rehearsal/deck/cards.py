@@ -1,8 +1,8 @@
 """What a card is, and where the cards come from.
 
-The deck's files are ``rehearsal/cards/TOPIC.toml``. Your own go into ``cards/`` in the folder of
-your history: a file there with a new topic adds one, and a file with the name of a topic adds
-cards to it.
+The deck's files are ``rehearsal/cards/TOPIC.toml``. Your own go into ``cards/`` in the folder
+of your history: a file there with a new topic adds one, and a file with the topic of another
+one adds cards to it.
 
     topic = "recovery"
     title = "Checkpoints and recovery"
@@ -25,15 +25,17 @@ cards to it.
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from rehearsal.engine.plain_message import PlainMessage
+from rehearsal.session.progress import home
 
 CARDS = Path(__file__).parents[1] / "cards"
 Level = Literal["senior", "staff"]
@@ -112,28 +114,94 @@ def read_topic(path: Path) -> Topic:
     return topic.model_copy(update={"cards": named})
 
 
-def _complaints(error: ValidationError, found: dict[str, object]) -> Iterator[str]:
-    """What is wrong, and where: the card by its id, as far as it has one."""
+def _complaints(error: ValidationError, found: dict[str, Any]) -> Iterator[str]:
+    """What is wrong, and where: a card by its id, as far as it has one."""
     for one in error.errors():
-        where, at = [], found
+        at: Any = found
+        where: list[str] = []
         for step in one["loc"]:
-            at = at[step] if _has(at, step) else None  # type: ignore[index]
+            inside = isinstance(step, int) and isinstance(at, list) and step < len(at)
+            at = at[step] if inside or (isinstance(at, dict) and step in at) else None
             if isinstance(step, int):
                 name = at.get("id") if isinstance(at, dict) else None
-                where[-1] += f" {name!r}" if name else f" {step + 1}"
+                where[-1] += f" {name!r}" if name else f" number {step + 1}"
             else:
                 where.append(str(step))
         message = one["msg"].removeprefix("Value error, ")
         yield f"{', '.join(where)}: {message[0].lower()}{message[1:]}"
 
 
-def _has(at: object, step: object) -> bool:
-    if isinstance(at, list):
-        return isinstance(step, int) and step < len(at)
-    return isinstance(at, dict) and step in at
+def read_deck(folders: Sequence[Path]) -> list[Card]:
+    """The cards of all topics in these folders, in the order of the files' names.
+
+    Raises:
+        BadDeck: if a file can't be used, or if two cards have one id.
+    """
+    cards: dict[str, Card] = {}
+    home: dict[str, Path] = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("*.toml"))):
+        for card in read_topic(path).cards:
+            if card.id in cards:
+                raise BadDeck(
+                    f"{path}: the card {card.id!r} exists already, in {home[card.id]}. An id "
+                    "stands for one card in your history, so rename this one."
+                )
+            cards[card.id], home[card.id] = card, path
+    return list(cards.values())
 
 
 @cache
-def shipped() -> Sequence[Topic]:
-    """The topics that come with the suite, in the order of their files' names."""
-    return [read_topic(path) for path in sorted(CARDS.glob("*.toml"))]
+def _deck(own: Path, _changed: tuple[tuple[str, int], ...]) -> Sequence[Card]:
+    return read_deck([CARDS, own])
+
+
+def cards() -> Sequence[Card]:
+    """All cards: those that come with the suite, then your own.
+
+    Raises:
+        BadDeck: if one of your own files can't be used.
+    """
+    own = home() / "cards"
+    changed = [(path.name, path.stat().st_mtime_ns) for path in sorted(own.glob("*.toml"))]
+    return _deck(own, tuple(changed))
+
+
+def card_named(text: str) -> Card:
+    """The card with this id, or with any prefix that only one id has.
+
+    Raises:
+        UnknownCard: if there is none, naming the nearest; if there are several, naming them.
+        BadDeck: if one of your own files can't be used.
+    """
+    known = {card.id: card for card in cards()}
+    if text in known:
+        return known[text]
+    found = [name for name in known if text and name.startswith(text)]
+    if len(found) == 1:
+        return known[found[0]]
+    if found:
+        raise UnknownCard(
+            f"{len(found)} ids begin with {text!r}: {', '.join(found)}. Type more of the one "
+            "you mean."
+        )
+    raise UnknownCard(f"There is no card {text!r}. {_nearest(text, list(known))}")
+
+
+def topic_named(text: str) -> str:
+    """The topic with this name, or with any prefix that only one name has.
+
+    Raises:
+        UnknownCard: if there is none, or several.
+    """
+    known = list(dict.fromkeys(card.topic for card in cards()))
+    found = [name for name in known if name == text] or [
+        name for name in known if text and name.startswith(text)
+    ]
+    if len(found) == 1:
+        return found[0]
+    raise UnknownCard(f"There is no topic {text!r}. The topics: {', '.join(known)}.")
+
+
+def _nearest(text: str, names: Sequence[str]) -> str:
+    near = difflib.get_close_matches(text, names, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(near)}?" if near else "ask() shows the one that is due."

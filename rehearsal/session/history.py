@@ -1,17 +1,20 @@
-"""What a history consists of: entries, which make up rounds. Plain data.
+"""What a history consists of: entries, which make up rounds, and answers. Plain data.
 
-entry   a start, an attempt, a hint or a solution that was shown
-round   the entries of one drill, up to its next start or a pause of half a day
+entry    a start, an attempt, a hint or a solution that was shown
+round    the entries of one drill, up to its next start or a pause of half a day
+answer   what was said to one card of the deck, and how well
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 PAUSE_S = 12 * 3600.0  # after it, a new round begins
 Kind = Literal["start", "attempt", "hint", "solution"]
+Grade = Literal["again", "hard", "good", "easy"]  # how well it went, as spaced repetition asks
+Found = Literal["covered", "missed", "contradicted"]
 
 
 class Entry(NamedTuple):
@@ -24,6 +27,17 @@ class Entry(NamedTuple):
     findings: Sequence[Sequence[str]] = ()
     seconds: float = 0.0
     text: str = ""
+
+
+class Answer(NamedTuple):
+    """An answer to one card of the deck, with the learner's last word on it."""
+
+    at: float
+    card: str
+    grade: Grade
+    points: Mapping[str, Found]  # by point id; empty if it was only spoken
+    text: str = ""  # what was typed
+    seconds: float = 0.0  # from the question to the end of the answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

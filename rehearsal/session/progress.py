@@ -1,7 +1,8 @@
 """What a person has tried, kept from one session to the next in a local SQLite file.
 
 Nothing leaves the machine: the file is the only copy, and ``forget()`` deletes it. It stores
-entries; everything else (rounds, pace, what is due) is derived from them when asked for.
+entries and answers; everything else (rounds, pace, what is due) is derived from them when
+asked for.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import Any
 
 from rehearsal.grading.drill import current_id
 from rehearsal.grading.verdict import Verdict, current_code
-from rehearsal.session.history import Entry, Kind, Round, rounds_of
+from rehearsal.session.history import Answer, Entry, Kind, Round, rounds_of
 
 FILE = "progress.sqlite3"
-VERSION = 1
+VERSION = 2  # 1 had no answers
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
     id INTEGER PRIMARY KEY,
@@ -35,6 +36,15 @@ CREATE TABLE IF NOT EXISTS entries (
     text TEXT NOT NULL          -- what was typed
 );
 CREATE INDEX IF NOT EXISTS entries_by_drill ON entries (drill, id);
+CREATE TABLE IF NOT EXISTS answers (
+    id INTEGER PRIMARY KEY,
+    at REAL NOT NULL,           -- unix seconds
+    card TEXT NOT NULL,
+    grade TEXT NOT NULL,        -- again, hard, good, easy
+    points TEXT NOT NULL,       -- JSON: point id to covered, missed or contradicted
+    text TEXT NOT NULL,         -- what was typed; empty if it was only spoken
+    seconds REAL NOT NULL       -- from the question to the end of the answer
+);
 """
 # The file itself is damaged. Anything else (locked, disk full) may be temporary.
 BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
@@ -84,6 +94,18 @@ class Progress:
             found.append(entry._replace(drill=current_id(entry.drill)))
         return [e for e in found if drill is None or e.drill == current_id(drill)]
 
+    def add_answer(self, answer: Answer) -> None:
+        """Add an answer to a card."""
+        values = [*answer[:3], json.dumps(dict(answer.points)), *answer[4:]]
+        self._insert_into("answers", Answer._fields, values)
+
+    def answers(self, card: str | None = None) -> list[Answer]:
+        """All answers, or those to one card, oldest first."""
+        columns = ", ".join(Answer._fields)
+        rows = self._run(f"SELECT {columns} FROM answers ORDER BY id", [])
+        found = [Answer._make([*row[:3], json.loads(row[3]), *row[4:]]) for row in rows]
+        return [answer for answer in found if card is None or answer.card == card]
+
     def rounds(self, drill: str | None = None) -> list[Round]:
         """All rounds, or one drill's, in the order in which they began."""
         return rounds_of(self.entries(drill))
@@ -98,9 +120,12 @@ class Progress:
                 Path(f"{self.path}{suffix}").unlink(missing_ok=True)
 
     def _insert(self, entry: Entry) -> None:
-        marks = ", ".join("?" * len(entry))
         values = [*entry[:4], json.dumps(entry.findings), *entry[5:]]
-        self._run(f"INSERT INTO entries ({', '.join(Entry._fields)}) VALUES ({marks})", values)
+        self._insert_into("entries", Entry._fields, values)
+
+    def _insert_into(self, table: str, columns: Sequence[str], values: Sequence[Any]) -> None:
+        marks = ", ".join("?" * len(columns))
+        self._run(f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})", values)
 
     def _run(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Run one statement on the file. If that fails, the rehearsal continues in memory."""
@@ -123,9 +148,9 @@ class Progress:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _connected(self.path) as connection, connection:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
+            if version < VERSION:
                 _make_tables(connection)
-            elif version != VERSION:
+            elif version > VERSION:
                 error = sqlite3.DatabaseError(f"its format is {version}, not {VERSION}")
                 error.sqlite_errorcode = sqlite3.SQLITE_NOTADB
                 raise error
@@ -176,7 +201,7 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    """Create the tables of a new file; harmless if another notebook was faster."""
+    """Create what a new or older file lacks; harmless if another notebook was faster."""
     connection.executescript(
         f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT"
     )

@@ -1,4 +1,4 @@
-"""Which drill is due for review, and what to do next: a pure function of the history.
+"""Which drill or card is due for review, and what to do next: a pure function of the history.
 
 A round that ended with a pass, or by giving up, counts as one review in spaced repetition,
 graded by how much help and time it took. FSRS turns the grades into intervals: two days after
@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
 
 from rehearsal.grading.drill import Drill
-from rehearsal.session.history import Round
+from rehearsal.session.history import Grade, Round
 
 MAX_INTERVAL_DAYS = 30
-Grade = Literal["again", "hard", "good", "easy"]
 
 
 def grade_of(one: Round, minutes: float) -> Grade | None:
@@ -41,6 +39,16 @@ def grade_of(one: Round, minutes: float) -> Grade | None:
 
 def due_at(rounds: Iterable[Round], minutes: float) -> float | None:
     """When a drill with these rounds is due, in unix seconds; None before one has ended."""
+    grades = [(one.until, grade_of(one, minutes)) for one in rounds]
+    return due_after([(at, grade) for at, grade in grades if grade is not None])
+
+
+def due_after(reviews: Iterable[tuple[float, Grade]]) -> float | None:
+    """When something with these reviews is due, in unix seconds; None before the first.
+
+    Args:
+        reviews: when each was, in unix seconds and in this order, and how well it went.
+    """
     from fsrs import Card, Rating, Scheduler
 
     # No learning steps: they are minutes long, made for flash cards. No fuzz: the same history
@@ -58,13 +66,18 @@ def due_at(rounds: Iterable[Round], minutes: float) -> float | None:
         "easy": Rating.Easy,
     }
     card, due = Card(card_id=0), None
-    for one in rounds:
-        grade = grade_of(one, minutes)
-        if grade is not None:
-            when = datetime.fromtimestamp(one.until, UTC)
-            card, _ = scheduler.review_card(card, ratings[grade], when)
-            due = card.due.timestamp()
+    for at, grade in reviews:
+        card, _ = scheduler.review_card(card, ratings[grade], datetime.fromtimestamp(at, UTC))
+        due = card.due.timestamp()
     return due
+
+
+def words_until(due: float, now: float) -> str:
+    """A due date in a few words. Both are unix seconds."""
+    if due <= now:
+        return "due now"
+    days = -(-(due - now) // 86400)
+    return f"due in {days:.0f} day{'s' if days > 1 else ''}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,10 +102,7 @@ class Standing:
     def words(self, now: float) -> str:
         """Its status in a few words."""
         if self.due is not None:
-            if self.due <= now:
-                return "due now"
-            days = -(-(self.due - now) // 86400)
-            return f"due in {days:.0f} day{'s' if days > 1 else ''}"
+            return words_until(self.due, now)
         return "started" if self.rounds else "new"
 
 

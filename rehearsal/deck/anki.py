@@ -1,0 +1,59 @@
+"""The deck for Anki: one note per card, with the points and the answers on its back."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+from rehearsal.deck.cards import Card
+
+FRONT = "<p>{{Question}}</p>"
+BACK = """{{FrontSide}}<hr id="answer">
+<p><b>A strong answer says</b></p>{{Points}}
+<p><b>Strong.</b> {{Strong}}</p>
+<p><b>Weak.</b> {{Weak}} <i>{{Why}}</i></p>
+<p><b>They ask next.</b> {{FollowUp}}</p>
+<p><b>What would prove you wrong.</b> {{Falsifier}}</p>"""
+FIELDS = ("Question", "Points", "Strong", "Weak", "Why", "FollowUp", "Falsifier")
+
+
+def export(cards: Sequence[Card], path: Path) -> None:
+    """Write an .apkg file, with a subdeck for each topic.
+
+    Importing it again updates the notes and keeps Anki's own schedule.
+
+    Raises:
+        FileExistsError: if there is a file already; it may be somebody's.
+        OSError: if it can't be written.
+    """
+    import genanki
+
+    if path.exists():
+        raise FileExistsError(
+            f"{path} exists already. Choose another name, or delete it first."
+        )
+    model = genanki.Model(
+        _number("model"),
+        "Distributed training interview",
+        fields=[{"name": name} for name in FIELDS],
+        templates=[{"name": "Say it", "qfmt": FRONT, "afmt": BACK}],
+    )
+    decks = {}
+    for card in cards:
+        if card.topic not in decks:
+            name = f"Distributed training::{card.topic}"
+            decks[card.topic] = genanki.Deck(_number(card.topic), name)
+        points = "".join(f"<li>{html.escape(point.text)}</li>" for point in card.points)
+        texts = [card.strong, card.weak, card.why_weak, card.follow_up, card.falsifier]
+        fields = [html.escape(card.question), f"<ul>{points}</ul>", *map(html.escape, texts)]
+        note = genanki.Note(model, fields, guid=card.id, tags=[card.topic, card.level])
+        decks[card.topic].add_note(note)
+    genanki.Package(list(decks.values())).write_to_file(str(path))
+
+
+def _number(name: str) -> int:
+    """An id that is the same in each export, which is how Anki knows a deck again."""
+    digest = hashlib.sha256(f"distributed-trainer-rehearsal {name}".encode()).digest()
+    return int.from_bytes(digest[:4], "big")

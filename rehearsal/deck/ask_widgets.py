@@ -1,0 +1,117 @@
+"""A card in a notebook: a field to type in, the points to correct, four buttons for the grade."""
+
+from __future__ import annotations
+
+import html
+from pathlib import PurePosixPath
+from typing import Any
+
+from rehearsal.deck.asked import FOUND, GRADES, Asked
+from rehearsal.session.history import Found
+
+# Shape and word, not only color: a learner who can't tell red from green reads them too.
+MARKS: dict[Found, str] = {"covered": "✓", "missed": "○", "contradicted": "✗"}
+WIDE = {"width": "100%", "max_width": "52em"}
+
+
+def widget(asked: Asked) -> Any:
+    """The card, as something that IPython displays."""
+    import ipywidgets as widgets
+
+    card = asked.card
+    head = f"{html.escape(card.topic)}, {card.level}: <code>{html.escape(card.id)}</code>"
+    question = widgets.HTML(
+        f"<p>{head}</p><p style='font-size:1.2em'><b>{html.escape(card.question)}</b></p>",
+        layout=WIDE,
+    )
+    typed = widgets.Textarea(
+        placeholder="Say it aloud. Then type the gist here.",
+        rows=6,
+        layout=WIDE,
+        tooltip="Your answer",
+    )
+    judging = widgets.Button(description="Judge it", button_style="primary")
+    only_spoken = widgets.Button(
+        description="I said it: show the points", layout={"width": "auto"}
+    )
+    below = widgets.VBox()
+
+    def answered(_: object) -> None:
+        asked.answer(typed.value)
+        typed.disabled = judging.disabled = only_spoken.disabled = True
+        below.children = [_points(asked, widgets), _rest(asked, widgets)]
+
+    judging.on_click(answered)
+    only_spoken.on_click(lambda _: (setattr(typed, "value", ""), answered(_)))
+    return widgets.VBox([question, typed, widgets.HBox([judging, only_spoken]), below])
+
+
+def _points(asked: Asked, widgets: Any) -> Any:
+    """One line for each point: what was found, to be corrected, and the words that decided."""
+    because = asked.coverage.because if asked.coverage else {}
+    rows, grading = [], _grading(asked, widgets)
+    for point in asked.card.points:
+        mark = widgets.Dropdown(
+            options=[(f"{MARKS[found]} {found}", found) for found in FOUND],
+            value=asked.points[point.id],
+            layout={"width": "9.5em"},
+        )
+
+        def corrected(change: Any, point_id: str = point.id) -> None:
+            asked.correct(point_id, change["new"])
+            grading.suggest()
+
+        mark.observe(corrected, "value")
+        text = html.escape(point.text)
+        if point.id in because:
+            text += f"<br><mark>{html.escape(because[point.id])}</mark>"
+        rows.append(widgets.HBox([mark, widgets.HTML(text, layout=WIDE)]))
+    title = "The points of a strong answer. The mark is yours: correct it where it's wrong."
+    return widgets.VBox([widgets.HTML(f"<p><b>{title}</b></p>"), *rows, grading.box])
+
+
+class _grading:
+    """Four buttons; the one that the points come to is the blue one."""
+
+    def __init__(self, asked: Asked, widgets: Any) -> None:
+        self.asked = asked
+        self.buttons = {grade: widgets.Button(description=grade) for grade in GRADES}
+        self.said = widgets.HTML("How did it go?")
+        for grade, button in self.buttons.items():
+            button.on_click(lambda _, grade=grade: self.graded(grade))
+        self.box = widgets.VBox([self.said, widgets.HBox([*self.buttons.values()])])
+        self.suggest()
+
+    def suggest(self) -> None:
+        for grade, button in self.buttons.items():
+            button.button_style = "primary" if grade == self.asked.suggested else ""
+
+    def graded(self, grade: Any) -> None:
+        due = self.asked.grade(grade)
+        for button in self.buttons.values():
+            button.disabled = True
+        self.said.value = f"Graded {grade}: {due}. <code>ask()</code> shows the next card."
+
+
+def _rest(asked: Asked, widgets: Any) -> Any:
+    card = asked.card
+    parts = {
+        "Strong": card.strong,
+        "Weak": card.weak,
+        "Why it's weak": card.why_weak,
+        "They ask next": card.follow_up,
+        "What would prove you wrong": card.falsifier,
+    }
+    texts = [f"<p><b>{name}.</b> {html.escape(text)}</p>" for name, text in parts.items()]
+    places = ", ".join(_link(place) for place in card.shown_in)
+    return widgets.HTML("".join([*texts, f"<p><b>Shown in.</b> {places}</p>"]), layout=WIDE)
+
+
+def _link(place: str) -> str:
+    """A link to a place in the project, from a notebook in notebooks/."""
+    path, _, heading = place.partition("#")
+    address = path.removeprefix("notebooks/")
+    if heading:
+        address += f"#{heading.replace(' ', '-')}"
+    name = heading or PurePosixPath(path).stem
+    return f'<a href="{html.escape(address)}" target="_blank">{html.escape(name)}</a>'

@@ -1,0 +1,73 @@
+"""One question that was asked: the answer, what was found in it, and the learner's last word."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import get_args
+
+from rehearsal.deck.cards import Card
+from rehearsal.deck.judge import Coverage, judge
+from rehearsal.deck.standings import suggested_grade
+from rehearsal.session.history import Answer, Found, Grade
+from rehearsal.session.progress import progress
+from rehearsal.session.schedule import due_after, words_until
+
+FOUND: tuple[Found, ...] = get_args(Found)
+GRADES: tuple[Grade, ...] = get_args(Grade)
+
+
+class Asked:
+    """A card that is being answered. It goes into the history when it is graded.
+
+    Args:
+        card: the question.
+        began: when it was asked, in unix seconds; now, by default.
+    """
+
+    def __init__(self, card: Card, began: float | None = None) -> None:
+        self.card = card
+        self.began = time.time() if began is None else began
+        self.text = ""
+        self.seconds = 0.0
+        self.coverage: Coverage | None = None
+        self.points: dict[str, Found] = {}
+        self.graded: Answer | None = None
+
+    def answer(self, text: str) -> Mapping[str, Found]:
+        """Take the answer; empty if it was only spoken, and the learner marks the points.
+
+        Returns:
+            What was found about each point.
+        """
+        self.text, self.seconds = text.strip(), time.time() - self.began
+        self.coverage = judge(self.card, self.text) if self.text else None
+        self.points = dict.fromkeys([point.id for point in self.card.points], "missed")
+        if self.coverage is not None:
+            self.points |= dict.fromkeys(self.coverage.covered, "covered")
+            self.points |= dict.fromkeys(self.coverage.contradicted, "contradicted")
+        return self.points
+
+    def correct(self, point: str, found: Found) -> None:
+        """The learner knows better about one point."""
+        self.points[point] = found
+
+    @property
+    def suggested(self) -> Grade:
+        """The grade that the points come to."""
+        return suggested_grade([*self.points.values()])
+
+    def grade(self, grade: Grade) -> str:
+        """Put it into the history. Once: a second click must not count as a second answer.
+
+        Returns:
+            When the card is due again, in words.
+        """
+        if self.graded is None:
+            self.graded = Answer(
+                time.time(), self.card.id, grade, self.points, self.text, self.seconds
+            )
+            progress().add_answer(self.graded)
+        answers = progress().answers(self.card.id)
+        due = due_after([(answer.at, answer.grade) for answer in answers])
+        return words_until(due or self.graded.at, self.graded.at)

@@ -1,0 +1,215 @@
+"""The deck: what its files must have, which card comes next, and what Anki gets."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import zipfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rehearsal.deck.anki import export
+from rehearsal.deck.cards import (
+    CARDS,
+    BadDeck,
+    Card,
+    UnknownCard,
+    card_named,
+    cards,
+    read_deck,
+    topic_named,
+)
+from rehearsal.deck.standings import card_standings, next_card, suggested_grade
+from rehearsal.session.history import Answer
+
+ROOT = Path(__file__).resolve().parents[1]
+SHIPPED = read_deck([CARDS])
+DAY = 86400.0
+OWN = """
+topic = "mine"
+title = "My own questions"
+
+[[card]]
+id = "why_did_you_leave"
+level = "senior"
+question = "Why did you leave?"
+weak = "The pay."
+why_weak = "True, but it says nothing about you."
+strong = "I wanted to own a trainer."
+follow_up = "What did you own there?"
+falsifier = "I'd have stayed for the same job."
+shown_in = ["notebooks/handbook/10_interview_map.ipynb"]
+point = [
+  { id = "owns", text = "I wanted to own something.", needs = [["own"]] },
+  { id = "honest", text = "I don't blame anybody.", needs = [["blame"]] },
+]
+"""
+
+
+@cache
+def headings(notebook: str) -> frozenset[str]:
+    cells = json.loads((ROOT / notebook).read_text("utf-8"))["cells"]
+    text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    return frozenset(re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE))
+
+
+@pytest.fixture
+def own(rehearsal_home: Path) -> Path:
+    """A deck file of the learner's own."""
+    path = rehearsal_home / "cards" / "mine.toml"
+    path.parent.mkdir()
+    path.write_text(OWN)
+    return path
+
+
+class TestShippedCards:
+    def test_there_are_enough(self) -> None:
+        assert len(SHIPPED) >= 160
+
+    @pytest.mark.parametrize("card", SHIPPED, ids=lambda card: card.id)
+    def test_what_demonstrates_it_exists(self, card: Card) -> None:
+        """A learner who missed a point follows the link."""
+        for place in card.shown_in:
+            file, mark, heading = place.partition("#")
+            assert (ROOT / file).is_file(), place
+            if mark:
+                assert heading in headings(file), place
+
+    @pytest.mark.parametrize("card", SHIPPED, ids=lambda card: card.id)
+    def test_it_can_be_said_in_a_minute(self, card: Card) -> None:
+        """150 words a minute; a longer answer is a lecture."""
+        assert 50 <= len(card.strong.split()) <= 140
+        assert len(card.weak.split()) <= 50
+        assert 3 <= len(card.points) <= 6
+        assert all(len(point.text.split()) <= 22 for point in card.points)
+
+    def test_no_two_cards_ask_the_same(self) -> None:
+        questions = [card.question.lower() for card in SHIPPED]
+        assert len({*questions}) == len(questions)
+
+
+class TestOwnCards:
+    def test_a_file_in_the_own_folder_adds_cards(self, own: Path) -> None:
+        assert card_named("why_did_you_leave").topic == "mine"
+        assert topic_named("mine") == "mine"
+        assert len(cards()) == len(SHIPPED) + 1
+
+    def test_an_edited_file_is_read_again(self, own: Path) -> None:
+        """Somebody writes a card, looks at it, and changes a word."""
+        assert card_named("why_did").question == "Why did you leave?"
+        own.write_text(OWN.replace("Why did you leave?", "Why did you leave them?"))
+        assert card_named("why_did").question == "Why did you leave them?"
+
+    @pytest.mark.parametrize(
+        ("old", "new", "says"),
+        [
+            ('weak = "The pay."\n', "", "card 'why_did_you_leave', weak: field required"),
+            ("weak =", "week =", "card 'why_did_you_leave', week: extra inputs"),
+            ('id = "why_did_you_leave"\n', "", "card number 1, id: field required"),
+            ('level = "senior"', 'level = "boss"', "'senior' or 'staff'"),
+            ('"I wanted to own something."', '""', "point 'owns', text: string should have"),
+            ('id = "honest"', 'id = "owns"', "two points are called owns"),
+            ("topic =", "topic", "Expected '=' after a key"),
+            ('id = "why_did_you_leave"', 'id = "resume_is_correct"', "exists already, in"),
+        ],
+    )
+    def test_a_file_that_cannot_be_used_says_which_and_where(
+        self, own: Path, old: str, new: str, says: str
+    ) -> None:
+        assert old in OWN
+        own.write_text(OWN.replace(old, new))
+        with pytest.raises(BadDeck) as caught:
+            cards()
+        assert says in str(caught.value)
+        assert str(own) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_a_file_that_is_not_text_says_so(self, own: Path) -> None:
+        own.write_bytes(b"\xff\xfe")
+        with pytest.raises(BadDeck, match="A deck file is TOML"):
+            cards()
+
+
+class TestNames:
+    def test_a_prefix_will_do(self) -> None:
+        assert card_named("resume_is_corr").id == "resume_is_correct"
+
+    def test_an_unknown_card_names_the_nearest(self) -> None:
+        with pytest.raises(UnknownCard, match="Did you mean resume_is_correct"):
+            card_named("resume_was_correct")
+        with pytest.raises(UnknownCard, match="There is no card ''"):
+            card_named("")
+
+    def test_an_unknown_topic_names_all(self) -> None:
+        with pytest.raises(UnknownCard, match="The topics: architecture, "):
+            topic_named("cooking")
+
+
+def answer(card: Card, grade: str, at: float) -> Answer:
+    return Answer(at, card.id, grade, {})  # type: ignore[arg-type]
+
+
+class TestNextCard:
+    def test_new_cards_come_in_the_order_of_the_deck(self) -> None:
+        first = next_card(card_standings(SHIPPED, []), now=0.0)
+        assert first is not None
+        assert first.card is SHIPPED[0]
+
+    def test_a_missed_card_is_due_tomorrow_and_before_any_new_one(self) -> None:
+        history = [answer(SHIPPED[3], "again", at=0.0)]
+        standings = card_standings(SHIPPED, history)
+        now = next_card(standings, now=0.0)
+        later = next_card(standings, now=2 * DAY)
+        assert now is not None
+        assert later is not None
+        assert now.card is SHIPPED[0]
+        assert later.card is SHIPPED[3]
+
+    def test_the_longest_overdue_card_comes_first(self) -> None:
+        history = [answer(SHIPPED[5], "again", at=0.0), answer(SHIPPED[2], "again", at=DAY)]
+        found = next_card(card_standings(SHIPPED, history), now=5 * DAY)
+        assert found is not None
+        assert found.card is SHIPPED[5]
+
+    def test_nothing_is_next_if_every_card_was_answered_well_today(self) -> None:
+        history = [answer(card, "easy", at=0.0) for card in SHIPPED]
+        assert next_card(card_standings(SHIPPED, history), now=1.0) is None
+
+    @given(st.lists(st.sampled_from(["covered", "missed", "contradicted"]), min_size=1))
+    def test_a_better_answer_never_gets_a_worse_grade(self, points: list[str]) -> None:
+        order = ["again", "hard", "good", "easy"]
+        before = order.index(suggested_grade(points))
+        for n in range(len(points)):
+            better = [*points[:n], "covered", *points[n + 1 :]]
+            assert order.index(suggested_grade(better)) >= before
+
+
+class TestAnki:
+    def test_each_card_is_a_note_in_its_topics_deck(self, tmp_path: Path) -> None:
+        path = tmp_path / "deck.apkg"
+        export(SHIPPED, path)
+        with zipfile.ZipFile(path) as packed:
+            packed.extract("collection.anki2", tmp_path)
+        connection = sqlite3.connect(tmp_path / "collection.anki2")
+        notes = connection.execute("SELECT guid, flds, tags FROM notes").fetchall()
+        decks = json.loads(connection.execute("SELECT decks FROM col").fetchone()[0])
+        connection.close()
+        assert {guid for guid, _, _ in notes} == {card.id for card in SHIPPED}
+        names = {deck["name"] for deck in decks.values()}
+        assert {f"Distributed training::{card.topic}" for card in SHIPPED} <= names
+        card = SHIPPED[0]
+        fields = next(fields for guid, fields, _ in notes if guid == card.id)
+        assert fields.count("<li>") == len(card.points)
+
+    def test_an_existing_file_is_not_overwritten(self, tmp_path: Path) -> None:
+        """It may be a collection."""
+        path = tmp_path / "mine.apkg"
+        path.write_text("mine")
+        with pytest.raises(FileExistsError, match="Choose another name"):
+            export(SHIPPED, path)
+        assert path.read_text() == "mine"
