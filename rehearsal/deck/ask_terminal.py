@@ -92,6 +92,4 @@ def _rest(asked: Asked) -> Iterator[str]:
 
 
 def _wrapped(first: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text, 88, initial_indent=first, subsequent_indent=" " * len(first)
-    )
+    return textwrap.wrap(text, 88, initial_indent=first, subsequent_indent=" " * len(first))

@@ -57,11 +57,16 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
 
 
+Claim = Annotated[tuple[Text, ...], Field(min_length=1)]  # groups; see rehearsal/deck/judge.py
+
+
 class Point(_Part):
     """One thing that a strong answer says."""
 
     id: Id
     text: Text
+    says: tuple[Claim, ...] = ()  # the claims that cover it
+    denies: tuple[Claim, ...] = ()  # the claims that contradict it
 
 
 class Card(_Part):
@@ -71,17 +76,17 @@ class Card(_Part):
     topic: Id = ""
     level: Level
     question: Text
-    points: Annotated[Sequence[Point], Field(alias="point", min_length=2)]
+    points: Annotated[tuple[Point, ...], Field(alias="point", min_length=2)]
     weak: Text
     why_weak: Text
     strong: Text  # as you would say it
     follow_up: Text
     falsifier: Text  # the metric that would prove the position wrong
-    shown_in: Annotated[Sequence[str], Field(min_length=1)]  # path in the project#heading
+    shown_in: Annotated[tuple[str, ...], Field(min_length=1)]  # path in the project#heading
 
     @field_validator("points")
     @classmethod
-    def _unique(cls, points: Sequence[Point]) -> Sequence[Point]:
+    def _unique(cls, points: tuple[Point, ...]) -> tuple[Point, ...]:
         ids = [point.id for point in points]
         if twice := sorted({name for name in ids if ids.count(name) > 1}):
             raise ValueError(f"two points are called {' and '.join(twice)}")
@@ -93,7 +98,7 @@ class Topic(_Part):
 
     topic: Id
     title: Text
-    cards: Annotated[Sequence[Card], Field(alias="card", min_length=1)]
+    cards: Annotated[tuple[Card, ...], Field(alias="card", min_length=1)]
 
 
 def read_topic(path: Path) -> Topic:
@@ -110,7 +115,7 @@ def read_topic(path: Path) -> Topic:
         topic = Topic.model_validate(found)
     except ValidationError as error:
         raise BadDeck(f"{path}: {'; '.join(_complaints(error, found))}.") from None
-    named = [card.model_copy(update={"topic": topic.topic}) for card in topic.cards]
+    named = tuple(card.model_copy(update={"topic": topic.topic}) for card in topic.cards)
     return topic.model_copy(update={"cards": named})
 
 

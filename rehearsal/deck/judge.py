@@ -1,0 +1,217 @@
+"""What a typed answer says: which points of a card it covers, misses or contradicts.
+
+A point lists the claims that cover it and those that contradict it. A claim is a list of
+groups, and a group a list of phrases for one concept:
+
+    says = [["optimizer | adam | moments", "@save | @restore"]]
+    denies = [["weights", "enough | suffice | all you need"]]
+
+An answer makes a claim if it has a phrase of each group near one another, and none of them
+negated. A negated one contradicts the point: "the optimizer need not be saved". ``@save`` stands
+for the phrases of that name in ``synonyms.toml``, and ``a .. b`` for up to four words between. A
+group that begins with ``any:`` may be negated: "no sample twice" and "each sample once" say the
+same.
+
+Sentence embeddings were tried instead. They measure the topic and not the claim: a claim and its
+negation are 0.99 similar. So this is rules, which also say which words decided. The learner has
+the last word.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from rehearsal.deck.cards import Card, Claim, card_named
+from rehearsal.deck.polarity import is_negated
+from rehearsal.deck.words import Word, phrase, words_of
+
+SYNONYMS = Path(__file__).with_name("synonyms.toml")
+MAX_GAP = 4  # words that .. stands for
+# A claim can be spread over this many words: two sentences, or an answer in keywords.
+NEAR, SHORT_ANSWER = 40, 30
+EITHER_WAY = "any:"  # before a group that may be negated
+QUOTED = 160  # characters of an answer that are shown as what decided
+
+
+class Coverage(NamedTuple):
+    """What an answer says about each point of a card, by point id."""
+
+    covered: tuple[str, ...]
+    missed: tuple[str, ...]
+    contradicted: tuple[str, ...]
+    because: dict[str, str]  # the words that decided it, as they were typed
+
+
+class Hit(NamedTuple):
+    """A phrase in an answer: the positions of its words."""
+
+    words: tuple[int, ...]
+
+
+Group = Sequence[Sequence[str]]  # each phrase is stems
+
+
+@cache
+def synonyms() -> dict[str, str]:
+    """Phrases for one concept, separated by bars, by the concept's name."""
+    return tomllib.loads(SYNONYMS.read_text("utf-8"))
+
+
+@cache
+def _group(text: str) -> Group:
+    return [phrase(one) for part in text.split("|") for one in _spelled(part)]
+
+
+def _spelled(text: str) -> Iterator[str]:
+    """The phrase, once for each synonym that it names."""
+    found = re.search(r"@(\w+)", text)
+    if found is None:
+        yield text
+        return
+    for one in synonyms()[found[1]].split("|"):
+        yield from _spelled(f"{text[: found.start()]} {one} {text[found.end() :]}")
+
+
+@cache
+def _stems_of(card: Card) -> frozenset[str]:
+    """What a typing error in an answer to this card can be meant as."""
+    claims = [claim for point in card.points for claim in [*point.says, *point.denies]]
+    groups = [_group(text.removeprefix(EITHER_WAY)) for claim in claims for text in claim]
+    return frozenset(word for group in groups for one in group for word in one)
+
+
+@cache
+def _vocabulary(card: Card) -> frozenset[str]:
+    """Words that are spelled right: those of the card's texts."""
+    texts = [card.question, card.strong, card.weak, card.why_weak, card.follow_up]
+    return frozenset(word.stem for text in texts for word in words_of(text))
+
+
+def judge(card: Card, text: str) -> Coverage:
+    """Judge a typed answer; the same answer always gets the same result."""
+    words = words_of(text, _stems_of(card), _vocabulary(card))
+    found: dict[str, list[str]] = {"covered": [], "missed": [], "contradicted": []}
+    because = {}
+    for point in card.points:
+        status, hits = _judge_point(point.says, point.denies, words)
+        found[status].append(point.id)
+        if hits:
+            because[point.id] = _quoted(text, words, hits)
+    return Coverage(*(tuple(ids) for ids in found.values()), because)
+
+
+def judge_answer(card_id: str, text: str) -> Coverage:
+    """What a typed answer to this card covers, misses and contradicts.
+
+    Raises:
+        UnknownCard: if there is no such card, naming the nearest.
+    """
+    return judge(card_named(card_id), text)
+
+
+def _judge_point(
+    says: Sequence[Claim], denies: Sequence[Claim], words: Sequence[Word]
+) -> tuple[str, Sequence[Hit]]:
+    for claim in denies:
+        hits, negated = _claimed(claim, words)
+        if hits and not negated:
+            return "contradicted", hits
+    denied: Sequence[Hit] = []
+    for claim in says:
+        hits, negated = _claimed(claim, words)
+        if hits and not negated:
+            return "covered", hits
+        denied = denied or hits
+    return ("contradicted", denied) if denied else ("missed", [])
+
+
+def _claimed(claim: Claim, words: Sequence[Word]) -> tuple[Sequence[Hit], bool]:
+    """Where the answer makes a claim, and whether it negates it there; no hits if it doesn't."""
+    groups = [list(_hits(_group(text.removeprefix(EITHER_WAY)), words)) for text in claim]
+    guarded = [not text.startswith(EITHER_WAY) for text in claim]
+    negated: Sequence[Hit] = []
+    for hits in _near_one_another(groups, words):
+        own = {position for hit in hits for position in hit.words}
+        counted = [hit for hit, is_guarded in zip(hits, guarded, strict=True) if is_guarded]
+        if not any(is_negated(words, hit.words, own) for hit in counted):
+            return hits, False
+        negated = negated or hits
+    return negated, True
+
+
+def _hits(group: Group, words: Sequence[Word]) -> Iterator[Hit]:
+    """Where the phrases of a group are."""
+    for one in group:
+        for at in range(len(words)):
+            if (hit := _hit(one, words, at)) is not None:
+                yield hit
+
+
+def _hit(one: Sequence[str], words: Sequence[Word], at: int) -> Hit | None:
+    """The phrase, if it begins at this word. "all reduce" is also "allreduce"."""
+    if words[at].stem == "".join(one):
+        return Hit((at,))
+    if len(one) == 1:
+        both = "".join(word.stem for word in words[at : at + 2])
+        return Hit((at, at + 1)) if both == one[0] and at + 1 < len(words) else None
+    positions, here, gap = list[int](), at, 0
+    for word in one:
+        if word == "..":
+            gap = MAX_GAP
+            continue
+        ahead = range(here, min(here + gap + 1, len(words)))
+        next_at = next((n for n in ahead if words[n].stem == word), None)
+        if next_at is None:
+            return None
+        positions.append(next_at)
+        here, gap = next_at + 1, 0
+    return Hit(tuple(positions))
+
+
+def _near_one_another(
+    groups: Sequence[Sequence[Hit]], words: Sequence[Word]
+) -> Iterator[Sequence[Hit]]:
+    """One hit of each group, in the same sentence or in two that follow each other.
+
+    The nearest ones first. An answer of a few words is one sentence, whatever its dots.
+    """
+    is_short = len(words) <= SHORT_ANSWER
+    for first in groups[0]:
+        chosen = [first]
+        for group in groups[1:]:
+            near = [
+                hit
+                for hit in group
+                if abs(hit.words[0] - first.words[0]) <= NEAR
+                and (
+                    is_short
+                    or abs(words[hit.words[0]].sentence - words[first.words[0]].sentence) <= 1
+                )
+            ]
+            if not near:
+                break
+            chosen.append(min(near, key=lambda hit: abs(hit.words[0] - first.words[0])))
+        else:
+            yield chosen
+
+
+def _quoted(text: str, words: Sequence[Word], hits: Sequence[Hit]) -> str:
+    """The passage of the answer with these words, in one line."""
+    positions = sorted(position for hit in hits for position in hit.words)
+    passage = text[words[positions[0]].start : words[positions[-1]].end]
+    line = " ".join(passage.split())
+    if len(line) <= QUOTED:
+        return line
+    return " ... ".join(text[words[at].start : words[at].end] for at in positions)
+
+
+def unknown_synonyms(card: Card) -> list[str]:
+    """Names with an @ in the card's claims that no synonyms have."""
+    claims = [claim for point in card.points for claim in [*point.says, *point.denies]]
+    names = {name for claim in claims for text in claim for name in re.findall(r"@(\w+)", text)}
+    return sorted(names - {*synonyms()})
