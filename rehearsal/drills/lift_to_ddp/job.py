@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,7 +45,7 @@ class TwoLayers(nn.Module):
 def set_environment(plan: Plan, rank: int) -> None:
     """torchrun's variables for two nodes, or none at all."""
     if plan.world_size == 1:
-        for name in [n for n in os.environ if "RANK" in n or "WORLD" in n or "MASTER" in n]:
+        for name in [n for n in os.environ if re.search("RANK|WORLD|MASTER|ELASTIC", n)]:
             del os.environ[name]
         return
     local_rank = plan.local_rank(rank)
@@ -53,6 +54,8 @@ def set_environment(plan: Plan, rank: int) -> None:
         LOCAL_RANK=str(local_rank),
         LOCAL_WORLD_SIZE=str(len(node)),
         GROUP_RANK=str((rank - local_rank) // 2),
+        # So that dist.is_torchelastic_launched() says yes.
+        TORCHELASTIC_RUN_ID="lift",
         # A rank with little to do could end while others still connect to it.
         TORCH_DIST_INIT_BARRIER="1",
     )

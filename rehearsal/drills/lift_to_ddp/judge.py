@@ -278,7 +278,8 @@ def writer_findings(plan: Plan, reports: Sequence[RankReport]) -> Iterator[Findi
     for report in reports[1:]:
         for event in report.of("file"):
             folder, _, name = (written_by(event) or "").partition("/")
-            if folder == plan.folder and name != f"rank-{report.rank}.log":
+            # A temporary file for its log has another ending.
+            if folder == plan.folder and not name.startswith(f"rank-{report.rank}."):
                 found = f"{on(plan)}, rank {report.rank} wrote {name}"
                 yield TABLE("saved-by-another-rank", found)
                 return

@@ -67,7 +67,7 @@ def fit(
             optimizer.zero_grad()
             losses.mean().backward()
             optimizer.step()
-            summed += losses.detach().sum()
+            summed += losses.detach().sum().cpu()
         if world_size > 1:
             dist.reduce(summed, dst=0)
         if rank != 0:

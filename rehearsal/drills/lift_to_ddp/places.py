@@ -6,6 +6,7 @@ This mode remembers the index, and passes it on from the operands of an operatio
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -64,6 +65,8 @@ class Places(TorchFunctionMode):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        changes_first = name.startswith("__i") or re.fullmatch(r"\w*[a-z]_", name) is not None
+        operation = name.removeprefix("__i").strip("_")
         if func == SET_DATA:
             self._move(args[0], self.of(args[1]))
             return result
@@ -78,10 +81,17 @@ class Places(TorchFunctionMode):
             place = HOST
         elif kwargs.get("device") is not None:
             place = str(torch.device(kwargs["device"]))
-        elif name.strip("_") in ARITHMETIC:
-            apart = sorted({where for t, where in known if where and t.dim()})
+        elif not known:  # made from numbers
+            place = str(torch.get_default_device())
+        elif operation in ARITHMETIC:
+            # GPUs take a single number from the host, unless it is what they must change.
+            apart = {
+                where
+                for number, (tensor, where) in enumerate(known)
+                if where and (tensor.dim() or where != HOST or (changes_first and number == 0))
+            }
             if len(apart) > 1:
-                self._mixes(apart, name)
+                self._mixes(sorted(apart), operation)
         for tensor in tensors_in(result):
             self._move(tensor, place)
         return result
