@@ -108,6 +108,19 @@ def record_wrapping(context: RankContext, places: Places) -> None:
     DistributedDataParallel.__init__ = recorded  # type: ignore[method-assign]
 
 
+def reduce_to_dst_only() -> None:
+    """From here on, only dst has the result of dist.reduce, whatever gloo leaves elsewhere."""
+    reduce = dist.reduce
+
+    def without_rest(tensor: Tensor, dst: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        work = reduce(tensor, dst, *args, **kwargs)
+        if dst not in (None, dist.get_rank()) and work is None:
+            tensor.zero_()
+        return work
+
+    dist.reduce = without_rest
+
+
 def all_know_themselves(plan: Plan, context: RankContext, returned: list[Any] | None) -> bool:
     """Whether identity was right on every rank; otherwise, training would hang or crash."""
     mine = [context.rank, plan.local_rank(context.rank), plan.world_size]
@@ -167,6 +180,7 @@ def run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
     places = Places([inputs, targets, *model.parameters()], mixes)
     model.register_forward_pre_hook(Watch(plan, context, places), with_kwargs=True)
     record_wrapping(context, places)
+    reduce_to_dst_only()
     settings = {
         "folder": folder,
         "devices": [torch.device("cpu", index) for index in plan.devices],

@@ -17,9 +17,8 @@ def share_of(n, rank, world_size, seed, epoch):
     generator = torch.Generator().manual_seed(1000 * seed + epoch)
     order = torch.randperm(n, generator=generator)
     each = (n + world_size - 1) // world_size
-    # Too short by fewer samples than there are ranks: the first ones come again.
-    order = torch.cat([order, order[: each * world_size - n]])
-    return order[rank * each : (rank + 1) * each]
+    # Past the end of the order, the first samples come again.
+    return order[torch.arange(rank * each, (rank + 1) * each) % n]
 
 
 def train(model, inputs, targets, *, folder, devices, **settings):
@@ -67,7 +66,7 @@ def fit(
             optimizer.zero_grad()
             losses.mean().backward()
             optimizer.step()
-            summed += losses.detach().sum().cpu()
+            summed += losses.sum().item()
         if world_size > 1:
             dist.reduce(summed, dst=0)
         if rank != 0:
