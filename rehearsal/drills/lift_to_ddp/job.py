@@ -115,7 +115,7 @@ def reduce_to_dst_only() -> None:
     def without_rest(tensor: Tensor, dst: int | None = None, *args: Any, **kwargs: Any) -> Any:
         work = reduce(tensor, dst, *args, **kwargs)
         if dst not in (None, dist.get_rank()) and work is None:
-            tensor.zero_()
+            tensor.fill_(7)  # not zero, which a second reduce would not notice
         return work
 
     dist.reduce = without_rest

@@ -40,8 +40,8 @@ def judge(plan: Plan, reports: Sequence[RankReport], earlier: Earlier) -> Iterat
             weights_of_ranks(reports),
             "at the object whose forward pass you call, and at what changes weights after that",
         ),
+        writer_findings(plan, reports),  # before the checkpoint, which two writers may tear
         result_findings(plan, reports),
-        writer_findings(plan, reports),
         group_findings(plan, reports),
         early_findings(reports),
     )
