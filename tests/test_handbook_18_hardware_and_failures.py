@@ -114,6 +114,18 @@ class TestHung:
         }
         assert missing == {"replicas": ["{1}"], "default_pg": ["{0, 2}"]}
 
+    def test_an_analyzer_that_refuses_gloo_ends_in_a_sentence(
+        self, ran: Chapter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Torch 2.11's does, which is the one on Colab."""
+        fr_trace = pytest.importorskip("torch.distributed.flight_recorder.fr_trace")
+
+        def refuses(_: object) -> None:
+            raise AssertionError("name formatting error? gloo != 'nccl' or 'xccl'")
+
+        monkeypatch.setattr(fr_trace, "main", refuses)
+        assert "reads only NCCL's records" in ran.analyze(ran.dumps)
+
     def test_gloo_aborts_on_other_sizes_and_the_debug_level_names_them(
         self, ran: Chapter
     ) -> None:

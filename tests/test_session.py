@@ -157,7 +157,11 @@ class TestImport:
 
     @pytest.mark.parametrize(
         ("typed", "meant"),
-        [("lfit", ID), ("weights_trun_nan", "weights_turn_nan"), ("cell_trian", "cell_train")],
+        [
+            ("lfit", "lift_to_ddp"),
+            ("weights_trun_nan", "weights_turn_nan"),
+            ("cell_trian", "cell_train"),
+        ],
     )
     def test_the_nearest_is_near_to_what_was_typed_of_it(self, typed: str, meant: str) -> None:
         """Of an id, the beginning is enough, so a typo is often one in a beginning."""

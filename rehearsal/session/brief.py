@@ -35,7 +35,7 @@ def brief_of(drill: Drill) -> str:
         [
             f"### {drill.title}",
             "",
-            f"{drill.minutes:g} minutes{warm_up_sentence(drill)}",
+            textwrap.fill(f"{drill.minutes:g} minutes{warm_up_sentence(drill)}", 92),
             "",
             before.rstrip(),
             "",

@@ -317,7 +317,7 @@ for cell, characters in (sizes | {"in total": sum(sizes.values())}).items():
 # handbook's five drills don't fit into an hour either.
 
 # %%
-five = ["happy_path", "lift_to_distributed", "resume_after_failure", "instrument_performance"]
+five = ["happy_path", "lift_to_ddp", "resume_after_failure", "instrument_performance"]
 minutes_of = {drill.id: drill.minutes for drill in drills()}
 five_drills = {name: minutes_of[name] for name in (*five, "production_lift")}
 for name, drill_minutes in (five_drills | {"in total": sum(five_drills.values())}).items():
@@ -627,7 +627,7 @@ print("outside the standard library:", *sorted(imports - set(sys.stdlib_module_n
 ROUTE = {
     "0 start, and skim the last hour": (1, []),
     "1 interview map": (1, ["production_lift"]),
-    "2 foundations": (4, ["happy_path", "lift_to_distributed"]),
+    "2 foundations": (4, ["happy_path", "lift_to_ddp"]),
     "3 reliability and performance": (4, ["resume_after_failure", "instrument_performance"]),
     "4 notebook": (0, ["live_trainer"]),
     "5 hard questions": (4, []),

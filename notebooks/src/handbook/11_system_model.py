@@ -778,7 +778,7 @@ print(f"7 billion parameters: {7e9 * bytes_each / 1e9:.0f} GB per save")
 # ## Practice it
 #
 # - Drills: [happy_path](../drills/010_happy_path.ipynb),
-#   [lift_to_distributed](../drills/020_lift_to_distributed.ipynb),
+#   [lift_to_ddp](../drills/015_lift_to_ddp.ipynb),
 #   [cell_distributed](../drills/140_cell_distributed.ipynb),
 #   [second_node_brings_nothing](../drills/350_second_node_brings_nothing.ipynb),
 #   [run_hangs_at_its_first_log](../drills/260_run_hangs_at_its_first_log.ipynb).

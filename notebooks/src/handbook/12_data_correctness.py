@@ -602,7 +602,8 @@ print(f"resumed on three ranks, updates differ by at most {apart:.0e} (relative)
 # %% [markdown]
 # ## Practice it
 #
-# - Drills: [lift_to_distributed](../drills/020_lift_to_distributed.ipynb),
+# - Drills: [lift_to_ddp](../drills/015_lift_to_ddp.ipynb),
+#   [lift_to_distributed](../drills/020_lift_to_distributed.ipynb),
 #   [cell_data](../drills/120_cell_data.ipynb),
 #   [samples_repeat_from_the_second_epoch](../drills/290_samples_repeat_from_the_second_epoch.ipynb),
 #   [resized_restart_repeats_samples](../drills/235_resized_restart_repeats_samples.ipynb).

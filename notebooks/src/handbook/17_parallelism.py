@@ -974,7 +974,8 @@ print("1.0, 1.1, 400.0 and 0.0009 in E4M3:",
 # %% [markdown]
 # ## Practice it
 #
-# - Drills: [lift_to_distributed](../drills/020_lift_to_distributed.ipynb),
+# - Drills: [lift_to_ddp](../drills/015_lift_to_ddp.ipynb),
+#   [lift_to_distributed](../drills/020_lift_to_distributed.ipynb),
 #   [cell_train](../drills/150_cell_train.ipynb),
 #   [gradient_norm_depends_on_world_size](../drills/295_gradient_norm_depends_on_world_size.ipynb),
 #   [replicas_drift_apart](../drills/220_replicas_drift_apart.ipynb).
