@@ -12,6 +12,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rehearsal.deck.ask import ask, deck, export_to_anki
+    from rehearsal.deck.cards import BadDeck, Card, UnknownCard, cards
+    from rehearsal.deck.judge import Coverage, judge_answer
     from rehearsal.grading.check import grade, grade_source, warm_up
     from rehearsal.grading.drill import Drill, UnknownDrill
     from rehearsal.grading.verdict import Finding, Verdict
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 
 # Imported when they are first used: a rank imports this package too, and needs none of them.
 _HOMES = {
+    "rehearsal.deck.ask": "ask deck export_to_anki",
+    "rehearsal.deck.cards": "BadDeck Card UnknownCard cards",
+    "rehearsal.deck.judge": "Coverage judge_answer",
     "rehearsal.grading.check": "grade grade_source warm_up",
     "rehearsal.grading.drill": "Drill UnknownDrill",
     "rehearsal.grading.verdict": "Finding Verdict",
@@ -60,19 +66,28 @@ if "IPython" in sys.modules:  # a notebook: from here on, remember which cell de
     importlib.import_module("rehearsal.session.executions").record()
 
 __all__ = [
+    "BadDeck",
+    "Card",
+    "Coverage",
     "Drill",
     "Finding",
+    "UnknownCard",
     "UnknownDrill",
     "Verdict",
+    "ask",
     "brief",
+    "cards",
     "check",
     "debrief",
+    "deck",
     "diff",
     "drills",
+    "export_to_anki",
     "forget",
     "grade",
     "grade_source",
     "hint",
+    "judge_answer",
     "narration",
     "solution",
     "start",

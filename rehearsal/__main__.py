@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rehearsal import drills, forget
+from rehearsal.deck import ask as deck
+from rehearsal.deck.cards import BadDeck, UnknownCard
 from rehearsal.engine.server import CannotStartRanks
 from rehearsal.grading import drills_page, mutation_record, mutation_score, new_drill, selftest
 from rehearsal.grading.check import BadSeed
@@ -91,6 +93,18 @@ def parser() -> argparse.ArgumentParser:
     opening.add_argument("--give-up", action="store_true", help="show it without a pass")
     for name, (_, text) in PLAIN.items():
         add(name, text)
+    asking = add("ask", "ask a card of the deck: the one that is due, or this one")
+    asking.add_argument("card", nargs="?")
+    asking.add_argument("--topic", help="only the cards of this topic")
+    judging = add("judge", "say which points of a card a typed answer covers")
+    judging.add_argument("card")
+    judging.add_argument("file", type=Path)
+    judging.add_argument("--json", action="store_true", help="for a program")
+    listing = add("cards", "list the deck's topics; with one, its cards")
+    listing.add_argument("topic", nargs="?")
+    exporting = add("anki", "write the deck for Anki")
+    exporting.add_argument("file", type=Path, help="such as deck.apkg")
+    exporting.add_argument("--topic", help="only the cards of this topic")
     testing = add("selftest", "test the graders on known right and wrong answers")
     testing.add_argument("drill", nargs="*", help="default: all drills")
     breaking = add("mutants", "test the graders on mechanical edits of correct answers")
@@ -156,6 +170,16 @@ def text_in(file: Path, drill_id: str) -> str:
         ) from None
 
 
+def answer_in(file: Path) -> str:
+    """The text of a file with an answer. Raises Unreadable if it is not a text file."""
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unreadable(
+            f"{file} cannot be read ({error}). An answer is a text file in UTF-8."
+        ) from None
+
+
 def run_selftest(names: Sequence[str]) -> int:
     """Judge all texts of the named drills, or of all drills; print each wrong judgment.
 
@@ -188,8 +212,8 @@ def run(options: argparse.Namespace) -> int:
     """Run one command; returns the exit code.
 
     Raises:
-        UnknownDrill, BadSeed, CannotStartRanks, Unreadable, BadName, BadSurvivors, CannotScore:
-            for a mistake the user can fix.
+        UnknownDrill, UnknownCard, BadDeck, BadSeed, CannotStartRanks, Unreadable, BadName,
+        BadSurvivors, CannotScore, FileExistsError: for a mistake the user can fix.
         CheckInterrupted: after Ctrl-C in a check, unless nothing ran.
     """
     if options.command == "check":
@@ -213,6 +237,14 @@ def run(options: argparse.Namespace) -> int:
             daemon_client.warm_up()  # while the person reads
     elif options.command in PLAIN:
         PLAIN[options.command][0]()
+    elif options.command == "ask":
+        deck.ask(options.card, topic=options.topic)
+    elif options.command == "judge":
+        deck.judge_file(options.card, answer_in(options.file), as_json=options.json)
+    elif options.command == "cards":
+        deck.deck(options.topic)
+    elif options.command == "anki":
+        deck.export_to_anki(options.file, topic=options.topic)
     elif options.command == "blank":
         print(drill_named(options.drill).blank, end="")
     elif options.command == "diff":
@@ -264,9 +296,12 @@ def run_or_explain(arguments: Sequence[str]) -> int:
             return run(options)
     except (
         UnknownDrill,
+        UnknownCard,
+        BadDeck,
         BadSeed,
         CannotStartRanks,
         Unreadable,
+        FileExistsError,
         new_drill.BadName,
         mutation_record.BadSurvivors,
         mutation_score.CannotScore,

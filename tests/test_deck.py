@@ -24,6 +24,7 @@ from rehearsal.deck.cards import (
     read_deck,
     topic_named,
 )
+from rehearsal.deck.judge import unknown_synonyms
 from rehearsal.deck.standings import card_standings, next_card, suggested_grade
 from rehearsal.session.history import Answer
 
@@ -45,8 +46,8 @@ follow_up = "What did you own there?"
 falsifier = "I'd have stayed for the same job."
 shown_in = ["notebooks/handbook/10_interview_map.ipynb"]
 point = [
-  { id = "owns", text = "I wanted to own something.", needs = [["own"]] },
-  { id = "honest", text = "I don't blame anybody.", needs = [["blame"]] },
+  { id = "owns", text = "I wanted to own something.", says = [["own"]] },
+  { id = "honest", text = "I don't blame anybody.", says = [["not .. blame"]] },
 ]
 """
 
@@ -87,6 +88,12 @@ class TestShippedCards:
         assert len(card.weak.split()) <= 50
         assert 3 <= len(card.points) <= 6
         assert all(len(point.text.split()) <= 22 for point in card.points)
+
+    @pytest.mark.parametrize("card", SHIPPED, ids=lambda card: card.id)
+    def test_each_point_can_be_covered(self, card: Card) -> None:
+        """A point without claims counts as missed, whatever is said."""
+        assert all(point.says for point in card.points)
+        assert unknown_synonyms(card) == []
 
     def test_no_two_cards_ask_the_same(self) -> None:
         questions = [card.question.lower() for card in SHIPPED]

@@ -116,6 +116,7 @@ class TestRecipes:
                 ],
             ),
             ("A fault", ["moved run folder", "1 tries, 0 not survived"]),
+            ("A card", ["why_a_queue", "[x] 1. The queue has a bound", "[!] 2. The age of"]),
         ],
     )
     def test_a_recipe_works_as_it_is_printed(

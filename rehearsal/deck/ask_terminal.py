@@ -22,7 +22,7 @@ def run(asked: Asked) -> None:
     print("\nSay it aloud, then type the gist; an empty line ends it.", end=" ")
     print("Only an empty line: you mark yourself.")
     asked.answer("\n".join(_lines()))
-    print("\n".join(_points(asked)))
+    print("\n".join(points(asked)))
     while correction := _asked("Wrong? Type 2 covered, or 3 missed. Otherwise Enter: "):
         _correct(asked, correction)
     print("\n".join(_rest(asked)))
@@ -46,13 +46,13 @@ def _asked(prompt: str) -> str:
 
 def _correct(asked: Asked, correction: str) -> None:
     found = CORRECTION.fullmatch(correction)
-    points = asked.card.points
+    on_card = asked.card.points
     words = [word for word in FOUND if found and word.startswith(found[2])]
-    if not found or not 1 <= int(found[1]) <= len(points) or len(words) != 1:
-        print(f"Type a point's number, 1 to {len(points)}, and {', '.join(FOUND)}.")
+    if not found or not 1 <= int(found[1]) <= len(on_card) or len(words) != 1:
+        print(f"Type a point's number, 1 to {len(on_card)}, and {', '.join(FOUND)}.")
         return
-    asked.correct(points[int(found[1]) - 1].id, words[0])
-    print("\n".join(_points(asked)))
+    asked.correct(on_card[int(found[1]) - 1].id, words[0])
+    print("\n".join(points(asked)))
 
 
 def _grade(asked: Asked) -> Grade:
@@ -64,7 +64,7 @@ def _grade(asked: Asked) -> Grade:
     return asked.suggested
 
 
-def _points(asked: Asked) -> Iterator[str]:
+def points(asked: Asked) -> Iterator[str]:
     """The points, each with what was found, and the words that decided it."""
     yield ""
     for number, point in enumerate(asked.card.points, 1):

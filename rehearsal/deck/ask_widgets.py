@@ -1,4 +1,4 @@
-"""A card in a notebook: a field to type in, the points to correct, four buttons for the grade."""
+"""A card in a notebook: a field to type in, the points to correct, and four buttons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from rehearsal.deck.asked import FOUND, GRADES, Asked
-from rehearsal.session.history import Found
+from rehearsal.session.history import Found, Grade
 
 # Shape and word, not only color: a learner who can't tell red from green reads them too.
 MARKS: dict[Found, str] = {"covered": "✓", "missed": "○", "contradicted": "✗"}
@@ -36,20 +36,20 @@ def widget(asked: Asked) -> Any:
     )
     below = widgets.VBox()
 
-    def answered(_: object) -> None:
-        asked.answer(typed.value)
+    def answered(text: str) -> None:
+        asked.answer(text)
         typed.disabled = judging.disabled = only_spoken.disabled = True
         below.children = [_points(asked, widgets), _rest(asked, widgets)]
 
-    judging.on_click(answered)
-    only_spoken.on_click(lambda _: (setattr(typed, "value", ""), answered(_)))
+    judging.on_click(lambda _: answered(typed.value))
+    only_spoken.on_click(lambda _: answered(""))
     return widgets.VBox([question, typed, widgets.HBox([judging, only_spoken]), below])
 
 
 def _points(asked: Asked, widgets: Any) -> Any:
     """One line for each point: what was found, to be corrected, and the words that decided."""
     because = asked.coverage.because if asked.coverage else {}
-    rows, grading = [], _grading(asked, widgets)
+    rows, grading = [], _Grading(asked, widgets)
     for point in asked.card.points:
         mark = widgets.Dropdown(
             options=[(f"{MARKS[found]} {found}", found) for found in FOUND],
@@ -70,7 +70,7 @@ def _points(asked: Asked, widgets: Any) -> Any:
     return widgets.VBox([widgets.HTML(f"<p><b>{title}</b></p>"), *rows, grading.box])
 
 
-class _grading:
+class _Grading:
     """Four buttons; the one that the points come to is the blue one."""
 
     def __init__(self, asked: Asked, widgets: Any) -> None:
@@ -83,10 +83,12 @@ class _grading:
         self.suggest()
 
     def suggest(self) -> None:
+        """Mark the grade that the points come to now."""
         for grade, button in self.buttons.items():
             button.button_style = "primary" if grade == self.asked.suggested else ""
 
-    def graded(self, grade: Any) -> None:
+    def graded(self, grade: Grade) -> None:
+        """The learner's last word."""
         due = self.asked.grade(grade)
         for button in self.buttons.values():
             button.disabled = True

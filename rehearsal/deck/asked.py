@@ -1,4 +1,4 @@
-"""One question that was asked: the answer, what was found in it, and the learner's last word."""
+"""A question that was asked: the answer, what was found in it, and the learner's last word."""
 
 from __future__ import annotations
 

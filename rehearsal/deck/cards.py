@@ -121,7 +121,14 @@ def read_topic(path: Path) -> Topic:
 
 def _complaints(error: ValidationError, found: dict[str, Any]) -> Iterator[str]:
     """What is wrong, and where: a card by its id, as far as it has one."""
-    for one in error.errors():
+    errors = error.errors()
+    for one in errors:
+        if any(
+            one["loc"] == other["loc"][: len(one["loc"])]
+            for other in errors
+            if other is not one
+        ):
+            continue  # it only says that a part of this was refused
         at: Any = found
         where: list[str] = []
         for step in one["loc"]:

@@ -6,15 +6,15 @@ groups, and a group a list of phrases for one concept:
     says = [["optimizer | adam | moments", "@save | @restore"]]
     denies = [["weights", "enough | suffice | all you need"]]
 
-An answer makes a claim if it has a phrase of each group near one another, and none of them
-negated. A negated one contradicts the point: "the optimizer need not be saved". ``@save`` stands
-for the phrases of that name in ``synonyms.toml``, and ``a .. b`` for up to four words between. A
-group that begins with ``any:`` may be negated: "no sample twice" and "each sample once" say the
-same.
+An answer makes a claim if it has a phrase of each group near one another, and none of them is
+negated. A negated one contradicts the point: "the optimizer need not be saved". ``@save``
+stands for the phrases of that name in ``synonyms.toml``, and ``a .. b`` for up to four words
+between. A group that begins with ``any:`` may be negated: "no sample twice" and "each sample
+once" say the same.
 
-Sentence embeddings were tried instead. They measure the topic and not the claim: a claim and its
-negation are 0.99 similar. So this is rules, which also say which words decided. The learner has
-the last word.
+Sentence embeddings were tried instead. They measure the topic and not the claim: a claim and
+its negation are 0.99 similar. So this is rules, which also say which words decided. The learner
+has the last word.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import NamedTuple
 from rehearsal.deck.cards import Card, Claim, card_named
 from rehearsal.deck.polarity import is_negated
 from rehearsal.deck.words import Word, phrase, words_of
+from rehearsal.session.history import Found
 
 SYNONYMS = Path(__file__).with_name("synonyms.toml")
 MAX_GAP = 4  # words that .. stands for
@@ -36,6 +37,7 @@ MAX_GAP = 4  # words that .. stands for
 NEAR, SHORT_ANSWER = 40, 30
 EITHER_WAY = "any:"  # before a group that may be negated
 QUOTED = 160  # characters of an answer that are shown as what decided
+AROUND = 3  # words on both sides of what decided
 
 
 class Coverage(NamedTuple):
@@ -95,14 +97,17 @@ def _vocabulary(card: Card) -> frozenset[str]:
 def judge(card: Card, text: str) -> Coverage:
     """Judge a typed answer; the same answer always gets the same result."""
     words = words_of(text, _stems_of(card), _vocabulary(card))
-    found: dict[str, list[str]] = {"covered": [], "missed": [], "contradicted": []}
+    found: dict[str, Found] = {}
     because = {}
     for point in card.points:
-        status, hits = _judge_point(point.says, point.denies, words)
-        found[status].append(point.id)
+        found[point.id], hits = _judge_point(point.says, point.denies, words)
         if hits:
             because[point.id] = _quoted(text, words, hits)
-    return Coverage(*(tuple(ids) for ids in found.values()), because)
+
+    def those(wanted: Found) -> tuple[str, ...]:
+        return tuple(name for name, what in found.items() if what == wanted)
+
+    return Coverage(those("covered"), those("missed"), those("contradicted"), because)
 
 
 def judge_answer(card_id: str, text: str) -> Coverage:
@@ -116,7 +121,7 @@ def judge_answer(card_id: str, text: str) -> Coverage:
 
 def _judge_point(
     says: Sequence[Claim], denies: Sequence[Claim], words: Sequence[Word]
-) -> tuple[str, Sequence[Hit]]:
+) -> tuple[Found, Sequence[Hit]]:
     for claim in denies:
         hits, negated = _claimed(claim, words)
         if hits and not negated:
@@ -131,7 +136,7 @@ def _judge_point(
 
 
 def _claimed(claim: Claim, words: Sequence[Word]) -> tuple[Sequence[Hit], bool]:
-    """Where the answer makes a claim, and whether it negates it there; no hits if it doesn't."""
+    """Where the answer makes a claim, and whether it negates it; no hits if it doesn't."""
     groups = [list(_hits(_group(text.removeprefix(EITHER_WAY)), words)) for text in claim]
     guarded = [not text.startswith(EITHER_WAY) for text in claim]
     negated: Sequence[Hit] = []
@@ -201,10 +206,21 @@ def _near_one_another(
 
 
 def _quoted(text: str, words: Sequence[Word], hits: Sequence[Hit]) -> str:
-    """The passage of the answer with these words, in one line."""
+    """The passage of the answer with these words, in one line.
+
+    With a few words around it in their sentence: a negation is one of them.
+    """
     positions = sorted(position for hit in hits for position in hit.words)
-    passage = text[words[positions[0]].start : words[positions[-1]].end]
-    line = " ".join(passage.split())
+    first, last = positions[0], positions[-1]
+    while first and positions[0] - first < AROUND:
+        if words[first - 1].sentence != words[first].sentence:
+            break
+        first -= 1
+    while last + 1 < len(words) and last - positions[-1] < AROUND:
+        if words[last + 1].sentence != words[last].sentence:
+            break
+        last += 1
+    line = " ".join(text[words[first].start : words[last].end].split())
     if len(line) <= QUOTED:
         return line
     return " ... ".join(text[words[at].start : words[at].end] for at in positions)

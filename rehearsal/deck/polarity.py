@@ -25,6 +25,7 @@ ALLOWED = _stems("can could fine ok okay work possible safe able still may fully
 DISMISSED = _stems(
     "unnecessary pointless optional useless irrelevant overkill redundant needless moot"
 )
+NO_USE = _stems("need reason point use")  # no need to, there's no point in
 NEEDED = _stems("need needed necessary required require matter worth important have must")
 
 
@@ -68,6 +69,8 @@ def _is_supposed(words: Sequence[Word], at: int) -> bool:
     ]
     if any(word in SUPPOSED for word in before):
         return True
+    if at + 1 < len(words) and words[at + 1].stem in NO_USE:
+        return False
     if words[at].stem in _stems("without no"):
         return (
             not before

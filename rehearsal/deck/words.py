@@ -16,6 +16,7 @@ from typing import NamedTuple
 import snowballstemmer
 from rapidfuzz.distance import OSA
 
+CURLY = "\u2019"  # the apostrophe of a phone
 # What people type under a clock.
 SHORT = {
     "ckpt": "checkpoint",
@@ -84,19 +85,19 @@ SHORT = {
     "nans": "nan",
 }
 CONTRACTED = [
-    (re.compile(r"\bwon['’]t\b"), "will not"),
-    (re.compile(r"\bcan['’]t\b"), "can not"),
-    (re.compile(r"n['’]t\b"), " not"),
-    (re.compile(r"['’](?:s|re|ve|ll|d|m)\b"), ""),
+    (re.compile(r"\bwon't\b"), "will not"),
+    (re.compile(r"\bcan't\b"), "can not"),
+    (re.compile(r"n't\b"), " not"),
+    (re.compile(r"'(?:s|re|ve|ll|d|m)\b"), ""),
     (re.compile(r"\bw/o\b"), "without"),
     (re.compile(r"\bw/"), "with "),
     (re.compile(r"\bb/c\b"), "because"),
     (re.compile(r"(?<=\d),(?=\d{3}\b)"), ""),
 ]
 # The end of a sentence; a dot inside a number or a name isn't one.
-END = re.compile(r"[!?;\n]+|\.(?=\s|$)|:(?=\s)|\s[-–—]+\s")
+END = re.compile(r"[!?;\n]+|\.(?=\s|$)|:(?=\s)|\s[-\u2013\u2014]+\s")
 TOKEN = re.compile(
-    r"\bw/o\b|\bw/|\bb/c\b|\d+(?:,\d{3})*(?:\.\d+)?|[^\W\d_]+(?:['’][^\W\d_]+)?|[^\w\s]"
+    r"\bw/o\b|\bw/|\bb/c\b|\d+(?:,\d{3})*(?:\.\d+)?|[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]"
 )
 WORD = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|,|[%$/]")
 _stemmer = snowballstemmer.stemmer("english")
@@ -119,7 +120,7 @@ def stem(word: str) -> str:
 
 def _spelled_out(text: str) -> Iterator[tuple[str, int, int]]:
     """The plain words of a text, each with the place in the text that it stands for."""
-    for found in TOKEN.finditer(text.lower()):
+    for found in TOKEN.finditer(text.lower().replace(CURLY, "'")):
         plain = found[0]
         for pattern, long in CONTRACTED:
             plain = pattern.sub(long, plain)

@@ -1,0 +1,107 @@
+"""What a person calls: ask a card, list the deck, judge a file, export the deck."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rehearsal.deck import anki, ask_terminal
+from rehearsal.deck.asked import Asked
+from rehearsal.deck.cards import Card, card_named, cards, topic_named
+from rehearsal.deck.judge import judge
+from rehearsal.deck.standings import CardStanding, card_standings, next_card
+from rehearsal.session.display import has_front_end, show, show_markdown
+from rehearsal.session.progress import progress
+
+
+def ask(card_id: str | None = None, *, topic: str | None = None) -> None:
+    """Ask a card: by default, the one that has been due for the longest, or else a new one.
+
+    Say the answer aloud and type the gist of it, or only say it and mark the points yourself.
+
+    Args:
+        card_id: its id, or any prefix that only one card has.
+        topic: choose among the cards of this topic only.
+
+    Raises:
+        UnknownCard: if there is no such card or topic, naming the nearest.
+        BadDeck: if one of your own deck files can't be used.
+    """
+    card = card_named(card_id) if card_id is not None else _next(topic)
+    if card is None:
+        show("Nothing is due now, and no card is new. ask(CARD) asks one all the same.")
+        return
+    if not has_front_end():
+        ask_terminal.run(Asked(card))
+        return
+    from IPython.display import display
+
+    from rehearsal.deck.ask_widgets import widget
+
+    display(widget(Asked(card)))
+
+
+def _of(topic: str | None) -> list[CardStanding]:
+    name = None if topic is None else topic_named(topic)
+    chosen = [card for card in cards() if name in (None, card.topic)]
+    return card_standings(chosen, progress().answers())
+
+
+def _next(topic: str | None) -> Card | None:
+    found = next_card(_of(topic), time.time())
+    return None if found is None else found.card
+
+
+def deck(topic: str | None = None) -> None:
+    """Show the topics and how many of their cards are due; with a topic, its cards.
+
+    Raises:
+        UnknownCard: if there is no such topic, naming all.
+        BadDeck: if one of your own deck files can't be used.
+    """
+    standings, now = _of(topic), time.time()
+    if topic is None:
+        rows = [("topic", "cards", "answered", "due now")]
+        for name in dict.fromkeys(each.card.topic for each in standings):
+            of = [each for each in standings if each.card.topic == name]
+            answered = sum(bool(each.answers) for each in of)
+            due = sum(each.due is not None and each.due <= now for each in of)
+            rows.append((name, str(len(of)), str(answered), str(due)))
+    else:
+        rows = [("card", "level", "status", "question")]
+        for each in standings:
+            rows.append((each.card.id, each.card.level, each.words(now), each.card.question))
+    head, *rest = rows
+    table = ["| " + " | ".join(row) + " |" for row in [head, ("---",) * len(head), *rest]]
+    show_markdown("\n".join(table))
+
+
+def judge_file(card_id: str, text: str, *, as_json: bool = False) -> None:
+    """Print what an answer covers, misses and contradicts.
+
+    Raises:
+        UnknownCard: if there is no such card, naming the nearest.
+        BadDeck: if one of your own deck files can't be used.
+    """
+    card = card_named(card_id)
+    if as_json:
+        print(json.dumps({"card": card.id, **judge(card, text)._asdict()}))
+        return
+    asked = Asked(card)
+    asked.answer(text)
+    print("\n".join(ask_terminal.points(asked)))
+
+
+def export_to_anki(path: str | Path, *, topic: str | None = None) -> None:
+    """Write the deck, or one topic of it, for Anki.
+
+    Raises:
+        FileExistsError: if there is a file already.
+        UnknownCard: if there is no such topic, naming all.
+        BadDeck: if one of your own deck files can't be used.
+    """
+    chosen: Sequence[Card] = [each.card for each in _of(topic)]
+    anki.export(chosen, Path(path))
+    show(f"Wrote {path}: {len(chosen)} cards. In Anki: File > Import.")

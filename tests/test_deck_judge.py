@@ -1,0 +1,207 @@
+"""The matcher: negations, typing errors, and how often it agrees with people's labels."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rehearsal.deck.cards import CARDS, Card, Point, UnknownCard, read_deck
+from rehearsal.deck.judge import judge, judge_answer
+from rehearsal.deck.words import words_of
+
+ANSWERS = Path(__file__).parent / "answers"
+KINDS = "right paraphrased terse rambling wrong negated off_topic other_card".split()
+DECK = {card.id: card for card in read_deck([CARDS])}
+
+
+def card_with(says: Any, denies: Any = ()) -> Card:
+    """A card whose first point has these claims."""
+    points = [
+        {"id": "it", "text": "It.", "says": says, "denies": denies},
+        {"id": "other", "text": "Other.", "says": [["elephant"]]},
+    ]
+    texts = dict.fromkeys(
+        "question weak why_weak strong follow_up falsifier".split(), "Some text."
+    )
+    return Card.model_validate(
+        {"id": "a", "level": "staff", "point": points, "shown_in": ["README.md"], **texts}
+    )
+
+
+SAVED = card_with(
+    [["optimizer | adam | moments", "save | checkpoint | restore"]],
+    [["weights", "enough | suffice"]],
+)
+
+
+def found(text: str, card: Card = SAVED) -> str:
+    """What is found about the first point."""
+    coverage = judge(card, text)
+    return next(
+        name
+        for name in ("covered", "missed", "contradicted")
+        if "it" in getattr(coverage, name)
+    )
+
+
+class TestPolarity:
+    @pytest.mark.parametrize(
+        ("text", "wanted"),
+        [
+            ("I save the optimizer", "covered"),
+            ("the optimizer's moments get saved", "covered"),
+            ("save not only the weights but the optimizer", "covered"),
+            ("not just the model, the optimizer is in the checkpoint", "covered"),
+            ("don't forget to save the optimizer", "covered"),
+            ("you can't skip saving the optimizer", "covered"),
+            ("never drop the optimizer from the checkpoint", "covered"),
+            ("if you don't save the optimizer, the loss jumps", "covered"),
+            ("the sampler isn't in there. I save the optimizer", "covered"),
+            ("I don't shard, but I save the optimizer", "covered"),
+            ("I don't save the optimizer", "contradicted"),
+            ("the optimizer need not be saved", "contradicted"),
+            ("no need to save the optimizer", "contradicted"),
+            ("the optimizer doesn't need to be in the checkpoint", "contradicted"),
+            ("saving the optimizer is unnecessary", "contradicted"),
+            ("there's no point in saving the optimizer", "contradicted"),
+            ("I'd skip saving the optimizer", "contradicted"),
+            ("weights are enough", "contradicted"),
+            ("the weights aren't enough", "missed"),
+            ("I log the loss", "missed"),
+            ("the optimizer is Adam", "missed"),
+            ("", "missed"),
+        ],
+    )
+    def test_a_negation_turns_a_claim_around(self, text: str, wanted: str) -> None:
+        """Word lists alone score a claim and its opposite the same."""
+        assert found(text) == wanted
+
+    def test_a_group_may_be_negated_where_that_says_the_same(self) -> None:
+        card = card_with([["sample", "any: twice | once"]])
+        assert found("no sample is trained twice", card) == "covered"
+        assert found("each sample once", card) == "covered"
+
+    def test_a_phrase_may_contain_its_own_negation(self) -> None:
+        card = card_with([["weights", "not .. enough"]])
+        assert found("the weights aren't nearly enough", card) == "covered"
+        assert found("the weights are enough", card) == "missed"
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "SAVE THE OPTIMIZER",
+            "saving optimizers",
+            "save the optimzer",  # a typing error
+            "ckpt the opt",
+            "optimizer: saved",
+            "we checkpoint (among other things) the optimizer",
+            "save — the optimizer",
+        ],
+    )
+    def test_people_type_it_in_many_ways(self, text: str) -> None:
+        assert found(text) == "covered"
+
+    def test_a_word_that_is_spelled_right_is_not_corrected(self) -> None:
+        """Sharded is one letter away from shared, and means something else."""
+        card = card_with([["shared | shares", "weights"]])
+        text = card.model_copy(update={"strong": "Sharded weights."})
+        assert found("the weights are sharded", text) == "missed"
+
+    def test_all_reduce_is_one_word_or_two(self) -> None:
+        card = card_with([["all reduce", "gradient"]])
+        for text in ("allreduce the grads", "all-reduce gradients", "gradients all reduced"):
+            assert found(text, card) == "covered"
+
+    @given(st.text(max_size=300))
+    def test_any_text_can_be_judged(self, text: str) -> None:
+        """An answer is whatever was in the field."""
+        coverage = judge(SAVED, text)
+        assert sorted([*coverage.covered, *coverage.missed, *coverage.contradicted]) == [
+            "it",
+            "other",
+        ]
+        assert {*coverage.because} == {*coverage.covered, *coverage.contradicted}
+        for word in words_of(text):
+            assert 0 <= word.start < word.end <= len(text)
+
+    @given(st.text(max_size=300))
+    def test_the_same_answer_gets_the_same_result(self, text: str) -> None:
+        assert judge(SAVED, text) == judge(SAVED, text)
+
+    def test_the_words_that_decided_are_those_that_were_typed(self) -> None:
+        text = "First things first.\nWe SAVE the\n optimizer state."
+        assert judge(SAVED, text).because == {"it": "We SAVE the optimizer state"}
+
+
+def test_an_unknown_card_is_named() -> None:
+    with pytest.raises(UnknownCard, match="Did you mean resume_is_correct"):
+        judge_answer("resume_is_corect", "x")
+
+
+@cache
+def labeled(which: str) -> list[dict[str, Any]]:
+    """The answers of one set: tuning, or held_out."""
+    paths = sorted((ANSWERS / which).glob("*.toml"))
+    return [one for path in paths for one in tomllib.loads(path.read_text("utf-8"))["answer"]]
+
+
+def label(answer: dict[str, Any], point: Point) -> str:
+    return next((w for w in ("covered", "contradicted") if point.id in answer[w]), "missed")
+
+
+class TestAgreement:
+    """Judged on answers that were written before the matcher and never used to tune it.
+
+    docs/deck.md has the figures.
+    """
+
+    def test_both_sets_are_large_and_have_every_kind(self) -> None:
+        for which in ("tuning", "held_out"):
+            kinds = Counter(answer["kind"] for answer in labeled(which))
+            assert {*kinds} == {*KINDS}
+            assert kinds.total() >= 200
+
+    def test_no_answer_is_in_both_sets(self) -> None:
+        texts = [
+            {" ".join(a["text"].split()) for a in labeled(s)} for s in ("tuning", "held_out")
+        ]
+        assert not texts[0] & texts[1]
+
+    @pytest.mark.parametrize("which", ["tuning", "held_out"])
+    def test_it_agrees_with_the_labels(self, which: str) -> None:
+        """A learner who is told the wrong thing stops believing the right ones."""
+        count: Counter[str] = Counter()
+        for answer in labeled(which):
+            card = DECK[answer["card"]]
+            coverage = judge(card, answer["text"])
+            for point in card.points:
+                wanted = label(answer, point)
+                got = next(
+                    name
+                    for name in ("covered", "missed", "contradicted")
+                    if point.id in getattr(coverage, name)
+                )
+                count["all"] += 1
+                count["agree"] += got == wanted
+                count["not covered"] += wanted != "covered"
+                count["falsely covered"] += got == "covered" != wanted
+                if answer["kind"] == "negated":
+                    count["negated"] += wanted == "contradicted"
+                    count["negated, found"] += got == wanted == "contradicted"
+        assert count["agree"] / count["all"] >= 0.9, count
+        assert count["falsely covered"] / count["not covered"] <= 0.03, count
+        assert count["negated, found"] / count["negated"] >= 0.9, count
+
+    @pytest.mark.parametrize("card", DECK.values(), ids=lambda card: card.id)
+    def test_its_own_strong_answer_covers_every_point(self, card: Card) -> None:
+        assert judge(card, card.strong).missed == ()
+        assert judge(card, card.strong).contradicted == ()
