@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -431,3 +432,56 @@ def photograph(page: Page, path: Path, first: Locator, last: Locator) -> None:
 def is_here(url: str) -> bool:
     """Whether a request stays on this machine."""
     return url.startswith(("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:"))
+
+
+def test_a_card_from_the_question_to_the_grade(lab: str, tmp_path: Path) -> None:
+    """Typed, judged, corrected and graded with the mouse, and kept in the history."""
+    from playwright.sync_api import expect, sync_playwright
+
+    pictures = Path(os.environ.get("REHEARSAL_SCREENSHOTS", tmp_path))
+    address = f"{lab.rpartition('/')[0]}/03_deck.ipynb"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": 940, "height": 960})
+        page.goto(address)
+        expect(page.locator(".jp-StatusBar-Widget").filter(has_text="Idle")).to_be_visible(
+            timeout=90_000
+        )
+        imports, asking = (
+            page.locator(".jp-CodeCell").nth(1),
+            page.locator(".jp-CodeCell").nth(2),
+        )
+        run(page, imports)
+        retype(page, asking, 'ask("resume_is_correct")')
+        field = asking.locator("textarea")
+        expect(field).to_be_visible(timeout=60_000)
+        assert "How do you know that a resume is correct?" in asking.inner_text()
+        assert "A strong answer" not in asking.inner_text()
+        field.fill(
+            "The optimizer state need not be saved. I kill it and diff with a clean run."
+        )
+        asking.get_by_role("button", name="Judge it").click()
+        marks = asking.locator("select")
+        expect(marks).to_have_count(5, timeout=30_000)
+        shown = [marks.nth(n).locator("option:checked").inner_text() for n in range(5)]
+        assert [mark.split()[1] for mark in shown] == [
+            "missed",
+            "contradicted",
+            "covered",
+            "missed",
+            "missed",
+        ]
+        assert "optimizer state need not be saved" in asking.locator("mark").first.inner_text()
+        marks.nth(0).select_option(label="✓ covered")
+        page.screenshot(path=pictures / "card.png")
+        asking.get_by_role("button", name="hard").click()
+        expect(asking.get_by_text("Graded hard: due in")).to_be_visible(timeout=30_000)
+        browser.close()
+    connection = sqlite3.connect(tmp_path / "rehearsal_home" / "progress.sqlite3")
+    rows = connection.execute("SELECT card, grade, points FROM answers").fetchall()
+    connection.close()
+    ((card, grade, points),) = rows
+    assert (card, grade) == ("resume_is_correct", "hard")
+    assert json.loads(points)["defines_correct"] == "covered"

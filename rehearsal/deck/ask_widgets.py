@@ -39,17 +39,18 @@ def widget(asked: Asked) -> Any:
     def answered(text: str) -> None:
         asked.answer(text)
         typed.disabled = judging.disabled = only_spoken.disabled = True
-        below.children = [_points(asked, widgets), _rest(asked, widgets)]
+        grading = _Grading(asked, widgets)
+        below.children = [_points(asked, grading, widgets), _rest(asked, widgets), grading.box]
 
     judging.on_click(lambda _: answered(typed.value))
     only_spoken.on_click(lambda _: answered(""))
     return widgets.VBox([question, typed, widgets.HBox([judging, only_spoken]), below])
 
 
-def _points(asked: Asked, widgets: Any) -> Any:
+def _points(asked: Asked, grading: _Grading, widgets: Any) -> Any:
     """One line for each point: what was found, to be corrected, and the words that decided."""
     because = asked.coverage.because if asked.coverage else {}
-    rows, grading = [], _Grading(asked, widgets)
+    rows = []
     for point in asked.card.points:
         mark = widgets.Dropdown(
             options=[(f"{MARKS[found]} {found}", found) for found in FOUND],
@@ -67,7 +68,7 @@ def _points(asked: Asked, widgets: Any) -> Any:
             text += f"<br><mark>{html.escape(because[point.id])}</mark>"
         rows.append(widgets.HBox([mark, widgets.HTML(text, layout=WIDE)]))
     title = "The points of a strong answer. The mark is yours: correct it where it's wrong."
-    return widgets.VBox([widgets.HTML(f"<p><b>{title}</b></p>"), *rows, grading.box])
+    return widgets.VBox([widgets.HTML(f"<p><b>{title}</b></p>"), *rows])
 
 
 class _Grading:
@@ -76,7 +77,9 @@ class _Grading:
     def __init__(self, asked: Asked, widgets: Any) -> None:
         self.asked = asked
         self.buttons = {grade: widgets.Button(description=grade) for grade in GRADES}
-        self.said = widgets.HTML("How did it go?")
+        self.said = widgets.HTML(
+            "<b>How did it go?</b> The blue one is what the points come to."
+        )
         for grade, button in self.buttons.items():
             button.on_click(lambda _, grade=grade: self.graded(grade))
         self.box = widgets.VBox([self.said, widgets.HBox([*self.buttons.values()])])
@@ -90,8 +93,9 @@ class _Grading:
     def graded(self, grade: Grade) -> None:
         """The learner's last word."""
         due = self.asked.grade(grade)
-        for button in self.buttons.values():
+        for name, button in self.buttons.items():
             button.disabled = True
+            button.button_style = "primary" if name == grade else ""
         self.said.value = f"Graded {grade}: {due}. <code>ask()</code> shows the next card."
 
 

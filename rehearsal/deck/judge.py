@@ -26,9 +26,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from rehearsal.deck.cards import Card, Claim, card_named
-from rehearsal.deck.polarity import is_negated
-from rehearsal.deck.words import Word, phrase, words_of
+from rehearsal.deck.cards import CARDS, Card, Claim, card_named, read_deck
+from rehearsal.deck.polarity import NEGATIONS, is_negated, negations_before
+from rehearsal.deck.words import Word, phrase, stem, words_of
 from rehearsal.session.history import Found
 
 SYNONYMS = Path(__file__).with_name("synonyms.toml")
@@ -88,15 +88,19 @@ def _stems_of(card: Card) -> frozenset[str]:
 
 
 @cache
-def _vocabulary(card: Card) -> frozenset[str]:
-    """Words that are spelled right: those of the card's texts."""
-    texts = [card.question, card.strong, card.weak, card.why_weak, card.follow_up]
+def _vocabulary() -> frozenset[str]:
+    """Words that are spelled right: those of the deck's texts."""
+    texts = (
+        text
+        for card in read_deck([CARDS])
+        for text in [card.question, card.strong, card.weak, card.why_weak, card.follow_up]
+    )
     return frozenset(word.stem for text in texts for word in words_of(text))
 
 
 def judge(card: Card, text: str) -> Coverage:
     """Judge a typed answer; the same answer always gets the same result."""
-    words = words_of(text, _stems_of(card), _vocabulary(card))
+    words = words_of(text, _stems_of(card), _vocabulary())
     found: dict[str, Found] = {}
     because = {}
     for point in card.points:
@@ -123,7 +127,7 @@ def _judge_point(
     says: Sequence[Claim], denies: Sequence[Claim], words: Sequence[Word]
 ) -> tuple[Found, Sequence[Hit]]:
     for claim in denies:
-        hits, negated = _claimed(claim, words)
+        hits, negated = _claimed(claim, words, sentences=1)
         if hits and not negated:
             return "contradicted", hits
     denied: Sequence[Hit] = []
@@ -135,14 +139,25 @@ def _judge_point(
     return ("contradicted", denied) if denied else ("missed", [])
 
 
-def _claimed(claim: Claim, words: Sequence[Word]) -> tuple[Sequence[Hit], bool]:
-    """Where the answer makes a claim, and whether it negates it; no hits if it doesn't."""
+def _claimed(
+    claim: Claim, words: Sequence[Word], sentences: int = 2
+) -> tuple[Sequence[Hit], bool]:
+    """Where the answer makes a claim, and whether it negates it; no hits if it doesn't.
+
+    Args:
+        sentences: that it may be spread over.
+    """
     groups = [list(_hits(_group(text.removeprefix(EITHER_WAY)), words)) for text in claim]
     guarded = [not text.startswith(EITHER_WAY) for text in claim]
     negated: Sequence[Hit] = []
-    for hits in _near_one_another(groups, words):
+    for hits in _near_one_another(groups, words, sentences):
         own = {position for hit in hits for position in hit.words}
-        counted = [hit for hit, is_guarded in zip(hits, guarded, strict=True) if is_guarded]
+        counted = []
+        for hit, is_guarded in zip(hits, guarded, strict=True):
+            if is_guarded:
+                counted.append(hit)
+            else:  # its negation is part of the claim: "no sample is trained twice"
+                own |= negations_before(words, hit.words)
         if not any(is_negated(words, hit.words, own) for hit in counted):
             return hits, False
         negated = negated or hits
@@ -159,29 +174,44 @@ def _hits(group: Group, words: Sequence[Word]) -> Iterator[Hit]:
 
 def _hit(one: Sequence[str], words: Sequence[Word], at: int) -> Hit | None:
     """The phrase, if it begins at this word. "all reduce" is also "allreduce"."""
-    if words[at].stem == "".join(one):
+    if words[at].stem in _joined(tuple(one)):
         return Hit((at,))
     if len(one) == 1:
-        both = "".join(word.stem for word in words[at : at + 2])
-        return Hit((at, at + 1)) if both == one[0] and at + 1 < len(words) else None
+        both = tuple(word.stem for word in words[at : at + 2])
+        return Hit((at, at + 1)) if len(both) == 2 and one[0] in _joined(both) else None
     positions, here, gap = list[int](), at, 0
     for word in one:
         if word == "..":
             gap = MAX_GAP
             continue
-        ahead = range(here, min(here + gap + 1, len(words)))
-        next_at = next((n for n in ahead if words[n].stem == word), None)
-        if next_at is None:
+        next_at = _next(word, words, here, gap)
+        if next_at is None or words[next_at].sentence != words[at].sentence:
             return None
         positions.append(next_at)
         here, gap = next_at + 1, 0
     return Hit(tuple(positions))
 
 
+@cache
+def _joined(stems: tuple[str, ...]) -> tuple[str, str]:
+    """Several words written as one, and the stem of that."""
+    return "".join(stems), stem("".join(stems))
+
+
+def _next(word: str, words: Sequence[Word], here: int, gap: int) -> int | None:
+    """Where the word comes next, after at most ``gap`` others; no negation is passed over."""
+    for n in range(here, min(here + gap + 1, len(words))):
+        if words[n].stem == word:
+            return n
+        if words[n].stem in NEGATIONS:
+            return None
+    return None
+
+
 def _near_one_another(
-    groups: Sequence[Sequence[Hit]], words: Sequence[Word]
+    groups: Sequence[Sequence[Hit]], words: Sequence[Word], sentences: int
 ) -> Iterator[Sequence[Hit]]:
-    """One hit of each group, in the same sentence or in two that follow each other.
+    """One hit of each group, in that many sentences that follow each other.
 
     The nearest ones first. An answer of a few words is one sentence, whatever its dots.
     """
@@ -195,7 +225,8 @@ def _near_one_another(
                 if abs(hit.words[0] - first.words[0]) <= NEAR
                 and (
                     is_short
-                    or abs(words[hit.words[0]].sentence - words[first.words[0]].sentence) <= 1
+                    or abs(words[hit.words[0]].sentence - words[first.words[0]].sentence)
+                    < sentences
                 )
             ]
             if not near:

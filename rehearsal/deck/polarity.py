@@ -25,8 +25,17 @@ ALLOWED = _stems("can could fine ok okay work possible safe able still may fully
 DISMISSED = _stems(
     "unnecessary pointless optional useless irrelevant overkill redundant needless moot"
 )
-NO_USE = _stems("need reason point use")  # no need to, there's no point in
-NEEDED = _stems("need needed necessary required require matter worth important have must")
+LEADS_TO = _stems(", and mean then so")
+STATED = _stems("is are be was need get has have reason point use")
+RELATIVE = _stems("what which who whose that where")
+NEEDED = _stems("need necessary require matter worth important have must help work pay")
+
+
+def negations_before(words: Sequence[Word], hit: Sequence[int]) -> set[int]:
+    """Where the negations are that may reach the words at these positions."""
+    reached = range(max(0, hit[0] - REACH), hit[0])
+    sentence = words[hit[0]].sentence
+    return {n for n in reached if words[n].stem in NEGATIONS and words[n].sentence == sentence}
 
 
 def is_negated(words: Sequence[Word], hit: Sequence[int], own: Collection[int]) -> bool:
@@ -52,12 +61,20 @@ def _before(words: Sequence[Word], at: int, own: Collection[int]) -> bool:
                 break
             continue
         if word.stem in NEGATIONS:
-            if words[n + 1].stem in NOT_ONLY or _is_supposed(words, n):
-                continue
-            count += 1
-        elif word.stem in LEFT_OUT and not _is_supposed(words, n):
-            count += 1
+            is_only = words[n + 1].stem in NOT_ONLY and n + 1 not in own and n + 1 != at
+            count += not (is_only or _is_supposed(words, n))
+        elif word.stem in LEFT_OUT and (word.stem, words[n + 1].stem) != ("drop", "to"):
+            count += not _is_supposed(words, n)
+        if word.stem == "without" and _is_negated_itself(words, n):
+            break  # "you can't go out without it": both are counted as none
     return count % 2 == 1
+
+
+def _is_negated_itself(words: Sequence[Word], at: int) -> bool:
+    return any(
+        word.stem in NEGATIONS and word.sentence == words[at].sentence
+        for word in words[max(0, at - REACH) : at]
+    )
 
 
 def _is_supposed(words: Sequence[Word], at: int) -> bool:
@@ -69,14 +86,17 @@ def _is_supposed(words: Sequence[Word], at: int) -> bool:
     ]
     if any(word in SUPPOSED for word in before):
         return True
-    if at + 1 < len(words) and words[at + 1].stem in NO_USE:
-        return False
-    if words[at].stem in _stems("without no"):
-        return (
-            not before
-            or before[-1] in BOUNDARIES
-            or (words[at].stem == "without" and not any(word in ALLOWED for word in before))
-        )
+    if words[at].stem == "without":
+        return not any(word in ALLOWED for word in before) or _is_negated_itself(words, at)
+    if words[at].stem == "no" and (not before or before[-1] in BOUNDARIES):
+        # "No epoch in the seed, same order every time" but not "No seed is needed".
+        after = [
+            word.stem
+            for word in words[at + 1 : at + 1 + REACH]
+            if word.sentence == words[at].sentence
+        ]
+        leads_to = [n for n, word in enumerate(after) if word in LEADS_TO]
+        return bool(leads_to) and not any(word in STATED for word in after[: leads_to[0]])
     return False
 
 
@@ -86,16 +106,18 @@ def _after(words: Sequence[Word], at: int, own: Collection[int]) -> bool:
         return True
     for n in range(at + 1, min(len(words), at + 1 + BEHIND)):
         word = words[n]
-        if word.sentence != words[at].sentence or word.stem in BOUNDARIES:
+        is_aside = word.stem in BOUNDARIES or word.stem in RELATIVE
+        if word.sentence != words[at].sentence or is_aside:
             return False
         if n in own:
             continue
         if word.stem in DISMISSED:
             return words[n - 1].stem != "not"
-        if word.stem in ("not", "no") and any(
-            later.stem in NEEDED for later in words[n + 1 : n + 4]
-        ):
+        ahead = [later.stem for later in words[n + 1 : n + 4]]
+        if word.stem == "not" and any(later in NEEDED for later in ahead):
             return True
-        if word.stem == "need" and n + 1 < len(words) and words[n + 1].stem == "not":
+        if word.stem == "no" and ahead[:1] == ["need"]:
+            return True
+        if word.stem == "need" and ahead[:1] == ["not"]:
             return True
     return False
