@@ -23,6 +23,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ MAX_GAP = 4  # words that .. stands for
 NEAR, SHORT_ANSWER = 40, 30
 EITHER_WAY = "any:"  # before a group that may be negated
 QUOTED = 160  # characters of an answer that are shown as what decided
+TRIED = 3  # of each group, the hits nearest to the first group's
 AROUND = 3  # words on both sides of what decided
 
 
@@ -216,24 +218,22 @@ def _near_one_another(
     The nearest ones first. An answer of a few words is one sentence, whatever its dots.
     """
     is_short = len(words) <= SHORT_ANSWER
+
+    def is_near(first: Hit, hit: Hit) -> bool:
+        here, there = first.words[0], hit.words[0]
+        apart = abs(words[here].sentence - words[there].sentence)
+        return abs(here - there) <= NEAR and (is_short or apart < sentences)
+
     for first in groups[0]:
-        chosen = [first]
-        for group in groups[1:]:
-            near = [
-                hit
-                for hit in group
-                if abs(hit.words[0] - first.words[0]) <= NEAR
-                and (
-                    is_short
-                    or abs(words[hit.words[0]].sentence - words[first.words[0]].sentence)
-                    < sentences
-                )
-            ]
-            if not near:
-                break
-            chosen.append(min(near, key=lambda hit: abs(hit.words[0] - first.words[0])))
-        else:
-            yield chosen
+        around = [
+            sorted(
+                (hit for hit in group if is_near(first, hit)),
+                key=lambda hit: abs(hit.words[0] - first.words[0]),
+            )
+            for group in groups[1:]
+        ]
+        for others in product(*(hits[:TRIED] for hits in around)):
+            yield [first, *others]
 
 
 def _quoted(text: str, words: Sequence[Word], hits: Sequence[Hit]) -> str:

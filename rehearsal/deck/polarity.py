@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from rehearsal.deck.words import Word, stem
 
-REACH = 7  # words that a negation before a word reaches over
+REACH = 9  # words that a negation before a word reaches over
 BEHIND = 6  # words after it within which "... is not needed" is looked for
 
 
