@@ -164,7 +164,7 @@ class TestWatch:
 
         monkeypatch.setattr(command_line, "saves_of", saves)
         monkeypatch.setattr(coach, "check_text", check_text)
-        assert main(["check", "lift", str(file), "--watch"]) == 0
+        assert main(["check", "lift_to_dis", str(file), "--watch"]) == 0
         assert seen == ["first = 1\n", "third = 3\n"]
         said = capsys.readouterr()
         assert said.out.count(f"Watching {file}") == 3
@@ -222,7 +222,7 @@ class TestPrintedCommands:
         folder = ROOT if where == "project" else tmp_path
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         run = subprocess.run(
-            [sys.executable, "-m", "rehearsal", "solution", "lift"],
+            [sys.executable, "-m", "rehearsal", "solution", "lift_to_dis"],
             cwd=folder,
             env=environment,
             capture_output=True,
@@ -327,7 +327,7 @@ class TestCommands:
         assert main([command, ID]) == 0
         said = capsys.readouterr().out
         progress().forget()
-        assert main([command, "lift"]) == 0
+        assert main([command, "lift_to_dis"]) == 0
         assert capsys.readouterr().out == said
 
     @pytest.mark.ranks
