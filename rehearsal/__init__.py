@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rehearsal.deck.ask import ask, deck, export_to_anki
+    from rehearsal.deck.ask import ask, export_to_anki, topics
     from rehearsal.deck.cards import BadDeck, Card, UnknownCard, cards
     from rehearsal.deck.judge import Coverage, judge_answer
     from rehearsal.grading.check import grade, grade_source, warm_up
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Imported when they are first used: a rank imports this package too, and needs none of them.
 _HOMES = {
-    "rehearsal.deck.ask": "ask deck export_to_anki",
+    "rehearsal.deck.ask": "ask export_to_anki topics",
     "rehearsal.deck.cards": "BadDeck Card UnknownCard cards",
     "rehearsal.deck.judge": "Coverage judge_answer",
     "rehearsal.grading.check": "grade grade_source warm_up",
@@ -79,7 +79,6 @@ __all__ = [
     "cards",
     "check",
     "debrief",
-    "deck",
     "diff",
     "drills",
     "export_to_anki",
@@ -92,5 +91,6 @@ __all__ = [
     "solution",
     "start",
     "status",
+    "topics",
     "warm_up",
 ]

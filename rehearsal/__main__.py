@@ -242,7 +242,7 @@ def run(options: argparse.Namespace) -> int:
     elif options.command == "judge":
         deck.judge_file(options.card, answer_in(options.file), as_json=options.json)
     elif options.command == "cards":
-        deck.deck(options.topic)
+        deck.topics(options.topic)
     elif options.command == "anki":
         deck.export_to_anki(options.file, topic=options.topic)
     elif options.command == "blank":

@@ -16,8 +16,9 @@ HOUSE = ROOT / "rehearsal"
 DRILLS = HOUSE / "drills"
 # What each room may import besides itself; a dotted entry is one module of a room.
 MAY_IMPORT: dict[str, set[str]] = {
-    "__main__": {"__init__", "session", "grading", "engine"},
-    "__init__": {"session", "grading", "engine"},
+    "__main__": {"__init__", "deck", "session", "grading", "engine"},
+    "__init__": {"deck", "session", "grading", "engine"},
+    "deck": {"session", "engine"},
     "session": {"grading", "engine", "evidence"},  # of evidence: how pictures are drawn
     "grading": {"engine"},
     "handbook": {"session", "grading", "engine", "evidence", "faults", "trainer_core"},

@@ -224,4 +224,5 @@ status()
 # | [01_walkthrough](01_walkthrough.ipynb) | the hardened trainer: all eight cells explained, run, killed, resumed and audited |
 # | [the handbook](handbook/10_interview_map.ipynb) | fourteen chapters: what you say, draw, measure and refuse to build |
 # | [02_rehearse](02_rehearse.ipynb) | the eight live cells and then the eight hardened ones, timed and graded on real ranks |
+# | [03_deck](03_deck.ipynb) | the questions that interviewers ask: say the answer, type the gist, and see which points it covers |
 # | the drills, linked in section 4 | one notebook each |

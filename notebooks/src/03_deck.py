@@ -21,7 +21,7 @@
 # {{setup torch numpy matplotlib cloudpickle platformdirs fsrs ipywidgets pydantic rapidfuzz snowballstemmer rehearsal}}
 
 # %% tags=["setup"]
-from rehearsal import ask, deck, export_to_anki, judge_answer
+from rehearsal import ask, export_to_anki, judge_answer, topics
 
 # %% [markdown]
 # ## The card that's due
@@ -34,12 +34,12 @@ ask()
 # %% [markdown]
 # ## By topic
 #
-# `deck()` shows the topics, and `deck("recovery")` the cards of one. `ask(topic="recovery")` asks
+# `topics()` shows the topics, and `topics("recovery")` the cards of one. `ask(topic="recovery")` asks
 # only those, and `ask("resume_is_correct")` asks that card, due or not. Any prefix will do that
 # only one card has.
 
 # %%
-deck()
+topics()
 
 # %%
 ask(topic="recovery")

@@ -54,7 +54,7 @@ def _next(topic: str | None) -> Card | None:
     return None if found is None else found.card
 
 
-def deck(topic: str | None = None) -> None:
+def topics(topic: str | None = None) -> None:
     """Show the topics and how many of their cards are due; with a topic, its cards.
 
     Raises:

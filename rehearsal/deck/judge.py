@@ -22,12 +22,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from rehearsal.deck.cards import CARDS, Card, Claim, card_named, read_deck
+from rehearsal.deck.cards import Card, Claim, card_named, cards
 from rehearsal.deck.polarity import NEGATIONS, is_negated, negations_before
 from rehearsal.deck.words import Word, phrase, stem, words_of
 from rehearsal.session.history import Found
@@ -94,10 +94,10 @@ def _vocabulary() -> frozenset[str]:
     """Words that are spelled right: those of the deck's texts."""
     texts = (
         text
-        for card in read_deck([CARDS])
+        for card in cards()
         for text in [card.question, card.strong, card.weak, card.why_weak, card.follow_up]
     )
-    return frozenset(word.stem for text in texts for word in words_of(text))
+    return frozenset(word for text in texts for word in re.findall(r"[a-z]+", text.lower()))
 
 
 def judge(card: Card, text: str) -> Coverage:
@@ -168,19 +168,30 @@ def _claimed(
 
 def _hits(group: Group, words: Sequence[Word]) -> Iterator[Hit]:
     """Where the phrases of a group are."""
+    singles, pairs = _places(tuple(words))
     for one in group:
-        for at in range(len(words)):
-            if (hit := _hit(one, words, at)) is not None:
-                yield hit
+        for joined in _joined(tuple(one)):  # "all reduce" is also "allreduce"
+            yield from (Hit((at,)) for at in singles.get(joined, []))
+        if len(one) == 1:
+            yield from (Hit((at, at + 1)) for at in pairs.get(one[0], []))
+        else:
+            found = (_hit(one, words, at) for at in singles.get(one[0], []))
+            yield from (hit for hit in found if hit is not None)
+
+
+@lru_cache(maxsize=1)
+def _places(words: tuple[Word, ...]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """Where each word is, and where each two that follow each other are, written as one."""
+    singles, pairs = dict[str, list[int]](), dict[str, list[int]]()
+    for at, word in enumerate(words):
+        singles.setdefault(word.stem, []).append(at)
+        for joined in _joined(tuple(each.stem for each in words[at : at + 2])):
+            pairs.setdefault(joined, []).append(at)
+    return singles, {joined: at for joined, at in pairs.items() if joined not in singles}
 
 
 def _hit(one: Sequence[str], words: Sequence[Word], at: int) -> Hit | None:
-    """The phrase, if it begins at this word. "all reduce" is also "allreduce"."""
-    if words[at].stem in _joined(tuple(one)):
-        return Hit((at,))
-    if len(one) == 1:
-        both = tuple(word.stem for word in words[at : at + 2])
-        return Hit((at, at + 1)) if len(both) == 2 and one[0] in _joined(both) else None
+    """The phrase, if it begins at this word."""
     positions, here, gap = list[int](), at, 0
     for word in one:
         if word == "..":
@@ -195,9 +206,9 @@ def _hit(one: Sequence[str], words: Sequence[Word], at: int) -> Hit | None:
 
 
 @cache
-def _joined(stems: tuple[str, ...]) -> tuple[str, str]:
+def _joined(stems: tuple[str, ...]) -> frozenset[str]:
     """Several words written as one, and the stem of that."""
-    return "".join(stems), stem("".join(stems))
+    return frozenset({"".join(stems), stem("".join(stems))})
 
 
 def _next(word: str, words: Sequence[Word], here: int, gap: int) -> int | None:

@@ -1,0 +1,111 @@
+"""How often the deck's matcher agrees with people's labels, and how long it takes.
+
+    python scripts/deck_agreement.py              the answers that it was never tuned on
+    python scripts/deck_agreement.py --set tuning    those that it was
+
+Prints a table by topic, as in docs/deck.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rehearsal.deck.cards import CARDS, Card, Point, read_deck
+from rehearsal.deck.judge import judge
+from rehearsal.session.history import Found
+
+ANSWERS = Path(__file__).resolve().parents[1] / "tests/answers"
+HEAD = ("topic", "points", "agree", "falsely covered", "covered, found", "negated, found")
+
+
+def labeled(which: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each answer of a set ("tuning", "held_out"), with its topic."""
+    for path in sorted((ANSWERS / which).glob("*.toml")):
+        for answer in tomllib.loads(path.read_text("utf-8"))["answer"]:
+            yield path.stem, answer
+
+
+def label(answer: Mapping[str, Any], point: Point) -> Found:
+    """What a person says that the answer says about a point."""
+    if point.id in answer["covered"]:
+        return "covered"
+    return "contradicted" if point.id in answer["contradicted"] else "missed"
+
+
+def counted(card: Card, answer: Mapping[str, Any]) -> Counter[str]:
+    """How the matcher and the label compare on each point of a card."""
+    count: Counter[str] = Counter()
+    coverage = judge(card, answer["text"])
+    for point in card.points:
+        wanted = label(answer, point)
+        names: tuple[Found, ...] = ("covered", "missed", "contradicted")
+        found = next(name for name in names if point.id in getattr(coverage, name))
+        count["points"] += 1
+        count["agree"] += found == wanted
+        count["covered"] += wanted == "covered"
+        count["covered, found"] += found == wanted == "covered"
+        count["falsely covered"] += found == "covered" != wanted
+        if answer["kind"] == "negated" and wanted == "contradicted":
+            count["negated"] += 1
+            count["negated, found"] += found == "contradicted"
+    return count
+
+
+def agreement(which: str) -> dict[str, Counter[str]]:
+    """The counts of a set, by topic."""
+    cards = {card.id: card for card in read_deck([CARDS])}
+    found: dict[str, Counter[str]] = {}
+    for topic, answer in labeled(which):
+        found.setdefault(topic, Counter()).update(counted(cards[answer["card"]], answer))
+    return found
+
+
+def row(name: str, count: Counter[str]) -> str:
+    """One line of the table."""
+    elsewhere = count["points"] - count["covered"]
+    cells = [
+        name,
+        str(count["points"]),
+        f"{count['agree'] / count['points']:.1%}",
+        f"{count['falsely covered'] / max(1, elsewhere):.1%}",
+        f"{count['covered, found']} of {count['covered']}",
+        f"{count['negated, found']} of {count['negated']}",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def milliseconds(which: str) -> list[float]:
+    """How long each answer of a set takes to judge, the first time that its card is judged."""
+    cards = {card.id: card for card in read_deck([CARDS])}
+    found = []
+    for _, answer in labeled(which):
+        began = time.perf_counter()
+        judge(cards[answer["card"]], answer["text"])
+        found.append(1000 * (time.perf_counter() - began))
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--set", choices=["held_out", "tuning"], default="held_out")
+    which = parser.parse_args().set
+    spent = sorted(milliseconds(which))
+    print("| " + " | ".join(HEAD) + " |\n|---|---|---|---|---|---|")
+    total: Counter[str] = Counter()
+    for topic, count in agreement(which).items():
+        print(row(topic, count))
+        total.update(count)
+    print(row("all", total))
+    print(f"\nan answer takes {statistics.median(spent):.1f} ms, at most {spent[-1]:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
