@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from handbook_chapters import HANDBOOK, cells_of, chapter_names, sections_of, text_of
 
+from rehearsal.deck.cards import CARDS
 from rehearsal.handbook.diagrams import FOLDER, diagram, diagram_names, header_of
 from scripts import diagrams
 
@@ -68,6 +69,12 @@ class TestChapter:
         for start in ("- *Weak:*", "- *Strong:*", "- *What would prove me wrong:*"):
             assert sections[END[1]].count(start) == 3, start
         assert "(../drills/" in sections[END[2]]
+
+    def test_it_names_the_cards_that_go_with_it(self, chapter: str) -> None:
+        """Somebody who has just read it wants to be asked."""
+        topics = re.findall(r'ask\(topic="(\w+)"\)', sections_of(chapter)["Practice it"])
+        assert topics
+        assert {*topics} <= {path.stem for path in CARDS.glob("*.toml")}
 
     def test_its_links_lead_somewhere(self, chapter: str) -> None:
         """A picture or a notebook that isn't there is found by the reader otherwise."""

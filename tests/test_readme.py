@@ -180,6 +180,8 @@ class TestCommands:
             ".venv/bin/python -m rehearsal start lift_to_distributed",
             ".venv/bin/python -m rehearsal blank lift_to_distributed > attempt.py",
             ".venv/bin/python -m rehearsal check lift_to_distributed attempt.py",
+            ".venv/bin/python -m rehearsal cards",
+            ".venv/bin/python -m rehearsal ask --topic recovery",
         ]
         assert commands() == tested
 
@@ -235,12 +237,23 @@ class TestCommands:
     ) -> None:
         """Checking an untouched blank says that there is nothing to check yet."""
         monkeypatch.setenv("REHEARSAL_HOME", str(tmp_path))
-        *before, check = commands()[8:]
+        *before, check = commands()[8:12]
         listed, brief, _ = [shell(command) for command in before]
         assert "lift_to_distributed" in listed
         assert "clock" in brief
         assert own_attempt.exists()
         assert "NOT ATTEMPTED" in shell(check, exit_code=1)
+
+    @needs_setup
+    @pytest.mark.ranks
+    def test_the_deck_s_commands_run_as_printed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without a terminal, the end of the input accepts what is suggested."""
+        monkeypatch.setenv("REHEARSAL_HOME", str(tmp_path))
+        listing, ask = commands()[12:]
+        assert "recovery" in shell(listing)
+        assert "due in 1 day" in shell(f"echo 'I save the optimizer' | {ask}")
 
     @needs_setup
     @pytest.mark.ranks

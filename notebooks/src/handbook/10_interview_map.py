@@ -693,3 +693,4 @@ for step, (chapters, ids) in ROUTE.items():
 #   [blank version](../01_live_blank.ipynb).
 # - Record the opening minute on your phone. Then check it: execution model, invariants, boundaries,
 #   path to scale.
+# - The cards: `ask(topic="interview")` and `ask(topic="deep_dive")` in [03_deck](../03_deck.ipynb).

@@ -784,3 +784,4 @@ print(f"7 billion parameters: {7e9 * bytes_each / 1e9:.0f} GB per save")
 #   [run_hangs_at_its_first_log](../drills/260_run_hangs_at_its_first_log.ipynb).
 # - The code: all eight sections of the [walkthrough](../01_walkthrough.ipynb), and its section on
 #   what can stay an interface.
+# - The cards: `ask(topic="architecture")` and `ask(topic="trainer_code")` in [03_deck](../03_deck.ipynb).

@@ -608,3 +608,4 @@ print(f"resumed on three ranks, updates differ by at most {apart:.0e} (relative)
 #   [samples_repeat_from_the_second_epoch](../drills/290_samples_repeat_from_the_second_epoch.ipynb),
 #   [resized_restart_repeats_samples](../drills/235_resized_restart_repeats_samples.ipynb).
 # - The code: section 2 of the [walkthrough](../01_walkthrough.ipynb).
+# - The cards: `ask(topic="data")` in [03_deck](../03_deck.ipynb).

@@ -957,3 +957,4 @@ for rank, piece in enumerate(on_three):
 #   [nothing_to_resume_from](../drills/280_nothing_to_resume_from.ipynb),
 #   [restored_state_matches_no_step](../drills/340_restored_state_matches_no_step.ipynb).
 # - The code: sections 6 and 8 of the [walkthrough](../01_walkthrough.ipynb).
+# - The cards: `ask(topic="checkpoints")` and `ask(topic="recovery")` in [03_deck](../03_deck.ipynb).

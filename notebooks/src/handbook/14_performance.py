@@ -928,3 +928,4 @@ for name, count, ms in profile_of_rank_0["top"]:
 #   [cell_metrics](../drills/170_cell_metrics.ipynb),
 #   [cell_train](../drills/150_cell_train.ipynb).
 # - The code: sections 5 and 7 of the [walkthrough](../01_walkthrough.ipynb).
+# - The cards: `ask(topic="performance")` in [03_deck](../03_deck.ipynb).

@@ -865,3 +865,4 @@ print(f"the same FLOPs train 20B on {tokens_for_20b / 1e12:.1f}T tokens")
 #   [lift_to_distributed](../drills/020_lift_to_distributed.ipynb) sums gradients by hand.
 # - The code: section 7 of the [walkthrough](../01_walkthrough.ipynb) shows a real step by phase.
 # - The calculator: `from rehearsal.handbook import numbers`, then `help(numbers)`.
+# - The cards: `ask(topic="numbers")` in [03_deck](../03_deck.ipynb).

@@ -819,3 +819,4 @@ print("killed once, and resumed:", restarts_lead_nowhere(run) or "quiet")
 #   [run_hangs_at_its_first_log](../drills/260_run_hangs_at_its_first_log.ipynb).
 # - The code: section 7 of the [walkthrough](../01_walkthrough.ipynb), and the watchdog in its
 #   section 8.
+# - The cards: `ask(topic="observability")` in [03_deck](../03_deck.ipynb).

@@ -980,3 +980,4 @@ print("1.0, 1.1, 400.0 and 0.0009 in E4M3:",
 #   [gradient_norm_depends_on_world_size](../drills/295_gradient_norm_depends_on_world_size.ipynb),
 #   [replicas_drift_apart](../drills/220_replicas_drift_apart.ipynb).
 # - The code: sections 4 and 5 of the [walkthrough](../01_walkthrough.ipynb).
+# - The cards: `ask(topic="parallelism")` in [03_deck](../03_deck.ipynb).

@@ -725,3 +725,4 @@ for name, policy in policies.items():
 #   [cell_distributed](../drills/140_cell_distributed.ipynb).
 # - The code: section 8 of the [walkthrough](../01_walkthrough.ipynb) kills a rank, and its watchdog
 #   names the one that hangs.
+# - The cards: `ask(topic="hardware")` in [03_deck](../03_deck.ipynb).

@@ -736,3 +736,4 @@ print(f"resumed from step {restored}; the new version had reached step 52")
 #   [lower_learning_rate_has_no_effect](../drills/300_lower_learning_rate_has_no_effect.ipynb).
 # - The code: sections 1 and 8 of the [walkthrough](../01_walkthrough.ipynb).
 #   `scripts/audit_run.py RUN --against OTHER` compares two runs from the command line.
+# - The cards: `ask(topic="evaluation")` in [03_deck](../03_deck.ipynb).

@@ -805,3 +805,4 @@ print(f"hash of scaffold:   {shared_with_training(by_group):4} of {len(by_group)
 #   [evaluation_jumps_after_a_restart](../drills/320_evaluation_jumps_after_a_restart.ipynb).
 # - The code: section 2 of the [walkthrough](../01_walkthrough.ipynb) computes the order that one
 #   integer seeks in.
+# - The cards: `ask(topic="data_at_scale")` in [03_deck](../03_deck.ipynb).

@@ -745,3 +745,4 @@ cost_picture(nodes, spot_costs, on_demand, subtitle)
 #   [cell_launch](../drills/180_cell_launch.ipynb).
 # - The code: section 8 of the [walkthrough](../01_walkthrough.ipynb), and its last sections on what
 #   can stay an interface.
+# - The cards: `ask(topic="production")` in [03_deck](../03_deck.ipynb).

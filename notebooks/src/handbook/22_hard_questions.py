@@ -1140,3 +1140,4 @@ print(f"{'all three':22} {together:.2f}")
 #   [second_node_brings_nothing](../drills/350_second_node_brings_nothing.ipynb).
 # - The table of questions at the end of the [walkthrough](../01_walkthrough.ipynb) says where each
 #   answer is demonstrated.
+# - The cards: `ask(topic="staff")` and `ask(topic="post_training")` in [03_deck](../03_deck.ipynb).
