@@ -1,0 +1,297 @@
+"""What a job left behind, read once; every figure that an alarm, a claim or a look needs.
+
+Times are compared with each other only (a phase with the step, a rank with its peers), so a
+busy machine changes them all together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from rehearsal.evidence.audit import AuditReport, audit_run
+from rehearsal.evidence.pictures import rank_files, read_jsonl
+from rehearsal.incidents.world import Plan
+
+Record = dict[str, Any]
+WARM_UP = 2  # first steps of a start: compilation, loader processes, buckets
+COMPUTE = ("h2d", "forward", "backward", "optimizer")
+
+
+def middle(values: Iterable[float]) -> float:
+    """The median; 0.0 of nothing."""
+    found = list(values)
+    return float(median(found)) if found else 0.0
+
+
+def high(values: Iterable[float], fraction: float) -> float:
+    """The value that ``fraction`` of all values don't exceed; 0.0 of nothing."""
+    found = sorted(values)
+    return found[min(len(found) - 1, int(fraction * len(found)))] if found else 0.0
+
+
+class Evidence:
+    """A job's folder, as ``job.run_job`` leaves it."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder, self.plan = folder, plan
+        self.run_dir = folder / "run"
+
+    @cached_property
+    def attempts(self) -> list[Record]:
+        """The supervisor's lines: attempt, began, ended, ranks."""
+        return list(read_jsonl(self.folder / "supervisor.jsonl"))
+
+    @cached_property
+    def logs(self) -> list[Record]:
+        """All ranks' events, by time."""
+        found = [r for path in rank_files(self.run_dir, "logs") for r in read_jsonl(path)]
+        return sorted(found, key=lambda record: float(record["time"]))
+
+    @cached_property
+    def ledger(self) -> list[Record]:
+        """All ranks' ledger lines, by time."""
+        found = [r for path in rank_files(self.run_dir, "ledger") for r in read_jsonl(path)]
+        return sorted(found, key=lambda record: float(record["time"]))
+
+    @cached_property
+    def agents(self) -> list[Record]:
+        """What the hosts' agents wrote: one line per rank and step."""
+        files = rank_files(self.run_dir, "telemetry")
+        return [record for path in files for record in read_jsonl(path)]
+
+    @cached_property
+    def audit(self) -> AuditReport:
+        """The verdict on the run folder."""
+        return audit_run(self.run_dir)
+
+    def events(self, name: str, rank: int | None = None) -> list[Record]:
+        """The events of one kind."""
+        ranks = (None, rank) if rank is None else (rank,)
+        return [
+            r for r in self.logs if r["event"] == name and (None in ranks or r["rank"] in ranks)
+        ]
+
+    # ------------------------------------------------------------ steps and phases
+
+    @cached_property
+    def progress(self) -> dict[int, list[Record]]:
+        """Each rank's train_progress events, in order."""
+        found: dict[int, list[Record]] = {rank: [] for rank in range(self.plan.world_size)}
+        for record in self.events("train_progress"):
+            found.setdefault(record["rank"], []).append(record)
+        return found
+
+    @cached_property
+    def lineage(self) -> list[Record]:
+        """Rank 0's progress at each step; of a step trained twice, the last time."""
+        by_step = {record["step"]: record for record in self.progress.get(0, [])}
+        return [by_step[step] for step in sorted(by_step)]
+
+    @cached_property
+    def steady(self) -> dict[int, list[dict[str, float]]]:
+        """Each rank's milliseconds by phase, per step, without the first steps of a start."""
+        found: dict[int, list[dict[str, float]]] = {}
+        for rank, records in self.progress.items():
+            starts: dict[int, int] = {}
+            for record in records:
+                seen = starts[record["attempt"]] = starts.get(record["attempt"], 0) + 1
+                if seen > WARM_UP:
+                    spent = {n: float(p["max"]) for n, p in record["phases"].items()}
+                    found.setdefault(rank, []).append(spent)
+        return found
+
+    def phase_ms(self, rank: int, *phases: str) -> float:
+        """The median of a phase on a rank; of several, of their sum."""
+        return middle(sum(s[name] for name in phases) for s in self.steady.get(rank, []))
+
+    def step_ms(self, rank: int) -> float:
+        """A rank's median step, without saves."""
+        steps = self.steady.get(rank, [])
+        return middle(sum(s.values()) - s["checkpoint"] for s in steps)
+
+    def share(self, rank: int, phase: str) -> float:
+        """How much of its median step a rank spends in a phase."""
+        return self.phase_ms(rank, phase) / max(self.step_ms(rank), 1e-9)
+
+    @property
+    def ranks(self) -> range:
+        """The job's ranks."""
+        return range(self.plan.world_size)
+
+    # ------------------------------------------------------------ figures
+
+    def input_share(self) -> float:
+        """The largest share of a median step that a rank waits for data."""
+        return max((self.share(rank, "data_wait") for rank in self.ranks), default=0.0)
+
+    def input_spikes(self) -> float:
+        """The slowest tenth of the waits for data, in median steps."""
+        return max(
+            high((s["data_wait"] for s in self.steady.get(rank, [])), 0.9)
+            / max(self.step_ms(rank), 1e-9)
+            for rank in self.ranks
+        )
+
+    def straggling(self) -> float:
+        """The slowest rank's compute, in units of the fastest other rank's."""
+        own = sorted(self.phase_ms(rank, *COMPUTE) for rank in self.ranks)
+        return own[-1] / max(own[0], 1e-9) if len(own) > 1 else 1.0
+
+    def slowest_rank(self) -> int:
+        """The rank whose compute takes longest."""
+        return max(self.ranks, key=lambda rank: self.phase_ms(rank, *COMPUTE))
+
+    def sync_share(self) -> float:
+        """The share of a median step that even the last rank to arrive waits in the sync."""
+        return min((self.share(rank, "grad_sync") for rank in self.ranks), default=0.0)
+
+    def save_stall(self) -> float:
+        """How long training waits for a median save, in median steps."""
+        saves = [s["checkpoint"] for s in self.steady.get(0, []) if s["checkpoint"] > 0]
+        return middle(saves) / max(self.step_ms(0), 1e-9)
+
+    def is_done(self) -> bool:
+        """Whether the job reached the end of its plan."""
+        return bool(self.attempts) and all(
+            rank["exitcode"] == 0 and rank["answer"]["status"] == "done"
+            for rank in self.attempts[-1]["ranks"]
+        )
+
+    def failed_attempts(self) -> list[Record]:
+        """Attempts that ended badly."""
+        return [a for a in self.attempts if any(rank["exitcode"] != 0 for rank in a["ranks"])]
+
+    def planned_kills(self) -> int:
+        """Failed attempts that the scheduler caused: it took a host away."""
+        kills = {kill.attempt for kill in self.plan.world.kills}
+        return sum(attempt["attempt"] in kills for attempt in self.failed_attempts())
+
+    def crashes(self) -> int:
+        """Failed attempts that the scheduler didn't cause."""
+        return len(self.failed_attempts()) - self.planned_kills()
+
+    def barren_attempts(self) -> int:
+        """Failed attempts that completed no step."""
+        trained = {line["attempt"] for line in self.ledger}
+        return sum(attempt["attempt"] not in trained for attempt in self.failed_attempts())
+
+    def audit_findings(self) -> float:
+        """What the audit counts against the run; infinite without evidence."""
+        report = self.audit
+        if report.status == "no_evidence":
+            return float("inf")
+        return float(
+            report.duplicates
+            + report.misses
+            + report.wrong_lines
+            + report.incomplete_steps
+            + report.holes
+        )
+
+    def rate_jump(self) -> float:
+        """The largest ratio of one step's learning rate to the one before, after the warmup."""
+        warmup = self.plan.settings["warmup_steps"]
+        rates = [(r["step"], r["lr"]) for r in self.lineage if r["step"] > warmup]
+        pairs = zip(rates, rates[1:], strict=False)
+        return max((new / max(old, 1e-12) for (_, old), (_, new) in pairs), default=1.0)
+
+    def losses(self) -> list[float]:
+        """The loss per step of the lineage; NaN where it wasn't finite."""
+        return [r["loss"] if r["loss"] is not None else float("nan") for r in self.lineage]
+
+    def learned(self) -> float:
+        """The last steps' loss over the first steps' loss: below 1 if the run learns."""
+        losses = self.losses()
+        if len(losses) < 16:
+            return float("nan")
+        return fmean(losses[-8:]) / fmean(losses[:8])
+
+    def loss_jump(self) -> float:
+        """The largest rise of the mean loss across a resume; 1.0 without one."""
+        found = [1.0]
+        for restored in self.events("checkpoint_restored", 0):
+            at, attempt = restored["step"], restored["attempt"]
+            rows = self.progress.get(0, [])
+            before = [r["loss"] for r in rows if at - 6 < r["step"] <= at < 10**9]
+            before = [
+                r["loss"] for r in rows if r["attempt"] < attempt and at - 6 < r["step"] <= at
+            ]
+            after = [r["loss"] for r in rows if r["attempt"] == attempt][:6]
+            if before and after and None not in (*before, *after):
+                found.append(fmean(after) / fmean(before))
+        return max(found)
+
+    def skipped_steps(self) -> int:
+        """Steps whose update was withheld, and attempts that stopped over one."""
+        skipped = sum(r["skipped_steps"] for r in self.progress.get(0, []))
+        stopped = [a for a in self.attempts if "must be finite" in self.errors_of(a)]
+        return int(skipped) + len(stopped)
+
+    def errors_of(self, attempt: Record) -> str:
+        """What the ranks of an attempt raised."""
+        return "\n".join(rank["error"] for rank in attempt["ranks"])
+
+    def different_weights(self) -> int:
+        """Steps after which the ranks' weights weren't equal."""
+        seen: dict[tuple[int, int], set[float]] = {}
+        for record in self.agents:
+            seen.setdefault((record["attempt"], record["step"]), set()).add(record["weights"])
+        return sum(len(weights) > 1 for weights in seen.values())
+
+    def hangs(self) -> int:
+        """Attempts that the watchdog ended, and those that nothing ended."""
+        stuck = [a for a in self.attempts if any(r["exitcode"] is None for r in a["ranks"])]
+        return len({record["attempt"] for record in self.events("hang")}) + len(stuck)
+
+    def memory_growth(self, rank: int) -> float:
+        """MiB by which a rank's own memory grew in its longest attempt, after the first steps."""
+        attempts: dict[int, list[float]] = {}
+        for record in self.agents:
+            if record["rank"] == rank:
+                attempts.setdefault(record["attempt"], []).append(record["memory_mib"])
+        return max((m[-1] - m[4] for m in attempts.values() if len(m) > 5), default=0.0)
+
+    def largest_growth(self) -> float:
+        """The largest growth of a rank."""
+        return max(self.memory_growth(rank) for rank in self.ranks)
+
+    def checkpoint_gap(self) -> int:
+        """The most steps that were ever trained since the newest checkpoint."""
+        saved = sorted({0, *(record["step"] for record in self.events("checkpoint_saved"))})
+        last = max((line["step"] for line in self.ledger), default=0)
+        return max(
+            after - before for before, after in zip(saved, [*saved[1:], last], strict=True)
+        )
+
+    def replayed_share(self) -> float:
+        """Steps trained more than once, over the steps of the plan."""
+        return self.audit.replayed_steps / max(self.audit.total_steps, 1)
+
+    def clock_gap_s(self) -> float:
+        """The median difference between the ranks' clocks at the end of the same step."""
+        seen: dict[tuple[int, int], list[float]] = {}
+        for line in self.ledger:
+            seen.setdefault((line["attempt"], line["step"]), []).append(line["time"])
+        return middle(max(times) - min(times) for times in seen.values())
+
+    def batch_sizes(self) -> dict[int, int]:
+        """Samples trained in each step, over all ranks; of a step trained twice, the last."""
+        found: dict[tuple[int, int], int] = {}
+        for line in self.ledger:
+            key = line["step"], line["attempt"]
+            found[key] = found.get(key, 0) + len(line["samples"])
+        return {step: count for (step, _), count in sorted(found.items())}
+
+    def throughput(self) -> float:
+        """Samples per second of a median step."""
+        return middle(r["samples_per_s"] for r in self.progress.get(0, []))
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
+    return json.loads(path.read_text("utf-8"))

@@ -1,0 +1,271 @@
+"""The training itself is wrong: weights, gradients, rates."""
+
+from __future__ import annotations
+
+import random
+
+from rehearsal.incidents.evidence import Evidence
+from rehearsal.incidents.kinds.data import deploy, roll_back
+from rehearsal.incidents.kinds.kind import (
+    Claim,
+    Fix,
+    Kind,
+    See,
+    before_live,
+    other_rank,
+    rank_where,
+    spare_of,
+)
+from rehearsal.incidents.world import Edit, Plan
+
+DIFFER = "The weekly check found that the ranks of a job don't have the same weights."
+
+replicas_not_synced = Kind(
+    id="replicas_not_synced",
+    title="The gradients are never averaged, so each rank trains a model of its own",
+    layer="code",
+    alarm="replicas",
+    alert=lambda e: DIFFER,
+    inject=deploy(
+        Edit(
+            module="train.py",
+            old="        with nullcontext() if batch is last else local_gradients(trainer.model):\n",
+            new="        with local_gradients(trainer.model):\n",
+        ),
+        message="train: accumulate without syncs in between",
+    ),
+    claims=(
+        Claim("steps with different weights", lambda e: float(e.different_weights()), 0.5, 20),
+        Claim(
+            "share of the steps of which that is true",
+            lambda e: e.different_weights() / max(len(e.lineage), 1),
+            0.01,
+            0.9,
+        ),
+    ),
+    reference=roll_back,
+    wrong=lambda plan: (
+        Fix(spare_of(plan, 0), "a host's memory must be bad"),
+        Fix({"network": "rail-b"}, "gradients must get lost on the network"),
+    ),
+    path=(
+        See(
+            "fingerprints",
+            "From which step on do the weights differ, and on how many ranks?",
+            "From the first step on, and all ranks differ from each other.",
+            "symptom",
+        ),
+        See(
+            "phases",
+            "How long does the exchange of gradients take?",
+            "grad_sync is zero on every rank: there is no exchange.",
+            "mechanism",
+            ("trace",),
+        ),
+        See(
+            "code",
+            "Which backward pass syncs?",
+            "train.py runs every backward pass without a sync, the last one included.",
+            "cause",
+            ("deploys",),
+            {"module": "train.py"},
+        ),
+    ),
+    chain=(
+        "the last deployment wraps the last backward pass in no_sync too",
+        "no gradient is ever averaged, so each rank follows its own samples",
+        "the replicas differ from the first step; the loss still falls, and steps got faster",
+    ),
+    prevention="Compare a fingerprint of the weights across ranks every few steps.",
+    first_moves=("roll", "revert", "stop", "rollback", "version"),
+    like=("corrupted_weights", "one_rank_on_an_old_checkpoint"),
+)
+
+corrupted_weights = Kind(
+    id="corrupted_weights",
+    title="One host's memory corrupts its weights, silently",
+    layer="world",
+    alarm="replicas",
+    alert=lambda e: DIFFER,
+    inject=lambda plan, rng: plan.with_host(
+        rng.randrange(plan.world_size), bad_memory_from_step=rng.randrange(12, 24)
+    ),
+    claims=(
+        Claim("steps with different weights", lambda e: float(e.different_weights()), 0.5, 10),
+        Claim(
+            "the same, before step 10",
+            lambda e: float(
+                any(
+                    len({r["weights"] for r in e.agents if r["step"] == s}) > 1
+                    for s in range(1, 10)
+                )
+            ),
+            0.5,
+            -1,
+        ),
+    ),
+    reference=lambda plan: Fix(
+        spare_of(plan, rank_where(plan, "bad_memory_from_step", None)),
+        "take the host out, and restart from a checkpoint before the corruption",
+    ),
+    wrong=lambda plan: (
+        Fix(before_live(plan), "the last deployment must have broken the sync"),
+        Fix(
+            spare_of(plan, other_rank(plan, rank_where(plan, "bad_memory_from_step", None))),
+            "replace a host that differs from the bad one",
+        ),
+    ),
+    path=(
+        See(
+            "fingerprints",
+            "From which step on do the weights differ, and whose?",
+            "From one step in the middle of an attempt, without a restart there.",
+            "symptom",
+        ),
+        See(
+            "logs",
+            "What happened at that step?",
+            "Nothing: no event, no restart, no error. The gradients are synced as before.",
+            "mechanism",
+            ("restarts", "phases", "deploys"),
+        ),
+        See(
+            "heartbeats",
+            "Which rank is it, and where does it run?",
+            "One rank, on one host. The code is the same everywhere, and was for all steps "
+            "before.",
+            "cause",
+            ("settings",),
+        ),
+    ),
+    chain=(
+        "one host's memory flips bits",
+        "its copy of the weights changes between two steps, and nothing compares it",
+        "that rank computes gradients of another model, and the average is polluted",
+    ),
+    prevention="Compare fingerprints across ranks; test hosts with a known input before they join.",
+    first_moves=("host", "drain", "replace", "cordon", "spare"),
+    like=("replicas_not_synced", "one_rank_on_an_old_checkpoint"),
+    clashes=("recent_deploy",),
+)
+
+
+def poison_one_sample(plan: Plan, rng: random.Random) -> Plan:
+    """A sample in the middle of the first epoch has a NaN."""
+    from trainer_core.order import EpochOrder
+
+    batch, fixed = 8 * plan.world_size, plan.fixed
+    order = EpochOrder(fixed["dataset_size"], seed=fixed["seed"], epoch=0)
+    step = rng.randrange(11, 18)
+    samples = order.samples(batch * step, batch * (step + 1)).tolist()
+    return plan.with_world(poisoned_sample=int(rng.choice(samples)))
+
+
+nan_in_the_data = Kind(
+    id="nan_in_the_data",
+    title="One sample holds a NaN",
+    layer="world",
+    alarm="nonfinite",
+    alert=lambda e: "The job stops with an error in the middle of the epoch, at each attempt.",
+    inject=poison_one_sample,
+    claims=(
+        Claim("updates stopped over a NaN", lambda e: float(e.skipped_steps()), 0.5, 0.5),
+        Claim("1 if the job gave up", lambda e: float(not e.is_done()), 0.5, 0.5),
+    ),
+    reference=lambda plan: Fix(
+        {"restored_samples": [plan.world.poisoned_sample]}, "restore the damaged sample"
+    ),
+    wrong=lambda plan: (
+        Fix({"on_nonfinite": "skip"}, "train on without that step"),
+        Fix({"learning_rate": plan.settings["learning_rate"] / 10}, "the run must diverge"),
+    ),
+    path=(
+        See(
+            "restarts",
+            "Where does each attempt end?",
+            "At the same step, with the same error on every rank: a loss that isn't finite.",
+            "symptom",
+            ("logs",),
+        ),
+        See(
+            "loss",
+            "Did the loss or the gradient norm grow before that step?",
+            "No: they fall until the step before. A divergence grows; this is one batch.",
+            "mechanism",
+            ("logs",),
+        ),
+        See(
+            "ledger",
+            "Which samples did that step have, and on which rank?",
+            "The ledger names them. One sample is listed as damaged by the reader.",
+            "cause",
+            ("run_folder",),
+        ),
+    ),
+    chain=(
+        "one sample of the data set holds a NaN",
+        "its loss and gradient aren't finite; the sync carries that to every rank, so the update "
+        "is withheld and the job stops",
+        "each restart trains up to the same step and stops again",
+    ),
+    prevention="Validate samples when the data set is built; log the ids of a step that isn't finite.",
+    first_moves=("sample", "data", "restore", "quarantine"),
+    like=("learning_rate_too_high", "full_disk"),
+    related=("unfinished", "crashes", "crash_loop", "replayed", "not_learning"),
+    clashes=("noisy_restart",),
+)
+
+learning_rate_too_high = Kind(
+    id="learning_rate_too_high",
+    title="The learning rate is far too high",
+    layer="settings",
+    alarm="not_learning",
+    alert=lambda e: "The loss of the new run is higher than where it started.",
+    inject=lambda plan, rng: plan.with_settings(learning_rate=rng.choice((2.0, 3.0, 4.0))),
+    claims=(
+        Claim("last steps' loss over the first steps'", Evidence.learned, 0.97, 1.05),
+        Claim("largest loss of a step", lambda e: max(e.losses(), default=0.0), 9.0, 5.0),
+    ),
+    reference=lambda plan: Fix(
+        {"learning_rate": 0.01}, "go back to the rate of last week's run"
+    ),
+    wrong=lambda plan: (
+        Fix({"max_grad_norm": 0.1}, "clip the gradients harder"),
+        Fix({"warmup_steps": 12}, "warm up more slowly"),
+    ),
+    path=(
+        See(
+            "loss",
+            "When does the loss turn, and what is the rate there?",
+            "It rises as soon as the warmup brings the rate up. The rate is hundreds of times "
+            "the usual one.",
+            "symptom",
+        ),
+        See(
+            "logs",
+            "What does the gradient norm do?",
+            "It is large and clipped in every step. Adam divides by its own scale, so clipping "
+            "changes the direction of nothing and the size of little.",
+            "mechanism",
+            ("loss",),
+        ),
+        See(
+            "settings",
+            "Who set the rate?",
+            "learning_rate is a setting of the start: 2 and more, where 0.01 is usual.",
+            "cause",
+            ("logs", "run_folder"),
+        ),
+    ),
+    chain=(
+        "learning_rate is hundreds of times too high",
+        "Adam's step is about as large as the rate, so each update overshoots, clipped or not",
+        "the loss rises once the warmup ends",
+    ),
+    prevention="Refuse a start whose rate is far from the last run's without a confirmation.",
+    first_moves=("rate", "lr", "learning_rate", "lower"),
+    like=("learning_rate_jump", "nan_in_the_data"),
+    clashes=("hard_batch",),
+)
+
+KINDS = (replicas_not_synced, corrupted_weights, nan_in_the_data, learning_rate_too_high)
