@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rehearsal.grading.check import grade, grade_source, warm_up
     from rehearsal.grading.drill import Drill, UnknownDrill
     from rehearsal.grading.verdict import Finding, Verdict
+    from rehearsal.incidents.case import Incident, incident, incident_kinds
     from rehearsal.session.coach import (
         brief,
         check,
@@ -33,6 +34,7 @@ _HOMES = {
     "rehearsal.grading.check": "grade grade_source warm_up",
     "rehearsal.grading.drill": "Drill UnknownDrill",
     "rehearsal.grading.verdict": "Finding Verdict",
+    "rehearsal.incidents.case": "Incident incident incident_kinds",
     "rehearsal.session.coach": "brief check debrief diff hint narration solution start status",
     "rehearsal.session.progress": "forget",
 }
@@ -62,6 +64,7 @@ if "IPython" in sys.modules:  # a notebook: from here on, remember which cell de
 __all__ = [
     "Drill",
     "Finding",
+    "Incident",
     "UnknownDrill",
     "Verdict",
     "brief",
@@ -73,6 +76,8 @@ __all__ = [
     "grade",
     "grade_source",
     "hint",
+    "incident",
+    "incident_kinds",
     "narration",
     "solution",
     "start",

@@ -95,9 +95,9 @@ ALARMS = {
         ),
         Alarm(
             "not_learning",
-            "the loss ends at {value:.0%} of where it began",
+            "the loss ends at {value:.0%} of what guessing gives",
             Evidence.learned,
-            0.97,
+            0.9,
         ),
         Alarm(
             "nonfinite",

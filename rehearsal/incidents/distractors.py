@@ -69,14 +69,18 @@ def driver_warning(plan: Plan, rng: random.Random) -> Plan:
 HARMLESS = (
     (
         "data: name the block of indices",
-        Edit(module="data.py", old="start = first - first % self.BLOCK", new="start = self.BLOCK * (first // self.BLOCK)"),
+        Edit(
+            module="data.py",
+            old="start = first - first % self.BLOCK",
+            new="start = self.BLOCK * (first // self.BLOCK)",
+        ),
     ),
     (
         "train: compute the weight in one place",
         Edit(
             module="train.py",
-            old="weight = torch.full((), trainer.cfg.world_size / samples_in_step, device=trainer.device)",
-            new="share = trainer.cfg.world_size / samples_in_step\n        weight = torch.full((), share, device=trainer.device)",
+            old="torch.full((), trainer.cfg.world_size / samples_in_step, device=trainer.device)",
+            new="torch.tensor(trainer.cfg.world_size / samples_in_step, device=trainer.device)",
         ),
     ),
     (
@@ -220,7 +224,8 @@ DISTRACTORS = {
         Distractor(
             id="save_hiccup",
             apply=save_hiccup,
-            explains="One save was slow; the ones before and after it weren't. Storage has such "
+            explains="One save was slow; the ones before and after it weren't. Storage has "
+            "such "
             "moments.",
             suggests=("checkpoint_every_20_minutes", "full_disk"),
             tempts=("storage_tier", "async_checkpoint", "checkpoint_every_steps"),

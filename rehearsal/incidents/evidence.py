@@ -9,16 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from rehearsal.evidence.audit import AuditReport, audit_run
-from rehearsal.evidence.pictures import rank_files, read_jsonl
+from rehearsal.evidence.run_records import rank_files, read_jsonl
 from rehearsal.incidents.world import Plan
 
 Record = dict[str, Any]
 WARM_UP = 2  # first steps of a start: compilation, loader processes, buckets
+GUESSING = 2.0794  # nats: the toy data has eight classes
 COMPUTE = ("h2d", "forward", "backward", "optimizer")
 
 
@@ -93,16 +95,21 @@ class Evidence:
         return [by_step[step] for step in sorted(by_step)]
 
     @cached_property
-    def steady(self) -> dict[int, list[dict[str, float]]]:
-        """Each rank's milliseconds by phase, per step, without the first steps of a start."""
-        found: dict[int, list[dict[str, float]]] = {}
+    def steady_in(self) -> dict[tuple[int, int], list[dict[str, float]]]:
+        """Milliseconds by phase, per attempt, rank and step, without a start's first steps."""
+        found: dict[tuple[int, int], list[dict[str, float]]] = {}
         for rank, records in self.progress.items():
-            starts: dict[int, int] = {}
             for record in records:
-                seen = starts[record["attempt"]] = starts.get(record["attempt"], 0) + 1
-                if seen > WARM_UP:
-                    spent = {n: float(p["max"]) for n, p in record["phases"].items()}
-                    found.setdefault(rank, []).append(spent)
+                spent = {name: float(p["max"]) for name, p in record["phases"].items()}
+                found.setdefault((record["attempt"], rank), []).append(spent)
+        return {key: steps[WARM_UP:] for key, steps in found.items()}
+
+    @cached_property
+    def steady(self) -> dict[int, list[dict[str, float]]]:
+        """The same per rank, over all attempts."""
+        found: dict[int, list[dict[str, float]]] = {}
+        for (_, rank), steps in sorted(self.steady_in.items()):
+            found.setdefault(rank, []).extend(steps)
         return found
 
     def phase_ms(self, rank: int, *phases: str) -> float:
@@ -138,9 +145,15 @@ class Evidence:
         )
 
     def straggling(self) -> float:
-        """The slowest rank's compute, in units of the fastest other rank's."""
-        own = sorted(self.phase_ms(rank, *COMPUTE) for rank in self.ranks)
-        return own[-1] / max(own[0], 1e-9) if len(own) > 1 else 1.0
+        """The slowest rank's compute over the fastest's, in the attempt with most steps."""
+        attempts: dict[int, dict[int, list[dict[str, float]]]] = {}
+        for (attempt, rank), steps in self.steady_in.items():
+            attempts.setdefault(attempt, {})[rank] = steps
+        by_length = sorted(attempts.values(), key=lambda of: -min(map(len, of.values())))
+        for of in by_length[:1]:
+            own = [middle(sum(s[n] for n in COMPUTE) for s in steps) for steps in of.values()]
+            return max(own) / max(min(own), 1e-9)
+        return 1.0
 
     def slowest_rank(self) -> int:
         """The rank whose compute takes longest."""
@@ -197,8 +210,8 @@ class Evidence:
         """The largest ratio of one step's learning rate to the one before, after the warmup."""
         warmup = self.plan.settings["warmup_steps"]
         rates = [(r["step"], r["lr"]) for r in self.lineage if r["step"] > warmup]
-        pairs = zip(rates, rates[1:], strict=False)
-        return max((new / max(old, 1e-12) for (_, old), (_, new) in pairs), default=1.0)
+        pairs = pairwise(rate for _, rate in rates)
+        return max((new / max(old, 1e-12) for old, new in pairs), default=1.0)
 
     def losses(self) -> list[float]:
         """The loss per step of the lineage; NaN where it wasn't finite."""
@@ -217,7 +230,6 @@ class Evidence:
         for restored in self.events("checkpoint_restored", 0):
             at, attempt = restored["step"], restored["attempt"]
             rows = self.progress.get(0, [])
-            before = [r["loss"] for r in rows if at - 6 < r["step"] <= at < 10**9]
             before = [
                 r["loss"] for r in rows if r["attempt"] < attempt and at - 6 < r["step"] <= at
             ]
@@ -249,7 +261,7 @@ class Evidence:
         return len({record["attempt"] for record in self.events("hang")}) + len(stuck)
 
     def memory_growth(self, rank: int) -> float:
-        """MiB by which a rank's own memory grew in its longest attempt, after the first steps."""
+        """MiB by which a rank's own memory grew in an attempt, after the first steps."""
         attempts: dict[int, list[float]] = {}
         for record in self.agents:
             if record["rank"] == rank:
@@ -264,9 +276,8 @@ class Evidence:
         """The most steps that were ever trained since the newest checkpoint."""
         saved = sorted({0, *(record["step"] for record in self.events("checkpoint_saved"))})
         last = max((line["step"] for line in self.ledger), default=0)
-        return max(
-            after - before for before, after in zip(saved, [*saved[1:], last], strict=True)
-        )
+        ends = [*saved[1:], last]
+        return max(int(end) - int(begin) for begin, end in zip(saved, ends, strict=True))
 
     def replayed_share(self) -> float:
         """Steps trained more than once, over the steps of the plan."""

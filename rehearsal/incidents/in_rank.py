@@ -99,7 +99,7 @@ memory = Memory()
 
 
 class TakesTime(torch.autograd.Function):
-    """An accelerator's stand-in: waits in the forward pass, and twice as long in the backward."""
+    """An accelerator's stand-in: waits in forward, and twice as long in backward."""
 
     @staticmethod
     def forward(ctx: Any, loss: Tensor, seconds: float) -> Tensor:
@@ -172,7 +172,7 @@ def pass_time_in_sync(seconds: float, stalls_at_step: int | None) -> None:
 def pass_time_in_writes(storage: Storage, run_dir: Path) -> None:
     """Make each save take the storage's time, and fail or tear as the storage does."""
     # The machine's own disk plays no part: what an fsync costs here, the world decides.
-    os.fsync = lambda descriptor: None
+    os.fsync = lambda fd: None
 
     def writing(write_tensors: Any, folder: Path, state: Any, rng_states: Any) -> None:
         step = state["step"]
@@ -261,7 +261,7 @@ class Agent:
     def line(self, step: int) -> None:
         """Append one line."""
         used = anonymous_mib()
-        record = {
+        record: dict[str, Any] = {
             "time": time.time(),
             "step": step,
             "attempt": self.attempt,

@@ -85,7 +85,8 @@ def apply(plan: Plan, changes: Mapping[str, Any]) -> Plan:
     try:
         TrainConfig(**{**plan.fixed, **trainer})
     except UserError as error:
-        raise BadFix(str(error).replace("Nothing has started.", "Nothing ran.")) from None
+        text = str(error).replace("Nothing has started.", "Nothing ran.")
+        raise BadFix(text.replace(" and start again", "")) from None
     return changed
 
 

@@ -67,7 +67,8 @@ duplicate_shards = Kind(
         See(
             "code",
             "What computes a rank's share?",
-            "data.py slices the batch without the rank, so every rank takes rank 0's share. The "
+            "data.py slices the batch without the rank, so every rank takes rank 0's share. "
+            "The "
             "last deployment changed that line.",
             "cause",
             ("deploys",),
@@ -79,7 +80,8 @@ duplicate_shards = Kind(
         "all ranks train on the same samples, and the rest of each batch is never read",
         "the loss falls as usual, and the audit counts duplicates and misses",
     ),
-    prevention="Run the audit in CI on two ranks, and alert on samples shared by ranks in a step.",
+    prevention="Run the audit in CI on two ranks, and alert on samples shared by ranks in a "
+    "step.",
     first_moves=("roll", "revert", "stop", "rollback", "version"),
     like=("wrong_epoch_seed", "skipped_samples_after_resume"),
 )
@@ -139,7 +141,8 @@ wrong_epoch_seed = Kind(
     chain=(
         "the last deployment fixed the epoch in the order's key to 0",
         "each epoch shuffles the same way, so batches are made of the same samples again",
-        "each sample is trained once per epoch, and the audit finds the wrong order from epoch 1",
+        "each sample is trained once per epoch, and the audit finds the wrong order from "
+        "epoch 1",
     ),
     prevention="A test that two epochs have different orders; the audit in CI over two epochs.",
     first_moves=("roll", "revert", "stop", "rollback", "version"),
@@ -233,7 +236,8 @@ skipped_samples_after_resume = Kind(
         "batches that were prefetched but never trained are skipped after every resume",
         "the audit counts misses from the first restart on, and an uninterrupted run has none",
     ),
-    prevention="Resume in CI, and audit the resumed run; the position moves on commit, never on fetch.",
+    prevention="Resume in CI, and audit the resumed run; the position moves on commit, never "
+    "on fetch.",
     first_moves=("roll", "revert", "stop", "rollback", "version"),
     like=("duplicate_shards", "wrong_epoch_seed", "rare_checkpoints"),
     clashes=("noisy_restart",),

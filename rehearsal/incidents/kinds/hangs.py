@@ -79,7 +79,8 @@ stuck_host = Kind(
         "its rank never enters the gradient sync, and its peers wait for it there",
         "all ranks are alive and no step completes, until the watchdog ends the job",
     ),
-    prevention="Have the watchdog name the rank that the others wait for, and drain its host at once.",
+    prevention="Have the watchdog name the rank that the others wait for, and drain its host "
+    "at once.",
     first_moves=("host", "drain", "replace", "cordon", "spare"),
     like=("collective_on_one_rank", "skewed_clock", "slow_network"),
     related=("unfinished", "crashes", "crash_loop", "checkpoint_age"),
@@ -135,7 +136,8 @@ collective_on_one_rank = Kind(
         See(
             "logs",
             "Where was each rank when the watchdog asked?",
-            "One rank is in a barrier in read_back; its peers are past it, in the reading of the "
+            "One rank is in a barrier in read_back; its peers are past it, in the reading of "
+            "the "
             "step's records. They wait in different collectives.",
             "mechanism",
             ("restarts",),
@@ -155,7 +157,8 @@ collective_on_one_rank = Kind(
         "that rank waits in it, and its peers wait for the rank in the next one",
         "all ranks are alive and no step completes, at the same step in every attempt",
     ),
-    prevention="Review: no collective below a condition on the rank. Test each path with two ranks.",
+    prevention="Review: no collective below a condition on the rank. Test each path with two "
+    "ranks.",
     first_moves=("roll", "revert", "rollback", "version"),
     like=("stuck_host", "skewed_clock"),
     related=("unfinished", "crashes", "crash_loop", "checkpoint_age"),

@@ -75,10 +75,12 @@ memory_leak = Kind(
     ),
     chain=(
         "the last deployment appends a copy of each batch to a list, on one rank",
-        "nothing ever empties the list, so that rank's memory grows by the same amount per step",
+        "nothing ever empties the list, so that rank's memory grows by the same amount per "
+        "step",
         "its host runs out of memory, and the kernel will kill the rank",
     ),
-    prevention="Alert on the slope of a rank's memory, not its level; a soak test of 1,000 steps.",
+    prevention="Alert on the slope of a rank's memory, not its level; a soak test of 1,000 "
+    "steps.",
     first_moves=("roll", "revert", "restart", "rollback", "version"),
     like=("out_of_memory",),
 )
@@ -142,18 +144,21 @@ out_of_memory = Kind(
         See(
             "settings",
             "What decides how much a forward pass holds?",
-            "micro_batch_size was doubled. The global batch is pinned, so half of it, twice, is "
+            "micro_batch_size was doubled. The global batch is pinned, so half of it, twice, "
+            "is "
             "the same step.",
             "cause",
         ),
     ),
     chain=(
         "micro_batch_size was doubled",
-        "the activations of one forward pass exceed the host's memory, and the kernel kills the "
+        "the activations of one forward pass exceed the host's memory, and the kernel kills "
+        "the "
         "rank",
         "no attempt completes a step",
     ),
-    prevention="Measure peak memory of one step at start, and refuse a batch above 90 % of the limit.",
+    prevention="Measure peak memory of one step at start, and refuse a batch above 90 % of "
+    "the limit.",
     first_moves=("micro", "batch", "accumul", "micro_batch_size"),
     like=("memory_leak", "torn_newest_checkpoint", "full_disk"),
     related=("unfinished", "crashes", "audit", "not_learning"),

@@ -12,6 +12,7 @@ from rehearsal.incidents.kinds.kind import (
     Kind,
     See,
     before_live,
+    on_three_hosts,
     other_rank,
     rank_where,
     spare_of,
@@ -29,8 +30,8 @@ replicas_not_synced = Kind(
     inject=deploy(
         Edit(
             module="train.py",
-            old="        with nullcontext() if batch is last else local_gradients(trainer.model):\n",
-            new="        with local_gradients(trainer.model):\n",
+            old="with nullcontext() if batch is last else local_gradients(trainer.model):",
+            new="with local_gradients(trainer.model):",
         ),
         message="train: accumulate without syncs in between",
     ),
@@ -87,6 +88,7 @@ corrupted_weights = Kind(
     layer="world",
     alarm="replicas",
     alert=lambda e: DIFFER,
+    setup=lambda plan, rng: on_three_hosts(plan),
     inject=lambda plan, rng: plan.with_host(
         rng.randrange(plan.world_size), bad_memory_from_step=rng.randrange(12, 24)
     ),
@@ -119,7 +121,9 @@ corrupted_weights = Kind(
         See(
             "fingerprints",
             "From which step on do the weights differ, and whose?",
-            "From one step in the middle of an attempt, without a restart there.",
+            "From one step in the middle of an attempt, without a restart there. Two ranks "
+            "still "
+            "agree; the third is alone.",
             "symptom",
         ),
         See(
@@ -132,8 +136,9 @@ corrupted_weights = Kind(
         See(
             "heartbeats",
             "Which rank is it, and where does it run?",
-            "One rank, on one host. The code is the same everywhere, and was for all steps "
-            "before.",
+            "The rank that is alone runs on one host of the three. The code is the same on "
+            "all, "
+            "and so were the weights before that step.",
             "cause",
             ("settings",),
         ),
@@ -143,7 +148,8 @@ corrupted_weights = Kind(
         "its copy of the weights changes between two steps, and nothing compares it",
         "that rank computes gradients of another model, and the average is polluted",
     ),
-    prevention="Compare fingerprints across ranks; test hosts with a known input before they join.",
+    prevention="Compare fingerprints across ranks; test hosts with a known input before they "
+    "join.",
     first_moves=("host", "drain", "replace", "cordon", "spare"),
     like=("replicas_not_synced", "one_rank_on_an_old_checkpoint"),
     clashes=("recent_deploy",),
@@ -195,20 +201,21 @@ nan_in_the_data = Kind(
             ("logs",),
         ),
         See(
-            "ledger",
-            "Which samples did that step have, and on which rank?",
-            "The ledger names them. One sample is listed as damaged by the reader.",
+            "data",
+            "Which samples did that step have, and are they sound?",
+            "The ledger names them, and the reader finds a NaN in one of them.",
             "cause",
-            ("run_folder",),
         ),
     ),
     chain=(
         "one sample of the data set holds a NaN",
-        "its loss and gradient aren't finite; the sync carries that to every rank, so the update "
+        "its loss and gradient aren't finite; the sync carries that to every rank, so the "
+        "update "
         "is withheld and the job stops",
         "each restart trains up to the same step and stops again",
     ),
-    prevention="Validate samples when the data set is built; log the ids of a step that isn't finite.",
+    prevention="Validate samples when the data set is built; log the ids of a step that "
+    "isn't finite.",
     first_moves=("sample", "data", "restore", "quarantine"),
     like=("learning_rate_too_high", "full_disk"),
     related=("unfinished", "crashes", "crash_loop", "replayed", "not_learning"),
@@ -220,10 +227,10 @@ learning_rate_too_high = Kind(
     title="The learning rate is far too high",
     layer="settings",
     alarm="not_learning",
-    alert=lambda e: "The loss of the new run is higher than where it started.",
-    inject=lambda plan, rng: plan.with_settings(learning_rate=rng.choice((2.0, 3.0, 4.0))),
+    alert=lambda e: "The loss of the new run is no better than guessing.",
+    inject=lambda plan, rng: plan.with_settings(learning_rate=rng.choice((4.0, 5.0, 6.0))),
     claims=(
-        Claim("last steps' loss over the first steps'", Evidence.learned, 0.97, 1.05),
+        Claim("last steps' loss over that of guessing", Evidence.learned, 0.9, 0.95),
         Claim("largest loss of a step", lambda e: max(e.losses(), default=0.0), 9.0, 5.0),
     ),
     reference=lambda plan: Fix(

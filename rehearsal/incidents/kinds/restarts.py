@@ -56,14 +56,16 @@ learning_rate_jump = Kind(
         See(
             "restarts",
             "What happened at that step?",
-            "One preemption. The attempt after it restored the right step from a good checkpoint.",
+            "One preemption. The attempt after it restored the right step from a good "
+            "checkpoint.",
             "mechanism",
             ("logs", "checkpoint_age"),
         ),
         See(
             "code",
             "What is the rate a function of?",
-            "launch.py asks for the rate of the step counted from the resume, not from the run's "
+            "launch.py asks for the rate of the step counted from the resume, not from the "
+            "run's "
             "start.",
             "cause",
             ("deploys",),
@@ -94,7 +96,7 @@ def first_rate_after_resume(evidence: Evidence) -> float:
 
 
 def torn_by_power_loss(plan: Plan, rng: random.Random) -> Plan:
-    """A host loses power right after a save; the newest checkpoint's data never hit the disk."""
+    """A host loses power right after a save, and the newest checkpoint is torn."""
     step = 2 * plan.settings["checkpoint_every_steps"]
     tiers = {name: replace(tier, tears_step=step) for name, tier in plan.world.tiers.items()}
     kill = Kill(attempt=0, rank=rng.randrange(plan.world_size), step=step + rng.randrange(2, 5))
@@ -224,7 +226,8 @@ one_rank_on_an_old_checkpoint = Kind(
         See(
             "fingerprints",
             "From which step on do the weights differ?",
-            "From the first step after the resume. Before the kill all ranks agree in every step.",
+            "From the first step after the resume. Before the kill all ranks agree in every "
+            "step.",
             "symptom",
         ),
         See(
@@ -249,7 +252,8 @@ one_rank_on_an_old_checkpoint = Kind(
         "weights differently",
         "the replicas drift apart from the resume on, without an error",
     ),
-    prevention="Compare a fingerprint of the weights across ranks every few steps and after each resume.",
+    prevention="Compare a fingerprint of the weights across ranks every few steps and after "
+    "each resume.",
     first_moves=("roll", "revert", "stop", "rollback", "version"),
     like=("corrupted_weights", "replicas_not_synced", "learning_rate_jump"),
     clashes=("noisy_restart",),
@@ -314,7 +318,8 @@ resized_restart = Kind(
         See(
             "logs",
             "What do the ranks say before they exit?",
-            "The run belongs to a different global batch: fewer ranks with the same micro-batch "
+            "The run belongs to a different global batch: fewer ranks with the same "
+            "micro-batch "
             "make a smaller one, and resuming would change the training.",
             "mechanism",
             ("restarts",),

@@ -18,7 +18,10 @@ from rehearsal.incidents.kinds.kind import (
 )
 from rehearsal.incidents.world import Plan
 
-SLOWER = "Throughput fell by more than a third against last week's run, and nobody was paged for a restart."
+SLOWER = (
+    "Throughput fell by more than a third against last week's run, and nobody "
+    "was paged for a restart."
+)
 
 
 def with_slow_reads(plan: Plan, rng: random.Random) -> Plan:
@@ -91,7 +94,7 @@ slow_rank = Kind(
     alarm="straggler",
     alert=lambda e: SLOWER,
     inject=lambda plan, rng: plan.with_host(
-        rng.randrange(plan.world_size), compute_factor=rng.uniform(2.8, 3.8)
+        rng.randrange(plan.world_size), compute_factor=rng.uniform(2.6, 3.3)
     ),
     claims=(
         Claim("slowest rank's compute over the fastest's", Evidence.straggling, 1.7, 2.0),
@@ -145,7 +148,8 @@ slow_rank = Kind(
         "its rank arrives last at every gradient sync, and the others wait there",
         "every rank's step takes as long as the slow one's, so throughput falls for the job",
     ),
-    prevention="Alert on a rank's own compute time relative to the median rank; drain the host.",
+    prevention="Alert on a rank's own compute time relative to the median rank; drain the "
+    "host.",
     first_moves=("host", "drain", "replace", "cordon", "spare"),
     like=("slow_network", "slow_loader_worker"),
 )
@@ -157,7 +161,7 @@ slow_network = Kind(
     alarm="sync_wait",
     alert=lambda e: SLOWER,
     inject=lambda plan, rng: plan.with_world(
-        networks={**plan.world.networks, "rail-a": rng.uniform(80, 110)}
+        networks={**plan.world.networks, "rail-a": rng.uniform(60, 75)}
     ),
     claims=(
         Claim("least share of a step in grad_sync, over ranks", Evidence.sync_share, 0.5, 0.55),
@@ -196,7 +200,8 @@ slow_network = Kind(
         "each all-reduce takes several times as long as the computation, on all ranks at once",
         "throughput is low in every step although compute and data are as fast as ever",
     ),
-    prevention="Measure bus bandwidth with a short all-reduce before each start; alert on grad_sync.",
+    prevention="Measure bus bandwidth with a short all-reduce before each start; alert on "
+    "grad_sync.",
     first_moves=("rail", "network", "fabric", "nic", "switch"),
     like=("slow_rank",),
 )
@@ -204,7 +209,7 @@ slow_network = Kind(
 
 def with_two_workers(plan: Plan, rng: random.Random) -> Plan:
     """Two loader processes, both fast enough."""
-    return plan.with_settings(num_workers=2).with_world(read_ms=6.0)
+    return plan.with_settings(num_workers=2).with_world(read_ms=5.0)
 
 
 slow_loader_worker = Kind(
@@ -340,7 +345,8 @@ skewed_clock = Kind(
         "every timestamp it writes is old, although each step ends at the same moment",
         "the heartbeat looks stale while progress is normal: liveness judged by another clock",
     ),
-    prevention="Judge heartbeats by the collector's receive time and by step; monitor NTP offset.",
+    prevention="Judge heartbeats by the collector's receive time and by step; monitor NTP "
+    "offset.",
     first_moves=("clock", "ntp", "chrony", "time", "host"),
     like=("stuck_host",),
 )

@@ -15,7 +15,7 @@ checkpoint_every_20_minutes = Kind(
     accepts=("world", "settings"),
     alarm="save_stall",
     alert=lambda e: "The job stalls every 20 minutes: throughput drops to zero and comes back.",
-    inject=lambda plan, rng: plan.with_storage(write_ms=rng.uniform(520, 640)),
+    inject=lambda plan, rng: plan.with_storage(write_ms=rng.uniform(430, 520)),
     claims=(
         Claim(
             "training waits for a median save, in median steps", Evidence.save_stall, 5.0, 6.5
@@ -59,7 +59,8 @@ checkpoint_every_20_minutes = Kind(
         "a synchronous save blocks all ranks until it is published",
         "throughput drops to zero at the cadence of the saves",
     ),
-    prevention="Alert on the duration of saves; save asynchronously, or to a tier that keeps up.",
+    prevention="Alert on the duration of saves; save asynchronously, or to a tier that keeps "
+    "up.",
     first_moves=("checkpoint", "save", "storage", "async", "tier"),
     like=("full_disk", "rare_checkpoints"),
     clashes=("save_hiccup",),
@@ -108,7 +109,8 @@ full_disk = Kind(
         See(
             "logs",
             "What did the ranks say before they exited?",
-            "No space left on device, while writing a checkpoint. All ranks raised it together.",
+            "No space left on device, while writing a checkpoint. All ranks raised it "
+            "together.",
             "mechanism",
             ("restarts",),
         ),
@@ -125,7 +127,8 @@ full_disk = Kind(
         "a save fails with ENOSPC; the run can't continue without its files, so all ranks exit",
         "the job crashes at the same save after each restart",
     ),
-    prevention="Alert on free space in units of checkpoints; check keep_last against the quota at start.",
+    prevention="Alert on free space in units of checkpoints; check keep_last against the "
+    "quota at start.",
     first_moves=("keep_last", "space", "retention", "disk", "volume", "quota"),
     like=("checkpoint_every_20_minutes", "out_of_memory"),
     related=("unfinished", "crash_loop", "checkpoint_age"),
@@ -194,7 +197,8 @@ rare_checkpoints = Kind(
         "each preemption throws away all steps since the end of the last epoch",
         "half of the machine time is spent on work that was done before",
     ),
-    prevention="Choose the interval from save cost and time between failures, and alert on checkpoint age.",
+    prevention="Choose the interval from save cost and time between failures, and alert on "
+    "checkpoint age.",
     first_moves=("checkpoint", "interval", "cadence", "save", "often"),
     like=("checkpoint_every_20_minutes", "torn_newest_checkpoint"),
     related=("checkpoint_age",),
