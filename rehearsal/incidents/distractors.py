@@ -79,8 +79,8 @@ HARMLESS = (
         "train: compute the weight in one place",
         Edit(
             module="train.py",
-            old="torch.full((), trainer.cfg.world_size / samples_in_step, device=trainer.device)",
-            new="torch.tensor(trainer.cfg.world_size / samples_in_step, device=trainer.device)",
+            old="torch.full((), trainer.cfg.world_size / samples_in_step, device",
+            new="torch.tensor(trainer.cfg.world_size / samples_in_step, device",
         ),
     ),
     (
@@ -204,7 +204,7 @@ DISTRACTORS = {
             apply=warm_host,
             explains="One host's memory is higher than the others', by a constant: another "
             "tenant's cache. A leak grows.",
-            suggests=("memory_leak",),
+            suggests=("memory_leak", "out_of_memory"),
             tempts=("hosts", "micro_batch_size"),
             sources=("host_memory",),
         ),

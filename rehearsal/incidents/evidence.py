@@ -218,25 +218,8 @@ class Evidence:
         return [r["loss"] if r["loss"] is not None else float("nan") for r in self.lineage]
 
     def learned(self) -> float:
-        """The last steps' loss over the first steps' loss: below 1 if the run learns."""
-        losses = self.losses()
-        if len(losses) < 16:
-            return float("nan")
-        return fmean(losses[-8:]) / fmean(losses[:8])
-
-    def loss_jump(self) -> float:
-        """The largest rise of the mean loss across a resume; 1.0 without one."""
-        found = [1.0]
-        for restored in self.events("checkpoint_restored", 0):
-            at, attempt = restored["step"], restored["attempt"]
-            rows = self.progress.get(0, [])
-            before = [
-                r["loss"] for r in rows if r["attempt"] < attempt and at - 6 < r["step"] <= at
-            ]
-            after = [r["loss"] for r in rows if r["attempt"] == attempt][:6]
-            if before and after and None not in (*before, *after):
-                found.append(fmean(after) / fmean(before))
-        return max(found)
+        """The last steps' loss over that of guessing; 0.0 if the job gave up before the end."""
+        return fmean(self.losses()[-8:]) / GUESSING if self.is_done() else 0.0
 
     def skipped_steps(self) -> int:
         """Steps whose update was withheld, and attempts that stopped over one."""

@@ -187,7 +187,7 @@ def checkpoint_age(evidence: Evidence) -> Shown:
     last = max((line["step"] for line in evidence.ledger), default=0)
     head = (
         f"The newest checkpoint is of step {before}; {max(0, last - before)} later steps "
-        f"aren't saved. The job trained at most {evidence.checkpoint_gap()} steps without a save."
+        f"aren't saved. At most {evidence.checkpoint_gap()} steps were trained without a save."
     )
     rows = [list(save.values()) for save in found]
     text = head + "\n" + rows_of(["attempt", "step", "at s", "save ms", "steps since"], rows)
