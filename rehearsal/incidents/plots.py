@@ -116,13 +116,19 @@ def memory(found: Mapping[int, Rows]) -> Figure:
     figure, axes = new_figure(
         3.4, "Host memory", "What each rank holds itself, after each step."
     )
+    top = 1.0
     for rank, rows in found.items():
         for attempt, of in by_attempt(rows).items():
             label = f"rank {rank}" if attempt == rows[0]["attempt"] else ""
             steps, used = [r["step"] for r in of], [r["memory_mib"] for r in of]
-            axes.plot(steps, used, color=rank_color(rank), linewidth=2, label=label)
+            # Ranks that agree would hide each other.
+            style: dict[str, Any] = {"color": rank_color(rank), "linewidth": 7 - 2 * rank}
+            axes.plot(steps, used, label=label, **style)
+            top = max(top, *used)
             if attempt != rows[0]["attempt"]:
                 axes.axvline(steps[0], color=VERMILLION, linestyle=":", linewidth=1)
-    axes.set(xlabel="optimizer step (dotted: a restart)", ylabel="memory (MiB)", ylim=(0, None))
+    axes.set(
+        xlabel="optimizer step (dotted: a restart)", ylabel="memory (MiB)", ylim=(0, 1.15 * top)
+    )
     axes.legend(frameon=False, fontsize=9)
     return on_any_theme(figure)

@@ -10,6 +10,7 @@ import base64
 import difflib
 import inspect
 import io
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -231,12 +232,18 @@ def restarts(evidence: Evidence) -> Shown:
                 "seconds": round(attempt["ended"] - attempt["began"], 1),
                 "steps": f"{min(steps)} to {max(steps)}" if steps else "none",
                 "ranks": [end_of(rank) for rank in attempt["ranks"]],
+                "hangs": [
+                    f"rank {', '.join(map(str, record['ranks']))} {record['reason']}"
+                    for record in evidence.events("hang")
+                    if record["attempt"] == attempt["attempt"]
+                ],
             }
         )
     lines = []
     for row in found:
         lines.append(f"attempt {row['attempt']}: {row['seconds']} s, steps {row['steps']}")
         lines += [f"  rank {rank}: {end}" for rank, end in enumerate(row["ranks"])]
+        lines += [f"  watchdog: {reason}" for reason in row["hangs"]]
     if not evidence.is_done():
         lines.append("The supervisor gave up.")
     return Shown(found, "\n".join(lines))
@@ -251,8 +258,7 @@ def end_of(rank: Mapping[str, Any]) -> str:
         return f"exit code 0, {rank['answer']['status']} at step {rank['answer']['step']}"
     if code < 0:
         return f"killed by signal {-code}"
-    error = rank["error"] or rank["output"].strip().rpartition("\n")[2] or "no error message"
-    error = error.replace("RuntimeError: [/", "RuntimeError: gloo [/")
+    error = rank["error"] or ("see the logs" if rank["output"] else "no message")
     return f"exit code {code}: {shorten(error)}"
 
 
@@ -326,32 +332,30 @@ def fingerprints(evidence: Evidence) -> Shown:
 
 def logs(
     evidence: Evidence,
-    rank: int = 0,
+    rank: int | None = None,
     contains: str = "",
     attempt: int | None = None,
     last: int = 30,
 ) -> Shown:
-    """One rank's log: its last lines, or those that contain a text."""
-    a_rank(evidence, rank)
+    """The logs' last lines, of one rank or all, or those that contain a text."""
+    ranks = list(evidence.ranks) if rank is None else [a_rank(evidence, rank)]
     if type(last) is not int or last < 1:
         raise BadLook(f"last={last!r}: must be a number of lines, at least 1.")
-    lines = [
-        (record["time"], record["attempt"], log_line(record))
-        for record in evidence.logs
-        if record["rank"] == rank
-    ]
+    lines = [(r["time"], r["attempt"], r["rank"], log_line(r)) for r in evidence.logs]
     for record in evidence.agents:
-        if record["rank"] == rank and "kernel" in record:
-            lines.append((record["time"], record["attempt"], f"kernel: {record['kernel']}"))
+        if "kernel" in record:
+            text = f"kernel: {record['kernel']}"
+            lines.append((record["time"], record["attempt"], record["rank"], text))
     for record in evidence.attempts:
-        end = next((r for r in record["ranks"] if r["rank"] == rank), None)
-        for text in stderr_of(end) if end else ():
-            lines.append((record["ended"], record["attempt"], text))
-    lines.sort(key=lambda line: line[1])  # stable: by time within an attempt
+        for end in record["ranks"]:
+            for text in stderr_of(end):
+                lines.append((record["ended"], record["attempt"], end["rank"], text))
+    # By attempt first: a host's clock may be wrong.
+    lines.sort(key=lambda line: (line[1], line[0]))
     shown = [
-        f"{clock(moment)} attempt {of} {text}"
-        for moment, of, text in lines
-        if str(contains).lower() in text.lower() and attempt in (None, of)
+        f"{clock(moment)} attempt {of} rank {by} {text}"
+        for moment, of, by, text in lines
+        if by in ranks and attempt in (None, of) and str(contains).lower() in text.lower()
     ]
     left = f"({len(shown) - last} earlier lines aren't shown)\n" if len(shown) > last else ""
     return Shown(shown, left + "\n".join(shown[-last:]) or "no line")
@@ -364,16 +368,17 @@ def log_line(record: Mapping[str, Any]) -> str:
     ).split()
     fields = {name: value for name, value in record.items() if name not in common}
     if record["event"] == "hang":
-        fields["reports"] = "; ".join(
-            f"rank {n} step {report['step']} in {report.get('doing', '?')}, at "
-            + " < ".join(reversed(report["stack"].split('File "')[-1:]))[-200:].replace(
-                "\n", " "
-            )
-            for n, report in enumerate(record["reports"])
-            if "step" in report
-        )
+        places = [f"rank {n}: {place_of(report)}" for n, report in enumerate(fields["reports"])]
+        fields["reports"] = "; ".join(places)
     named = " ".join(f"{name}={short(value)}" for name, value in fields.items())
     return f"{record['event']} {named}"
+
+
+def place_of(report: Mapping[str, Any]) -> str:
+    """Where a rank was when the watchdog asked, in a line."""
+    frames = re.findall(r"line \d+, in (\w+)", str(report.get("stack", "")))
+    within = " > ".join(frames[-4:]) or "unknown"
+    return f"after step {report.get('step', '?')}, in {report.get('doing', '?')}: {within}"
 
 
 def short(value: Any) -> str:

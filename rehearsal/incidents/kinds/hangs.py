@@ -22,7 +22,7 @@ HUNG = "The watchdog ended the job again: all ranks were alive, and no step comp
 
 def with_watchdog(plan: Plan, rng: random.Random) -> Plan:
     """The watchdog is strict, and the supervisor gives up early."""
-    return plan.with_settings(hang_timeout_s=1.5).with_world(max_attempts=2)
+    return plan.with_settings(hang_timeout_s=2.0).with_world(max_attempts=2)
 
 
 def stall_one_host(plan: Plan, rng: random.Random) -> Plan:
@@ -46,7 +46,7 @@ stuck_host = Kind(
         spare_of(plan, rank_where(plan, "stalls_at_step", None)), "take the stuck host out"
     ),
     wrong=lambda plan: (
-        Fix({"hang_timeout_s": 3.0}, "give the collective more time"),
+        Fix({"hang_timeout_s": 4.0}, "give the collective more time"),
         Fix(before_live(plan), "the last deployment must have a deadlock"),
     ),
     path=(
@@ -64,6 +64,7 @@ stuck_host = Kind(
             "all-reduce that its peers wait in.",
             "mechanism",
             ("restarts",),
+            {"contains": "hang"},
         ),
         See(
             "restarts",
@@ -122,7 +123,7 @@ collective_on_one_rank = Kind(
     ),
     reference=roll_back,
     wrong=lambda plan: (
-        Fix({"hang_timeout_s": 3.0}, "give the collective more time"),
+        Fix({"hang_timeout_s": 4.0}, "give the collective more time"),
         Fix(spare_of(plan, other_rank(plan, 0)), "a host must be stuck"),
     ),
     path=(
@@ -141,6 +142,7 @@ collective_on_one_rank = Kind(
             "step's records. They wait in different collectives.",
             "mechanism",
             ("restarts",),
+            {"contains": "hang"},
         ),
         See(
             "code",
