@@ -111,6 +111,18 @@ ALARMS = {
             lambda evidence: float(evidence.different_weights()),
             0.5,
         ),
+        Alarm(
+            "eval_mode",
+            "{value:.0f} steps were trained with dropout switched off",
+            lambda evidence: float(evidence.steps_in_eval_mode()),
+            0.5,
+        ),
+        Alarm(
+            "gradients",
+            "one rank's own gradient is {value:.0f} times as large as another's",
+            Evidence.gradient_outlier,
+            6.0,
+        ),
         Alarm("hang", "{value:.0f} attempts hung", lambda e: float(e.hangs()), 0.5),
         Alarm(
             "memory", "a rank's memory grew by {value:.0f} MiB", Evidence.largest_growth, 60.0

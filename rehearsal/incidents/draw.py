@@ -82,6 +82,7 @@ def base_plan(seed: int, rng: random.Random) -> Plan:
         "hosts": in_use,
         "storage_tier": "standard",
         "network": "rail-a",
+        "retry_backoff_s": 0.1,
         "code_version": versions[-1].id,
         "restored_samples": [],
     }

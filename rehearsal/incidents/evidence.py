@@ -238,6 +238,22 @@ class Evidence:
             seen.setdefault((record["attempt"], record["step"]), set()).add(record["weights"])
         return sum(len(weights) > 1 for weights in seen.values())
 
+    def steps_in_eval_mode(self) -> int:
+        """Steps that a rank trained without dropout, although the config asks for it."""
+        found = {r["step"] for r in self.agents if r["mode"] == "eval"}
+        return len(found) if self.plan.fixed.get("dropout") else 0
+
+    def gradient_outlier(self) -> float:
+        """A step's largest local gradient norm over its smallest; the upper quartile."""
+        seen: dict[tuple[int, int], list[float]] = {}
+        for record in self.agents:
+            key = record["attempt"], record["step"]
+            seen.setdefault(key, []).append(record["local_grad_norm"])
+        ratios = [
+            max(n) / max(min(n), 1e-9) for n in seen.values() if len(n) > 1 and min(n) > 0
+        ]
+        return high(ratios, 0.75)
+
     def hangs(self) -> int:
         """Attempts that the watchdog ended, and those that nothing ended."""
         stuck = [a for a in self.attempts if any(r["exitcode"] is None for r in a["ranks"])]

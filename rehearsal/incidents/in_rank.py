@@ -63,8 +63,8 @@ def enter(plan: Plan, rank: int, attempt: int, run_dir: Path) -> None:
     pass_time_in_compute(world.compute_ms / 1e3, host, world.mib_per_sample)
     pass_time_in_reads(world.read_ms / 1e3, host)
     follow_the_loop()
-    pass_time_in_sync(plan.sync_ms / 1e3, host.stalls_at_step)
-    pass_time_in_writes(plan.storage, run_dir)
+    pass_time_in_sync(plan.sync_ms / 1e3, host)
+    pass_time_in_writes(plan.storage, plan.settings["retry_backoff_s"])
     if host.clock_skew_s:
         clock = time.time
         time.time = lambda: clock() + host.clock_skew_s
@@ -147,12 +147,16 @@ def pass_time_in_reads(seconds: float, host: Host) -> None:
     wrap("ToyClassificationDataset.batch", reading)
 
 
-def pass_time_in_sync(seconds: float, stalls_at_step: int | None) -> None:
+def pass_time_in_sync(seconds: float, host: Host) -> None:
     """Make the gradient sync take the network's time, after the last local gradient."""
 
     def syncing(group: Any, bucket: Any) -> Any:
-        if stalls_at_step is not None and position.next_step == stalls_at_step:
+        if host.stalls_at_step == position.next_step:
             threading.Event().wait()  # until the watchdog ends this process
+        from_step, gradients = host.bad_gradients_from_step, bucket.buffer()
+        if from_step is not None and position.next_step >= from_step:
+            gradients.mul_(-25)
+        position.local_grad_norm = float(gradients.norm())
         time.sleep(seconds)
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -169,7 +173,7 @@ def pass_time_in_sync(seconds: float, stalls_at_step: int | None) -> None:
     wrap("wrap_model", wrapping)
 
 
-def pass_time_in_writes(storage: Storage, run_dir: Path) -> None:
+def pass_time_in_writes(storage: Storage, backoff_s: float) -> None:
     """Make each save take the storage's time, and fail or tear as the storage does."""
     # The machine's own disk plays no part: what an fsync costs here, the world decides.
     os.fsync = lambda fd: None
@@ -178,6 +182,8 @@ def pass_time_in_writes(storage: Storage, run_dir: Path) -> None:
         step = state["step"]
         slow = storage.hiccup_ms if step == storage.hiccup_at_step else 0.0
         time.sleep((storage.write_ms + slow) / 1e3)
+        if storage.throttles:
+            wait_for_the_store(step, backoff_s)
         write_tensors(folder, state, rng_states)
         refuse_beyond(storage.capacity, folder.parent)
 
@@ -189,6 +195,16 @@ def pass_time_in_writes(storage: Storage, run_dir: Path) -> None:
 
     wrap("write_tensors", writing)
     wrap("publish", publishing)
+
+
+def wait_for_the_store(step: int, backoff_s: float, quiet_s: float = 0.05) -> None:
+    """Retry until the store answers: once it was left alone, or after half a second."""
+    began, retries = time.monotonic(), 1
+    while backoff_s < quiet_s and time.monotonic() < began + 0.5:
+        time.sleep(backoff_s)
+        retries += 1
+    time.sleep(min(backoff_s, quiet_s))
+    print(f"store: 503 Slow Down, step {step} written after {retries} retries", flush=True)
 
 
 def refuse_beyond(capacity: int | None, checkpoints: Path) -> None:
@@ -224,6 +240,7 @@ class Position:
     """Where the training loop is."""
 
     sampler: Any = None
+    local_grad_norm: float = 0.0  # of this rank alone, before the sync
 
     @property
     def next_step(self) -> int:
@@ -268,6 +285,8 @@ class Agent:
             "rank": self.rank,
             "memory_mib": round(used, 1),
             "weights": fingerprint(self.model),
+            "mode": "train" if self.model is None or self.model.training else "eval",
+            "local_grad_norm": round(position.local_grad_norm, 4),
         }
         if self.host.warning and step % 17 == 5:
             record["kernel"] = self.host.warning

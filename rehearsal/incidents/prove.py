@@ -96,6 +96,7 @@ def prove(
             folder = Path(tempfile.mkdtemp(prefix=f"incident-{kind_id}-{seed}-"))
             proof = prove_one(kind_id, seed, folder)
             proofs.append(proof)
+            record(kind_id, proofs)  # after each seed: a full proof takes an hour
             for problem in proof.problems:
                 say(f"  {kind_id} seed {seed}: {problem}" + (f" [{folder}]" if keep else ""))
             if not (keep and proof.problems):
@@ -106,7 +107,6 @@ def prove(
             f"{kind_id}: {passed} of {len(proofs)} seeds; longest case {longest[0]:.1f} s, "
             f"longest fix {longest[1]:.1f} s"
         )
-        record(kind_id, proofs)
         is_good &= passed == len(proofs)
     return is_good
 

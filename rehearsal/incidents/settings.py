@@ -35,6 +35,7 @@ OPERATIONS = {
     "hosts": "the host of each rank, in rank order",
     "storage_tier": "where checkpoints are written",
     "network": "the fabric that carries the gradients",
+    "retry_backoff_s": "seconds before a refused write is tried again",
     "code_version": "the deployment that runs",
     "restored_samples": "ids of samples to restore from yesterday's snapshot of the data",
 }
@@ -107,6 +108,10 @@ def check_operation(plan: Plan, name: str, value: Any) -> None:
             raise BadFix(f"hosts={list(names)!r}: {wrong}. Nothing ran. There are: {shown}.")
         if len(names) > 3:
             raise BadFix(f"hosts: {len(names)} of them, but the quota is 3. Nothing ran.")
+    elif name == "retry_backoff_s":
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and 0 <= value <= 10):
+            raise BadFix(f"retry_backoff_s={value!r}: must be 0 to 10 seconds. Nothing ran.")
     elif name == "restored_samples":
         is_list = isinstance(value, list | tuple) and all(type(n) is int for n in value)
         if not is_list:

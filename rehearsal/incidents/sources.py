@@ -297,34 +297,32 @@ def host_memory(evidence: Evidence, rank: int | None = None) -> Shown:
     return Shown(found, text, draw)
 
 
-def fingerprints(evidence: Evidence) -> Shown:
-    """A number per rank and step that differs as soon as the ranks' weights do."""
-    seen: dict[tuple[int, int], dict[int, float]] = {}
+def fingerprints(evidence: Evidence, step: int | None = None) -> Shown:
+    """Per rank and step: a sum over weights, the gradient norm before the sync, the mode."""
+    seen: dict[tuple[int, int], list[dict[str, Any]]] = {}
     for record in evidence.agents:
-        seen.setdefault((record["attempt"], record["step"]), {})[record["rank"]] = record[
-            "weights"
-        ]
-    found: list[dict[str, Any]] = [
-        {"attempt": attempt, "step": step, "weights": dict(sorted(weights.items()))}
-        for (attempt, step), weights in sorted(seen.items())
+        seen.setdefault((record["attempt"], record["step"]), []).append(record)
+    for records in seen.values():
+        records.sort(key=lambda record: int(record["rank"]))
+    differing = [
+        key
+        for key, records in seen.items()
+        if len({record["weights"] for record in records}) > 1
     ]
-    differing = [r for r in found if len(set(r["weights"].values())) > 1]
-    if not differing:
-        text = f"The ranks' weights are equal after each of {len(found)} steps."
-        return Shown(found, text)
-    first = differing[0]
-    head = (
-        f"The weights differ after {len(differing)} of {len(found)} steps, first after step "
-        f"{first['step']} of attempt {first['attempt']}."
-    )
-    at = found.index(first)
-    rows = [
-        [r["attempt"], r["step"], *r["weights"].values()]
-        for r in found[max(0, at - 2) : at + 8]
-        if len(r["weights"]) == len(first["weights"])
-    ]
-    names = [f"rank {rank}" for rank in first["weights"]]
-    return Shown(found, head + "\n" + rows_of(["attempt", "step", *names], rows))
+    text = f"The ranks' weights are equal after each of {len(seen)} steps."
+    if differing:
+        attempt, first = min(differing)
+        text = (
+            f"The ranks' weights differ after {len(differing)} of {len(seen)} steps, first "
+            f"after step {first} of attempt {attempt}."
+        )
+    at = a_step(evidence, step) if step is not None else min(differing)[1] if differing else 1
+    columns = ("attempt", "step", "rank", "weights", "local_grad_norm", "mode")
+    found = [{n: r[n] for n in columns} for key in sorted(seen) for r in seen[key]]
+    near = range(max(1, at - 2), at + 5) if step or differing else range(1, 10**9, 7)
+    rows = [list(row.values()) for row in found if row["step"] in near]
+    head = ["attempt", "step", "rank", "sum of |weights|", "local grad_norm", "mode"]
+    return Shown(found, text + "\n" + rows_of(head, rows))
 
 
 # ---------------------------------------------------------------- records

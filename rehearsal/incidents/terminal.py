@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rehearsal.incidents.case import POSTMORTEM, Incident, Tier, incident
-from rehearsal.incidents.settings import OPERATIONS
 from rehearsal.incidents.store import BadCase
 
 HELP = """\
@@ -124,7 +123,7 @@ def assignment(word: str) -> tuple[str, Any]:
         raise BadCommand(f"{word!r}: write it as NAME=VALUE.")
     if name == "hosts":
         return name, text.strip("[]").replace("'", "").replace(" ", "").split(",")
-    if name in OPERATIONS and name != "restored_samples":
+    if name in ("storage_tier", "network", "code_version"):
         return name, text
     try:
         return name, ast.literal_eval(text)

@@ -30,6 +30,7 @@ class Host:
     warning: str = ""  # what its driver prints now and then
     first_step_ms: float = 0.0  # compilation, a cold cache
     bad_memory_from_step: int | None = None  # from here on, its weights get corrupted
+    bad_gradients_from_step: int | None = None  # from here on, its gradients are garbage
     stalls_at_step: int | None = None  # a collective of this step never returns here
 
 
@@ -41,6 +42,7 @@ class Storage:
     capacity: int | None = None  # how many checkpoints fit
     hiccup_ms: float = 0.0  # one slow save
     hiccup_at_step: int | None = None
+    throttles: bool = False  # refuses each save at first; recovers when left alone for a while
     tears_step: int | None = None  # truncates that checkpoint after it was published
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from rehearsal.incidents.evidence import Evidence
 from rehearsal.incidents.kinds.data import deploy, roll_back
@@ -275,4 +276,150 @@ learning_rate_too_high = Kind(
     clashes=("hard_batch",),
 )
 
-KINDS = (replicas_not_synced, corrupted_weights, nan_in_the_data, learning_rate_too_high)
+corrupted_gradient = Kind(
+    id="corrupted_gradient",
+    title="One host computes garbage gradients, without an error",
+    layer="world",
+    alarm="gradients",
+    alert=lambda e: "The loss of a run that was fine yesterday has stopped falling.",
+    setup=lambda plan, rng: on_three_hosts(plan),
+    inject=lambda plan, rng: plan.with_host(
+        rng.randrange(plan.world_size), bad_gradients_from_step=rng.randrange(6, 10)
+    ),
+    claims=(
+        Claim("a rank's own gradient norm over another's", Evidence.gradient_outlier, 6.0, 8.0),
+        Claim("last steps' loss over that of guessing", Evidence.learned, 0.9, 0.9),
+    ),
+    reference=lambda plan: Fix(
+        spare_of(plan, rank_where(plan, "bad_gradients_from_step", None)), "take the host out"
+    ),
+    wrong=lambda plan: (
+        Fix({"learning_rate": plan.settings["learning_rate"] / 2}, "the run must diverge"),
+        Fix({"max_grad_norm": 0.1}, "clip the gradients harder"),
+    ),
+    path=(
+        See(
+            "loss",
+            "When does the loss turn, and what do rate and gradient norm do there?",
+            "The gradient norm jumps from one step to the next, without a change of the rate, "
+            "and the loss rises from there.",
+            "symptom",
+        ),
+        See(
+            "fingerprints",
+            "Do the ranks agree: in their weights, and in their gradients before the sync?",
+            "The weights are equal on all ranks, because the sync spreads the garbage. Before "
+            "the sync, one rank's gradient is tens of times as large as the others'.",
+            "mechanism",
+        ),
+        See(
+            "heartbeats",
+            "Where does that rank run?",
+            "On one host of the three. Code, settings and data are the same on all.",
+            "cause",
+            ("settings",),
+        ),
+    ),
+    chain=(
+        "one host computes wrong gradients, without an error",
+        "the sync averages them into everybody's update, so all replicas agree on a bad one",
+        "the loss stops falling, and comparing the weights across ranks shows nothing",
+    ),
+    prevention="Record each rank's gradient norm before the sync; test suspicious hosts with a "
+    "known batch.",
+    first_moves=("host", "drain", "replace", "cordon", "spare"),
+    like=("corrupted_weights", "learning_rate_too_high"),
+    related=("not_learning",),
+    clashes=("hard_batch",),
+)
+
+
+def evaluate_after_saves(plan: Plan, rng: random.Random) -> Plan:
+    """After each save the model is evaluated, and stays in eval mode."""
+    old = "                save(job)\n            job.watchdog.beat(step)"
+    new = old.replace("save(job)\n", "save(job)\n                evaluate(job)\n")
+    function = (
+        "def evaluate(job: Job) -> None:\n"
+        '    """Log the accuracy on a fixed batch."""\n'
+        "    job.trainer.model.eval()\n"
+        '    job.log.event("evaluated", step=job.parts["sampler"].position)\n\n\n'
+    )
+    head = "def finish(job: Job) -> str:\n"
+    return plan.with_edits(
+        -1,
+        Edit(module="launch.py", old=old, new=new),
+        Edit(module="launch.py", old=head, new=function + head),
+        message="launch: evaluate after each save",
+    )
+
+
+def with_dropout(plan: Plan, rng: random.Random) -> Plan:
+    """The model is trained with dropout."""
+    return replace(plan, fixed={**plan.fixed, "dropout": 0.2})
+
+
+evaluation_changes_training = Kind(
+    id="evaluation_changes_training",
+    title="An evaluation leaves the model in eval mode, so dropout stays off",
+    layer="code",
+    alarm="eval_mode",
+    alert=lambda e: (
+        "The training loss is better than last week's, and the evaluation is worse."
+    ),
+    setup=with_dropout,
+    inject=evaluate_after_saves,
+    claims=(
+        Claim("steps trained in eval mode", lambda e: float(e.steps_in_eval_mode()), 0.5, 20.0),
+        Claim(
+            "the same, before the first save",
+            lambda e: float(sum(r["mode"] == "eval" for r in e.agents if r["step"] < 8)),
+            0.5,
+            -1.0,
+        ),
+    ),
+    reference=roll_back,
+    wrong=lambda plan: (
+        Fix({"learning_rate": plan.settings["learning_rate"] / 2}, "the run must overfit"),
+        Fix({"checkpoint_every_steps": 5}, "keep more checkpoints to choose from"),
+    ),
+    path=(
+        See(
+            "loss",
+            "Does the training loss change at a certain step?",
+            "From the first save on it is lower and less noisy than the trend before it.",
+            "symptom",
+        ),
+        See(
+            "fingerprints",
+            "In which mode is the model in each step?",
+            "In train mode up to the first save, in eval mode ever after: dropout is off.",
+            "mechanism",
+        ),
+        See(
+            "code",
+            "What happens at a save?",
+            "launch.py evaluates after each save. It calls eval() and never train() again.",
+            "cause",
+            ("deploys",),
+            {"module": "launch.py"},
+        ),
+    ),
+    chain=(
+        "the last deployment evaluates after each save and doesn't switch back to train mode",
+        "dropout is off for the rest of the run",
+        "the training loss looks better, and the model generalizes worse",
+    ),
+    prevention="Restore the mode in a finally block; a test that weights with and without an "
+    "evaluation are equal.",
+    first_moves=("roll", "revert", "stop", "rollback", "version", "train()"),
+    like=("learning_rate_jump", "duplicate_shards"),
+)
+
+KINDS = (
+    replicas_not_synced,
+    corrupted_weights,
+    corrupted_gradient,
+    nan_in_the_data,
+    learning_rate_too_high,
+    evaluation_changes_training,
+)

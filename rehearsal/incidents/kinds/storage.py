@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
+from dataclasses import replace
 
-from rehearsal.incidents.evidence import Evidence
+from rehearsal.incidents.evidence import Evidence, middle
 from rehearsal.incidents.kinds.kind import Claim, Fix, Kind, See, spare_of
 from rehearsal.incidents.world import Kill, Plan
 
@@ -205,4 +207,76 @@ rare_checkpoints = Kind(
     clashes=("noisy_restart", "save_hiccup"),
 )
 
-KINDS = (checkpoint_every_20_minutes, full_disk, rare_checkpoints)
+
+def with_throttling(plan: Plan, rng: random.Random) -> Plan:
+    """Both tiers belong to a store that throttles bursts of requests."""
+    tiers = {name: replace(tier, throttles=True) for name, tier in plan.world.tiers.items()}
+    return plan.with_world(tiers=tiers)
+
+
+retry_storm = Kind(
+    id="retry_storm",
+    title="Retries without a backoff keep the object store throttled",
+    layer="settings",
+    alarm="save_stall",
+    alert=lambda e: (
+        "Saves take several times as long as last week, and the store reports throttling."
+    ),
+    setup=with_throttling,
+    inject=lambda plan, rng: plan.with_settings(
+        retry_backoff_s=rng.choice((0.0, 0.002, 0.005))
+    ),
+    claims=(
+        Claim(
+            "training waits for a median save, in median steps", Evidence.save_stall, 5.0, 6.0
+        ),
+        Claim("retries of a median save", lambda e: retries_of(e), 3.0, 20.0),
+    ),
+    reference=lambda plan: Fix({"retry_backoff_s": 0.1}, "leave the store alone for a while"),
+    wrong=lambda plan: (
+        Fix({"storage_tier": "fast"}, "the tier must be slow"),
+        Fix(spare_of(plan, 0), "rank 0's host must be slow, it does the saving"),
+    ),
+    path=(
+        See(
+            "checkpoint_age",
+            "How long does a save take, and is it all of them?",
+            "Every save takes more than ten steps' time.",
+            "symptom",
+            ("phases", "throughput"),
+        ),
+        See(
+            "logs",
+            "What does the store answer, and how often is it asked?",
+            "503 Slow Down, and dozens of retries for a single save.",
+            "mechanism",
+            (),
+            {"contains": "503"},
+        ),
+        See(
+            "settings",
+            "How long does a client wait before it tries again?",
+            "retry_backoff_s is next to nothing: the retries themselves keep the throttle on.",
+            "cause",
+        ),
+    ),
+    chain=(
+        "retry_backoff_s is next to zero",
+        "the store throttles a burst, and each retry counts as one more request of the burst",
+        "every save takes many times as long, and all ranks wait for it",
+    ),
+    prevention="Back off exponentially, with jitter and a budget of retries; alert on retries "
+    "per request.",
+    first_moves=("backoff", "back off", "retr", "jitter"),
+    like=("checkpoint_every_20_minutes", "full_disk"),
+    clashes=("save_hiccup",),
+)
+
+
+def retries_of(evidence: Evidence) -> float:
+    """How often a median save was retried."""
+    text = "\n".join(a["ranks"][0]["output"] for a in evidence.attempts)
+    return middle(int(count) for count in re.findall(r"after (\d+) retries", text))
+
+
+KINDS = (checkpoint_every_20_minutes, full_disk, rare_checkpoints, retry_storm)
