@@ -18,6 +18,7 @@ from rehearsal.incidents.case import Incident, modules_of
 from rehearsal.incidents.deployed import changed_modules, module_text
 from rehearsal.incidents.distractors import DISTRACTORS, HARMLESS
 from rehearsal.incidents.draw import Drawn, base_plan, draw
+from rehearsal.incidents.evidence import Evidence
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.score import Score, score_of
 from rehearsal.incidents.settings import BadFix, apply
@@ -124,6 +125,26 @@ class TestFixes:
         plan = base_plan(1, random.Random(1))
         with pytest.raises(BadFix, match="a host is twice"):
             apply(plan, {"hosts": plan.placement[:1] * 2})
+
+    def test_giving_up_a_host_is_a_symptom(self, tmp_path: Path) -> None:
+        """One rank has no straggler, no peer to differ from, and half the throughput."""
+        plan = base_plan(1, random.Random(1))
+        fewer = apply(plan, {"hosts": plan.placement[:-1]})
+        assert not ALARMS["capacity"].fires(Evidence(tmp_path, plan))
+        assert ALARMS["capacity"].fires(Evidence(tmp_path, fewer))
+
+    def test_another_global_batch_is_a_symptom(self, tmp_path: Path) -> None:
+        """It may hide a fault, and it trains another model."""
+        plan = base_plan(1, random.Random(1))
+        (tmp_path / "run" / "ledger").mkdir(parents=True)
+        for size, fires in ((plan.world.global_batch_size, False), (4, True)):
+            lines = [
+                {"attempt": 0, "step": step, "time": 0.0, "rank": 0, "samples": [*range(size)]}
+                for step in range(1, 9)
+            ]
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (tmp_path / "run" / "ledger" / "rank-0.jsonl").write_text(text)
+            assert ALARMS["batch"].fires(Evidence(tmp_path, plan)) is fires
 
     def test_source_may_be_one_text(self) -> None:
         """You look at a module, edit it and hand it back; its name follows from the text."""

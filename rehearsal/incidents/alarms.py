@@ -123,6 +123,18 @@ ALARMS = {
             Evidence.gradient_outlier,
             6.0,
         ),
+        Alarm(
+            "capacity",
+            "the job runs on {value:.0f} host(s) fewer than it has",
+            lambda evidence: float(evidence.missing_hosts()),
+            0.5,
+        ),
+        Alarm(
+            "batch",
+            "the global batch is off by {value:.0f} samples, so this is another training",
+            lambda evidence: float(evidence.batch_error()),
+            0.5,
+        ),
         Alarm("hang", "{value:.0f} attempts hung", lambda e: float(e.hangs()), 0.5),
         Alarm(
             "memory", "a rank's memory grew by {value:.0f} MiB", Evidence.largest_growth, 60.0

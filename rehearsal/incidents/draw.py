@@ -101,6 +101,8 @@ def base_plan(seed: int, rng: random.Random) -> Plan:
         hosts={name: Host() for name in sorted(names)},
         tiers={"standard": Storage(), "fast": Storage(write_ms=3.0)},
         compute_ms=rng.choice((8.0, 9.0, 10.0)),
+        num_hosts=world_size,
+        global_batch_size=batch,
         networks={"rail-a": 1.0, "rail-b": 1.5},
     )
     return Plan(seed=seed, settings=settings, fixed=fixed, world=world, versions=versions)

@@ -6,7 +6,6 @@ busy machine changes them all together.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
@@ -297,11 +296,13 @@ class Evidence:
             found[key] = found.get(key, 0) + len(line["samples"])
         return {step: count for (step, _), count in sorted(found.items())}
 
-    def throughput(self) -> float:
-        """Samples per second of a median step."""
-        return middle(r["samples_per_s"] for r in self.progress.get(0, []))
+    def missing_hosts(self) -> int:
+        """How many hosts fewer than planned the job was started on."""
+        return self.plan.world.num_hosts - self.plan.world_size
 
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file."""
-    return json.loads(path.read_text("utf-8"))
+    def batch_error(self) -> int:
+        """How far the global batch is from the planned one, in samples."""
+        sizes = self.batch_sizes().values()
+        if len(sizes) < 5:  # steps that a kill cut short say nothing
+            return 0
+        return abs(max(sizes) - self.plan.world.global_batch_size)

@@ -24,6 +24,12 @@ class Verdict(NamedTuple):
     def __bool__(self) -> bool:
         return self.is_fixed
 
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
 
 def symptoms(drawn: Drawn, evidence: Evidence) -> set[str]:
     """The alarms that fire, the case's own included."""

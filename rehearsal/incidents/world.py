@@ -70,6 +70,8 @@ class World:
         loud_step: its labels are wrong.
         lost_rank: once killed, its host is gone and isn't replaced.
         max_attempts: after that many starts the supervisor gives up.
+        global_batch_size: what the run is supposed to train per step, on as many hosts as
+            ``num_hosts``; a fix that trains something else is no fix.
     """
 
     hosts: dict[str, Host]
@@ -83,6 +85,8 @@ class World:
     loud_step: int | None = None
     lost_rank: int | None = None
     max_attempts: int = 3
+    num_hosts: int
+    global_batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

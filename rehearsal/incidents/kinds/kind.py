@@ -122,6 +122,7 @@ def on_three_hosts(plan: Plan) -> Plan:
         return plan
     plan = plan.with_settings(**{"hosts": [*plan.placement, *spare_of(plan, 0)["hosts"][:1]]})
     fixed = {**plan.fixed, "dataset_size": plan.fixed["dataset_size"] * 3 // 2}
+    plan = plan.with_world(num_hosts=3, global_batch_size=24)
     return replace(plan, fixed=fixed)
 
 
