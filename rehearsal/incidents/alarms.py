@@ -40,14 +40,14 @@ ALARMS = {
     for alarm in (
         Alarm(
             "input_wait",
-            "a rank waits for data during {value:.0%} of a median step",
+            "a rank waits for data during {value:.0%} of a step",
             Evidence.input_share,
             0.35,
             True,
         ),
         Alarm(
             "input_spikes",
-            "one batch in ten keeps a rank waiting for {value:.1f} median steps",
+            "three batches in ten keep a rank waiting for {value:.1f} steps",
             Evidence.input_spikes,
             1.5,
             True,
@@ -68,7 +68,7 @@ ALARMS = {
         ),
         Alarm(
             "save_stall",
-            "training waits {value:.1f} median steps for a median save",
+            "training waits {value:.1f} steps for a usual save",
             Evidence.save_stall,
             5.0,
             True,

@@ -152,12 +152,12 @@ wrong_epoch_seed = Kind(
 
 def repeated_steps(evidence: Evidence) -> float:
     """The share of epoch 1's steps whose samples are those of the same step of epoch 0."""
-    epochs: dict[int, list[set[int]]] = {0: [], 1: []}
-    for line in evidence.ledger:
-        if line["rank"] == 0:
-            epochs.setdefault(line["epoch"], []).append(set(line["samples"]))
-    pairs = list(zip(epochs[0], epochs[1], strict=False))
-    return sum(a == b for a, b in pairs) / max(len(pairs), 1)
+    trained = {
+        line["step"]: set(line["samples"]) for line in evidence.ledger if not line["rank"]
+    }
+    per_epoch = evidence.audit.total_steps // 2
+    pairs = [(trained[s], trained.get(s + per_epoch)) for s in trained if s <= per_epoch]
+    return sum(first == second for first, second in pairs) / max(len(pairs), 1)
 
 
 def preempted(plan: Plan, rng: random.Random) -> Plan:

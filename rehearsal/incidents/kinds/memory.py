@@ -89,12 +89,12 @@ memory_leak = Kind(
 def with_limits(plan: Plan, rng: random.Random) -> Plan:
     """Activations take memory, the hosts have a limit, and the batch is split in two."""
     for rank in range(plan.world_size):
-        plan = plan.with_host(rank, memory_limit_mib=300)
+        plan = plan.with_host(rank, memory_limit_mib=110)
     for name in plan.world.hosts:
         if name not in plan.placement:
             spare = {**plan.world.hosts, name: plan.host_of(0)}
             plan = plan.with_world(hosts=spare)
-    return plan.with_world(mib_per_sample=40.0, compute_ms=4.0).with_settings(
+    return plan.with_world(mib_per_sample=15.0, compute_ms=4.0).with_settings(
         pinned_global_batch_size=8 * plan.world_size, micro_batch_size=4
     )
 

@@ -19,9 +19,7 @@ checkpoint_every_20_minutes = Kind(
     alert=lambda e: "The job stalls every 20 minutes: throughput drops to zero and comes back.",
     inject=lambda plan, rng: plan.with_storage(write_ms=rng.uniform(430, 520)),
     claims=(
-        Claim(
-            "training waits for a median save, in median steps", Evidence.save_stall, 5.0, 6.5
-        ),
+        Claim("training waits for a usual save, in usual steps", Evidence.save_stall, 5.0, 6.5),
         Claim(
             "share of all saves that are that slow", lambda e: share_of_slow_saves(e), 0.4, 0.9
         ),
