@@ -42,7 +42,7 @@ ALARMS = {
             "input_wait",
             "a rank waits for data during {value:.0%} of a step",
             Evidence.input_share,
-            0.35,
+            0.27,
             True,
         ),
         Alarm(

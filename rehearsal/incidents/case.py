@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -26,8 +27,9 @@ from rehearsal.incidents.kinds.kind import See
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.score import FIX_MINUTES, Score, score_of
 from rehearsal.incidents.settings import BadFix, apply, table
-from rehearsal.incidents.sources import SOURCES, BadLook, View, look_at
+from rehearsal.incidents.sources import SOURCES, look_at
 from rehearsal.incidents.store import BadCase, Event, Store
+from rehearsal.incidents.view import BadLook, View
 from rehearsal.incidents.world import Plan
 
 Tier = Literal["guided", "choice", "realistic"]
@@ -293,8 +295,6 @@ def module_like(plan: Plan, source: str) -> str:
 
 def with_sources(plan: Plan, texts: Mapping[str, str]) -> Plan:
     """The plan with modules replaced."""
-    from dataclasses import replace
-
     return replace(plan, sources=dict(texts))
 
 

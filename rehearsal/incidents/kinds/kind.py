@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from rehearsal.incidents.evidence import Evidence
@@ -90,7 +90,6 @@ class Kind:
     related: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
     clashes: tuple[str, ...] = ()
-    tags: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def right_layers(self) -> tuple[Layer, ...]:
