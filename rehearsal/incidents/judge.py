@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,6 +60,7 @@ def judge_plan(drawn: Drawn, before: Evidence, plan: Plan, folder: Path) -> Verd
         if drawn.kind.layer == "none":
             return Verdict(True, "Nothing was changed, and nothing needed to be.")
         return Verdict(False, f"Nothing was changed: {drawn.alarm.describe(before)}.")
+    shutil.rmtree(folder, ignore_errors=True)  # left by a rerun that was interrupted
     for number in (1, 2):
         run_job(plan, folder / f"{number}")
         verdict = compare(drawn, before, Evidence(folder / f"{number}", plan))

@@ -16,7 +16,9 @@ checkpoint_every_20_minutes = Kind(
     layer="world",
     accepts=("world", "settings"),
     alarm="save_stall",
-    alert=lambda e: "The job stalls every 20 minutes: throughput drops to zero and comes back.",
+    alert=lambda e: (
+        "Again and again throughput drops to almost zero for a while, then comes back."
+    ),
     inject=lambda plan, rng: plan.with_storage(write_ms=rng.uniform(430, 520)),
     claims=(
         Claim("training waits for a usual save, in usual steps", Evidence.save_stall, 5.0, 6.5),
