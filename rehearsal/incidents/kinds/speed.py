@@ -209,7 +209,7 @@ slow_network = Kind(
 
 def with_two_workers(plan: Plan, rng: random.Random) -> Plan:
     """Two loader processes, both fast enough."""
-    return plan.with_settings(num_workers=2).with_world(read_ms=5.0)
+    return plan.with_settings(num_workers=2).with_world(read_ms=5.0, compute_ms=4.0)
 
 
 slow_loader_worker = Kind(
@@ -222,20 +222,20 @@ slow_loader_worker = Kind(
     ),
     setup=with_two_workers,
     inject=lambda plan, rng: plan.with_host(
-        rng.randrange(plan.world_size), slow_worker_factor=rng.uniform(34, 42)
+        rng.randrange(plan.world_size), slow_worker_factor=rng.uniform(46, 52)
     ),
     claims=(
         Claim(
-            "the wait for data that three in ten steps exceed, in forward and backward passes",
-            lambda e: max(slow_waits(e)) / max(e.phase_ms(0, "forward", "backward"), 1e-9),
-            2.0,
-            2.5,
+            "the wait for data that three in ten steps exceed, in usual steps",
+            Evidence.input_spikes,
+            1.5,
+            1.5,
         ),
         Claim(
             "the same wait on the worst rank, over the best rank's",
-            lambda e: max(slow_waits(e)) / max(min(slow_waits(e)), 3.0),
-            8.0,
-            8.0,
+            lambda e: max(slow_waits(e)) / max(min(slow_waits(e)), 15.0),
+            3.0,
+            4.0,
         ),
     ),
     reference=lambda plan: Fix(
