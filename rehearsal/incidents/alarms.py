@@ -47,7 +47,7 @@ ALARMS = {
         ),
         Alarm(
             "input_spikes",
-            "three batches in ten keep a rank waiting for {value:.1f} steps",
+            "a quarter of the batches keep a rank waiting for {value:.1f} steps",
             Evidence.input_spikes,
             1.5,
             True,

@@ -144,9 +144,9 @@ class Evidence:
         return max((self.share(rank, "data_wait") for rank in self.ranks), default=0.0)
 
     def input_spikes(self) -> float:
-        """The wait for data that three in ten steps exceed, in usual steps."""
+        """The wait for data that a quarter of the steps exceed, in usual steps."""
         return max(
-            high((s["data_wait"] for s in self.steady.get(rank, [])), 0.7)
+            high((s["data_wait"] for s in self.steady.get(rank, [])), 0.75)
             / max(self.step_ms(rank), 1e-9)
             for rank in self.ranks
         )

@@ -226,7 +226,7 @@ slow_loader_worker = Kind(
     ),
     claims=(
         Claim(
-            "the wait for data that three in ten steps exceed, in usual steps",
+            "the wait for data that a quarter of the steps exceed, in usual steps",
             Evidence.input_spikes,
             1.5,
             1.5,
@@ -286,11 +286,11 @@ slow_loader_worker = Kind(
 
 
 def slow_waits(evidence: Evidence) -> list[float]:
-    """The 70th percentile of each rank's data_wait, in milliseconds."""
+    """The 75th percentile of each rank's data_wait, in milliseconds."""
     from rehearsal.incidents.evidence import high
 
     return [
-        high((s["data_wait"] for s in evidence.steady.get(r, [])), 0.7) for r in evidence.ranks
+        high((s["data_wait"] for s in evidence.steady.get(r, [])), 0.75) for r in evidence.ranks
     ]
 
 
