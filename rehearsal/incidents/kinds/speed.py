@@ -242,7 +242,7 @@ slow_loader_worker = Kind(
         spare_of(plan, rank_where(plan, "slow_worker_factor", 1.0)), "take that host out"
     ),
     wrong=lambda plan: (
-        Fix({"num_workers": 3}, "more loader processes"),
+        Fix({"network": "rail-b"}, "the peers wait in grad_sync, so it must be the network"),
         Fix(
             spare_of(plan, other_rank(plan, rank_where(plan, "slow_worker_factor", 1.0))),
             "replace a host that waits in grad_sync",
