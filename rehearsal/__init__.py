@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rehearsal.grading.check import grade, grade_source, warm_up
     from rehearsal.grading.drill import Drill, UnknownDrill
     from rehearsal.grading.verdict import Finding, Verdict
+    from rehearsal.incidents.case import Incident, incident, incident_kinds
     from rehearsal.session.coach import (
         brief,
         check,
@@ -39,6 +40,7 @@ _HOMES = {
     "rehearsal.grading.check": "grade grade_source warm_up",
     "rehearsal.grading.drill": "Drill UnknownDrill",
     "rehearsal.grading.verdict": "Finding Verdict",
+    "rehearsal.incidents.case": "Incident incident incident_kinds",
     "rehearsal.session.coach": "brief check debrief diff hint narration solution start status",
     "rehearsal.session.progress": "forget",
 }
@@ -71,6 +73,7 @@ __all__ = [
     "Coverage",
     "Drill",
     "Finding",
+    "Incident",
     "UnknownCard",
     "UnknownDrill",
     "Verdict",
@@ -86,6 +89,8 @@ __all__ = [
     "grade",
     "grade_source",
     "hint",
+    "incident",
+    "incident_kinds",
     "judge_answer",
     "narration",
     "solution",

@@ -9,13 +9,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rehearsal import drills, forget
+from rehearsal import drills, forget, incident_kinds
 from rehearsal.deck import ask as deck
 from rehearsal.deck.cards import BadDeck, UnknownCard
 from rehearsal.engine.server import CannotStartRanks
 from rehearsal.grading import drills_page, mutation_record, mutation_score, new_drill, selftest
 from rehearsal.grading.check import BadSeed
 from rehearsal.grading.drill import UnknownDrill
+from rehearsal.incidents.store import BadCase
 from rehearsal.session import coach, daemon_client
 from rehearsal.session.ids import drill_named
 from rehearsal.session.prints import MOST, SHOWN
@@ -109,6 +110,18 @@ def parser() -> argparse.ArgumentParser:
     testing.add_argument("drill", nargs="*", help="default: all drills")
     breaking = add("mutants", "test the graders on mechanical edits of correct answers")
     mutation_score.add_arguments(breaking)
+    opening = add("incident", "be on call: a real job with something wrong, or nothing")
+    opening.add_argument("seed", type=int)
+    opening.add_argument(
+        "--tier", choices=["guided", "choice", "realistic"], default="realistic"
+    )
+    opening.add_argument("--restart", action="store_true", help="start the case over")
+    rehearsing = add(
+        "incidents", "list the causes, or prove them: the fault shows, the fix works"
+    )
+    rehearsing.add_argument("what", choices=["list", "prove"])
+    rehearsing.add_argument("kind", nargs="*", help="default: all kinds")
+    rehearsing.add_argument("--seeds", type=int, default=20, help="how many, from 0")
     add("docs", "write docs/drills.md")
     creating = add("new", "create the folder of a new drill that already works")
     creating.add_argument("drill", help="its id, such as shard_the_sampler")
@@ -200,6 +213,25 @@ def run_selftest(names: Sequence[str]) -> int:
     return 1 if bad else 0
 
 
+def run_incidents(what: str, names: Sequence[str], seeds: int) -> int:
+    """List the kinds of incident, or prove some; the exit code.
+
+    Raises:
+        BadCase: if there is no such kind.
+    """
+    from rehearsal.incidents import prove
+
+    kinds = incident_kinds()
+    if what == "list":
+        print("\n".join(kinds))
+        return 0
+    if unknown := [name for name in names if name not in kinds]:
+        raise BadCase(
+            f"{unknown[0]!r} is not a kind of incident. There are: {', '.join(kinds)}."
+        )
+    return 0 if prove.prove(list(names) or kinds, range(seeds), print) else 1
+
+
 def show_new(folder: Path) -> None:
     """What to do with a new drill."""
     where = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
@@ -222,6 +254,13 @@ def run(options: argparse.Namespace) -> int:
         return run_selftest(options.drill)
     if options.command == "mutants":
         return mutation_score.main([drill_named(n) for n in options.drill] or drills(), options)
+    if options.command == "incident":
+        from rehearsal.incidents import terminal  # imports numpy
+
+        terminal.play(options.seed, options.tier, restart=options.restart)
+        return 0
+    if options.command == "incidents":
+        return run_incidents(options.what, options.kind, options.seeds)
     if options.command == "docs":
         if not drills_page.PATH.parent.is_dir():
             raise Unreadable(
@@ -305,6 +344,7 @@ def run_or_explain(arguments: Sequence[str]) -> int:
         new_drill.BadName,
         mutation_record.BadSurvivors,
         mutation_score.CannotScore,
+        BadCase,
     ) as error:
         # What the library says about calls and commands, as it is typed in this folder.
         with spelled_for_a_shell():

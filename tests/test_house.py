@@ -16,14 +16,16 @@ HOUSE = ROOT / "rehearsal"
 DRILLS = HOUSE / "drills"
 # What each room may import besides itself; a dotted entry is one module of a room.
 MAY_IMPORT: dict[str, set[str]] = {
-    "__main__": {"__init__", "deck", "session", "grading", "engine"},
-    "__init__": {"deck", "session", "grading", "engine"},
+    "__main__": {"__init__", "deck", "incidents", "session", "grading", "engine"},
+    "__init__": {"deck", "incidents", "session", "grading", "engine"},
     "deck": {"session", "engine"},
     "session": {"grading", "engine", "evidence"},  # of evidence: how pictures are drawn
     "grading": {"engine"},
     "handbook": {"session", "grading", "engine", "evidence", "faults", "trainer_core"},
     "drills": {"kit", "grading", "engine", "trainer_core"},
     "kit": {"grading.verdict", "engine"},
+    # Of the session: where the history is kept.
+    "incidents": {"session", "evidence", "faults", "engine", "trainer_core"},
     "faults": {"evidence", "engine", "trainer_core"},
     "evidence": {"trainer_core"},
     "engine": set(),

@@ -1,0 +1,342 @@
+"""An incident, from the alert to the debrief.
+
+case = rehearsal.incident(7)
+print(case.alert)
+case.look("phases", rank=1)
+case.diagnose("slow_rank", because=["phases", "heartbeats"], first_move="drain the host")
+case.fix(settings={"hosts": [...]})
+case.debrief()
+"""
+
+from __future__ import annotations
+
+import difflib
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from rehearsal.incidents.debrief import Debrief, debrief_of
+from rehearsal.incidents.deployed import module_names, module_text
+from rehearsal.incidents.draw import Drawn, draw
+from rehearsal.incidents.evidence import Evidence
+from rehearsal.incidents.job import run_job
+from rehearsal.incidents.judge import Verdict, judge_plan
+from rehearsal.incidents.kinds.kind import See
+from rehearsal.incidents.kinds.registry import KINDS
+from rehearsal.incidents.score import FIX_MINUTES, Score, score_of
+from rehearsal.incidents.settings import BadFix, apply, table
+from rehearsal.incidents.sources import SOURCES, look_at
+from rehearsal.incidents.store import BadCase, Event, Store
+from rehearsal.incidents.view import BadLook, View
+from rehearsal.incidents.world import Plan
+
+Tier = Literal["guided", "choice", "realistic"]
+POSTMORTEM = ("impact", "cause", "detection", "fix", "prevention")
+
+
+class Settings(dict[str, Any]):
+    """The settings that can be changed; printed with what each one means."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan.settings)
+        self.text = table(plan)
+
+    def __repr__(self) -> str:
+        return self.text
+
+    __str__ = __repr__
+
+
+class Incident:
+    """A case whose job has run. ``rehearsal.incident`` makes it."""
+
+    def __init__(self, store: Store, drawn: Drawn, tier: Tier) -> None:
+        self.seed, self.tier = store.seed, tier
+        self._store, self._drawn = store, drawn
+
+    # ------------------------------------------------------------ what is known at once
+
+    @property
+    def alert(self) -> str:
+        """What the pager says: one sentence."""
+        return self._drawn.alert(self._evidence)
+
+    @property
+    def sources(self) -> dict[str, int]:
+        """What can be looked at, and how many minutes each look costs."""
+        return {name: minutes for name, (minutes, _) in SOURCES.items()}
+
+    @property
+    def settings(self) -> Settings:
+        """What can be changed, with the values of the job that alerted."""
+        return Settings(self._drawn.faulty)
+
+    @property
+    def minutes(self) -> int:
+        """The simulated clock."""
+        return sum(event.get("minutes", 0) for event in self._store.events())
+
+    @property
+    def choices(self) -> list[str]:
+        """In the tier "choice": four causes, one of them right. Otherwise all that exist."""
+        if self.tier != "choice":
+            return sorted(KINDS)
+        kind, false = self._drawn.kind, self._drawn.distractor
+        rng = random.Random(f"choices {self.seed}")
+        near = [name for name in (*kind.like[:2], *false.suggests[:1]) if name != kind.id]
+        rest = [name for name in sorted(KINDS) if name != kind.id]
+        rng.shuffle(rest)
+        others = list(dict.fromkeys([*near, *rest]))[:3]
+        return sorted([kind.id, *others])
+
+    @property
+    def question(self) -> str:
+        """In the tier "guided": what to find out next."""
+        see = self._next_see()
+        if self.tier != "guided":
+            return ""
+        if see is not None:
+            return see.asks
+        if not [e for e in self._store.events() if e["did"] == "diagnose"]:
+            return "What is the cause? Name it with diagnose(...), with your evidence."
+        return "What is the smallest change that removes the cause? Apply it with fix(...)."
+
+    # ------------------------------------------------------------ what can be done
+
+    def look(self, source: str, *, run: int = 0, **scope: Any) -> View:
+        """Look at one source; it costs minutes, each time.
+
+        Args:
+            run: 0 for the job that alerted, n for the rerun after the n-th fix.
+            scope: narrows it: ``rank=1``, ``contains="save"``, ``module="train.py"``.
+
+        Raises:
+            BadCase: if there is no such source, scope or run; the clock hasn't moved.
+        """
+        evidence = self._evidence if run == 0 else self._evidence_of(run)
+        try:
+            view = look_at(evidence, source, scope)
+        except BadLook as error:
+            raise BadCase(str(error)) from None
+        answered = self._next_see() if self.tier == "guided" else None
+        self._store.add("look", source=source, scope=dict(scope), run=run, minutes=view.minutes)
+        if answered is not None and run == 0 and source in (answered.source, *answered.also):
+            text = f"{view.text}\n\n{answered.shows}\n\nNext: {self.question}"
+            view = View(view.source, view.scope, view.minutes, view.data, text, view.draw)
+        return view
+
+    def diagnose(self, cause: str, *, because: Sequence[str] = (), first_move: str = "") -> str:
+        """Name the cause, the sources that show it, and what you'd do first.
+
+        Args:
+            because: names of sources that you have looked at: "phases", or "phases rank 1".
+
+        Raises:
+            BadCase: if there is no such cause.
+        """
+        if cause not in self.choices:
+            near = difflib.get_close_matches(str(cause), self.choices, n=1, cutoff=0.4)
+            hint = f"Did you mean {near[0]}? " if near else ""
+            raise BadCase(
+                f"{cause!r} is not a cause that can be named here. {hint}"
+                f"There are: {', '.join(self.choices)}."
+            )
+        if isinstance(because, str):
+            because = [because]
+        self._store.add(
+            "diagnose", cause=cause, because=list(map(str, because)), first_move=str(first_move)
+        )
+        after = "Leave it, or" if cause == "no_fault" else "Now"
+        return f"Noted at minute {self.minutes}: {cause}. {after} fix(...), then debrief()."
+
+    def fix(
+        self,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        source: str | Mapping[str, str] | None = None,
+    ) -> Verdict:
+        """Change settings or code and rerun the job: is the symptom gone, and no new one there?
+
+        Args:
+            source: a module's whole text; or {"train.py": text}, for one or more modules.
+
+        Returns:
+            True if it is; printed, what was measured.
+
+        Raises:
+            BadCase: if a setting or module can't be changed like that; nothing ran.
+        """
+        faulty = self._drawn.faulty
+        try:
+            plan = apply(faulty, settings or {})
+            texts = modules_of(faulty, source)
+        except BadFix as error:
+            raise BadCase(str(error)) from None
+        if texts:
+            plan = with_sources(plan, texts)
+        changed = {
+            name: value
+            for name, value in plan.settings.items()
+            if faulty.settings[name] != value
+        }
+        with self._store.alone():
+            number = 1 + sum(event["did"] == "fix" for event in self._store.events())
+            verdict = judge_plan(
+                self._drawn, self._evidence, plan, self._store.runs / f"{number}"
+            )
+            self._store.add(
+                "fix",
+                settings=changed,
+                modules=sorted(texts),
+                is_fixed=verdict.is_fixed,
+                text=verdict.text,
+                minutes=FIX_MINUTES,
+            )
+        return verdict
+
+    def debrief(self) -> Debrief:
+        """The score, an expert's path and the whole story. What comes later doesn't count."""
+        if not any(event["did"] == "debrief" for event in self._store.events()):
+            self._store.add("debrief")
+        return debrief_of(self._drawn, self.alert, self._store.events())
+
+    def postmortem(self, **lines: str) -> str:
+        """Keep a postmortem of five lines: impact, cause, detection, fix, prevention.
+
+        Raises:
+            BadCase: if a line is missing or unknown.
+        """
+        wrong = [name for name in lines if name not in POSTMORTEM]
+        missing = [name for name in POSTMORTEM if not str(lines.get(name, "")).strip()]
+        if wrong or missing:
+            what = f"{wrong[0]} is not one of them" if wrong else f"{missing[0]} is missing"
+            raise BadCase(f"A postmortem has five lines, {', '.join(POSTMORTEM)}: {what}.")
+        self._store.add("postmortem", lines={name: str(lines[name]) for name in POSTMORTEM})
+        return f"Kept in {self._store.folder / 'events.jsonl'}."
+
+    @property
+    def score(self) -> Score:
+        """The four rows so far. The debrief shows them; looking at them here gives it away."""
+        return score_of(self._drawn, self._store.events())
+
+    @property
+    def history(self) -> list[Event]:
+        """All that was done, in order."""
+        return self._store.events()
+
+    def __repr__(self) -> str:
+        lines = [f"Incident {self.seed}, tier {self.tier}, {self.minutes} minutes so far."]
+        lines += ["", f"ALERT  {self.alert}", ""]
+        if self.tier == "choice":
+            lines.append(f"One of: {', '.join(self.choices)}")
+        if self.tier == "guided":
+            lines.append(f"First: {self.question}")
+        prices = ", ".join(f"{name} {minutes}" for name, minutes in self.sources.items())
+        lines.append(f"look(source) costs minutes: {prices}.")
+        return "\n".join(lines)
+
+    # ------------------------------------------------------------ inside
+
+    @cached_property
+    def _evidence(self) -> Evidence:
+        return Evidence(self._store.runs / "0", self._drawn.faulty)
+
+    def _evidence_of(self, run: Any) -> Evidence:
+        fixes = [event for event in self._store.events() if event["did"] == "fix"]
+        folder = self._store.runs / f"{run}"
+        if type(run) is not int or not 0 < run <= len(fixes) or not folder.exists():
+            raise BadCase(f"run={run!r}: there are {len(fixes)} rerun(s), numbered from 1.")
+        newest = max(folder.iterdir(), key=lambda path: path.name)  # it may have run twice
+        plan = self._drawn.faulty.with_settings(**fixes[run - 1]["settings"])
+        return Evidence(newest, plan)
+
+    def _next_see(self) -> See | None:
+        """The first step of the expert's path that nobody has looked at."""
+        looked = {e["source"] for e in self._store.events() if e["did"] == "look"}
+        return next(
+            (s for s in self._drawn.kind.path if not looked & {s.source, *s.also}), None
+        )
+
+
+def modules_of(plan: Plan, source: str | Mapping[str, str] | None) -> dict[str, str]:
+    """The modules that a fix replaces. Raises BadFix if one isn't there or doesn't compile."""
+    if source is None:
+        return {}
+    texts = {module_like(plan, source): source} if isinstance(source, str) else dict(source)
+    for name, text in texts.items():
+        if name not in module_names():
+            raise BadFix(
+                f"source: {name!r} is not a module of the trainer, so nothing ran. There are: "
+                f"{', '.join(module_names())}."
+            )
+        try:
+            compile(text, name, "exec")
+        except (SyntaxError, ValueError, TypeError) as error:
+            raise BadFix(f"source: {name} doesn't compile ({error}), so nothing ran.") from None
+    return {name: text for name, text in texts.items() if text != module_text(plan, name)}
+
+
+def module_like(plan: Plan, source: str) -> str:
+    """The module whose text shares most lines with ``source``. Raises BadFix."""
+    lines = set(source.splitlines())
+    shared = {
+        name: len(lines & set(module_text(plan, name).splitlines())) for name in module_names()
+    }
+    best = max(shared, key=lambda name: shared[name])
+    if shared[best] < 10:
+        raise BadFix(
+            "source: this is not the text of a module, so nothing ran. Pass a module's whole "
+            'text, as look("code", module="train.py").data gives it, or {"train.py": text}.'
+        )
+    return best
+
+
+def with_sources(plan: Plan, texts: Mapping[str, str]) -> Plan:
+    """The plan with modules replaced."""
+    return replace(plan, sources=dict(texts))
+
+
+def incident(seed: int, *, tier: Tier = "realistic", restart: bool = False) -> Incident:
+    """Open the case of a seed: a real job with something wrong, or nothing.
+
+    The job has run when this returns. A case that was begun continues, with its clock; with
+    ``restart`` it begins again.
+
+    Args:
+        tier: "guided" asks one question at a time, "choice" gives four causes to choose from,
+            "realistic" gives nothing.
+
+    Raises:
+        BadCase: if the seed or tier isn't possible, or the saved case can't be opened.
+    """
+    if type(seed) is not int or seed < 0:
+        raise BadCase(f"seed={seed!r}: must be a whole number, 0 or more.")
+    if tier not in get_args(Tier):
+        raise BadCase(f"tier={tier!r}: must be guided, choice or realistic.")
+    store = Store(seed)
+    header = None if restart else store.header()
+    if header is not None:
+        if header["kind"] not in KINDS:
+            raise BadCase(
+                f"Incident {seed} was begun with a kind that this version doesn't have "
+                f"({header['kind']}). rehearsal.incident({seed}, restart=True) starts over."
+            )
+        case = Incident(store, draw(seed, header["kind"]), header["tier"])
+        print(
+            f"Continuing incident {seed} at minute {case.minutes} (tier {case.tier}). "
+            f"rehearsal.incident({seed}, restart=True) starts over."
+        )
+        return case
+    with store.alone():
+        store.clear()
+        drawn = draw(seed)
+        run_job(drawn.faulty, store.runs / "0")
+        store.create(drawn.kind.id, tier)
+    return Incident(store, drawn, tier)
+
+
+def incident_kinds() -> list[str]:
+    """The causes that may be named in an incident, "no_fault" included."""
+    return sorted(KINDS)

@@ -1,0 +1,1 @@
+"""The kinds of incident, grouped by what the pager says first."""

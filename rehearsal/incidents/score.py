@@ -1,0 +1,195 @@
+"""How well was the case handled? Four rows, three grades each, from what was done.
+
+ignored the misleading symptom    no diagnosis and no change chased it
+found the root cause              the first diagnosis is right
+fixed the right layer             the first change cures it, in the layer of the fault
+told the whole chain              cause, mechanism and symptom, each with evidence looked at
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from rehearsal.incidents.draw import Drawn
+from rehearsal.incidents.settings import layer_of
+from rehearsal.incidents.sources import SOURCES
+from rehearsal.incidents.store import Event
+
+GRADES = ("no", "partly", "yes")
+FIX_MINUTES = 15
+MOST_IRRELEVANT = 3
+
+
+class Row(NamedTuple):
+    """One row of the score."""
+
+    name: str
+    grade: int  # 0 no, 1 partly, 2 yes
+    why: str
+    minutes: int  # when it was decided, on the case's clock
+
+    def __str__(self) -> str:
+        return f"{self.name:<32} {GRADES[self.grade]:<7} {self.minutes:>4} min  {self.why}"
+
+
+class Score(NamedTuple):
+    """All rows."""
+
+    rows: tuple[Row, ...]
+    minutes: int
+    expert_minutes: int
+
+    @property
+    def points(self) -> int:
+        """0 to 8."""
+        return sum(row.grade for row in self.rows)
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.points} of 8 points in {self.minutes} minutes on the clock; an expert's "
+            f"looks take {self.expert_minutes}."
+        )
+        return "\n".join([head, *map(str, self.rows)])
+
+
+class Done(NamedTuple):
+    """What was done before the debrief, with the minute at which each thing happened."""
+
+    looks: list[tuple[int, Event]]
+    diagnoses: list[tuple[int, Event]]
+    fixes: list[tuple[int, Event]]
+    minutes: int
+
+
+def done_in(events: Sequence[Event]) -> Done:
+    """Sort the events up to the first debrief."""
+    minutes, found = 0, Done([], [], [], 0)
+    for event in events:
+        if event["did"] == "debrief":
+            break
+        minutes += event.get("minutes", 0)
+        kinds = {"look": found.looks, "diagnose": found.diagnoses, "fix": found.fixes}
+        if event["did"] in kinds:
+            kinds[event["did"]].append((minutes, event))
+    return found._replace(minutes=minutes)
+
+
+def layers_of(fix: Event) -> set[str]:
+    """The layers in which a fix changed something."""
+    layers: set[str] = {layer_of(name) for name in fix["settings"]}
+    return layers | ({"code"} if fix["modules"] else set())
+
+
+def score_of(drawn: Drawn, events: Sequence[Event]) -> Score:
+    """Judge what was done."""
+    done = done_in(events)
+    rows = (
+        ignored_the_distractor(drawn, done),
+        found_the_cause(drawn, done),
+        fixed_the_layer(drawn, done),
+        told_the_chain(drawn, done),
+    )
+    expert = sum(SOURCES[see.source][0] for see in drawn.kind.path)
+    return Score(rows, done.minutes, expert)
+
+
+def ignored_the_distractor(drawn: Drawn, done: Done) -> Row:
+    """Whether a diagnosis or a change followed the misleading symptom."""
+    name, false = "ignored the misleading symptom", drawn.distractor
+    if not done.diagnoses:
+        return Row(name, 0, "no cause was named, so nothing was ruled out", done.minutes)
+    chased = [
+        (minute, f"named {event['cause']}")
+        for minute, event in done.diagnoses
+        if event["cause"] in false.suggests and event["cause"] != drawn.kind.id
+    ]
+    for minute, event in done.fixes:
+        tempting = sorted(set(event["settings"]) & set(false.tempts))
+        if tempting and not event["is_fixed"]:
+            chased.append((minute, f"changed {', '.join(tempting)}"))
+    minute, last = done.diagnoses[-1]
+    if last["cause"] in false.suggests and last["cause"] != drawn.kind.id:
+        return Row(name, 0, f"the diagnosis follows it: {last['cause']}", minute)
+    if chased:
+        minute, what = chased[0]
+        return Row(name, 1, f"{what}, then let it go", minute)
+    return Row(name, 2, f"{false.id} was left alone", minute)
+
+
+def found_the_cause(drawn: Drawn, done: Done) -> Row:
+    """Whether the diagnosis is right, and at which try."""
+    name, kind = "found the root cause", drawn.kind
+    causes = [event["cause"] for _, event in done.diagnoses]
+    if not causes:
+        return Row(name, 0, f"no cause was named; it was {kind.id}", done.minutes)
+    minute = done.diagnoses[-1][0]
+    wrong = sum(cause != kind.id for cause in dict.fromkeys(causes))
+    if causes[-1] == kind.id and not wrong:
+        return Row(name, 2, f"named {kind.id} at once", done.diagnoses[0][0])
+    if causes[-1] == kind.id and wrong == 1:
+        return Row(name, 1, f"named {kind.id} at the second try", minute)
+    if len(causes) == 1 and causes[0] in kind.like:
+        return Row(name, 1, f"close: {causes[0]}, but it was {kind.id}", minute)
+    if causes[-1] == kind.id:
+        return Row(name, 0, f"named {wrong} other causes first", minute)
+    return Row(name, 0, f"named {causes[-1]}, but it was {kind.id}", minute)
+
+
+def fixed_the_layer(drawn: Drawn, done: Done) -> Row:
+    """Whether a change cured it, in which layer, and at which try."""
+    name, kind = "fixed the right layer", drawn.kind
+    changes = [(m, e) for m, e in done.fixes if e["settings"] or e["modules"]]
+    if kind.layer == "none":
+        is_named = bool(done.diagnoses) and done.diagnoses[-1][1]["cause"] == kind.id
+        if not changes:
+            text = "changed nothing" if is_named else "changed nothing, without saying why"
+            return Row(name, 2 if is_named else 0, text, done.minutes)
+        text = f"{len(changes)} change(s) to a healthy job"
+        return Row(name, 1 if is_named and len(changes) == 1 else 0, text, changes[-1][0])
+    for number, (minute, event) in enumerate(changes, start=1):
+        if not event["is_fixed"]:
+            continue
+        extra = layers_of(event) - set(kind.right_layers)
+        where = ", ".join(sorted(layers_of(event)))
+        if number == 1 and not extra:
+            return Row(name, 2, f"the first change cured it ({where})", minute)
+        if number <= 3 and layers_of(event) & set(kind.right_layers):
+            more = f", with changes elsewhere too ({where})" if extra else ""
+            return Row(name, 1, f"change {number} cured it{more}", minute)
+        if number == 1:
+            text = f"a workaround in {where}; the fault is in {kind.layer}"
+            return Row(name, 1, text, minute)
+        return Row(name, 0, f"change {number} cured it, after guessing", minute)
+    text = f"{len(changes)} change(s), none cured it" if changes else "nothing was changed"
+    return Row(name, 0, text, done.minutes)
+
+
+def told_the_chain(drawn: Drawn, done: Done) -> Row:
+    """Whether each link of the chain has evidence that was looked at and named."""
+    name, kind = "told the whole chain", drawn.kind
+    if not done.diagnoses or done.diagnoses[-1][1]["cause"] != kind.id:
+        return Row(name, 0, "the chain begins at a cause that wasn't named last", done.minutes)
+    minute, last = done.diagnoses[-1]
+    looked = {event["source"] for at, event in done.looks if at <= minute}
+    named = {
+        str(item).split()[0].strip(",:()") for item in last["because"] if str(item).split()
+    }
+    cited = named & looked
+    links = {
+        link: any(cited & {see.source, *see.also} for see in kind.path if see.link == link)
+        for link in ("symptom", "mechanism", "cause")
+    }
+    useful = {source for see in kind.path for source in (see.source, *see.also)}
+    shotgun = len(cited - useful) > MOST_IRRELEVANT
+    move = str(last["first_move"]).lower()
+    has_move = any(word in move for word in kind.first_moves)
+    missing = [f"no evidence for the {link}" for link, has in links.items() if not has]
+    missing += ["named more than what bears on it"] if shotgun else []
+    missing += [] if has_move else ["no first move that acts on the cause"]
+    if named - looked:
+        missing.append(f"named without looking: {', '.join(sorted(named - looked))}")
+    if not missing:
+        return Row(name, 2, f"evidence for each link: {', '.join(sorted(cited))}", minute)
+    grade = 1 if sum(links.values()) >= 2 else 0
+    return Row(name, grade, "; ".join(missing), minute)

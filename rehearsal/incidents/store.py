@@ -1,0 +1,106 @@
+"""A case on disk: plain files below the home of the history, so it survives the process.
+
+    HOME/incidents/SEED/case.json       format, seed, kind, tier
+    HOME/incidents/SEED/events.jsonl    looks, diagnoses, fixes, the postmortem: one per line
+    HOME/incidents/SEED/runs/0, 1, ...  the job, and the reruns after each fix
+
+Events are only ever appended, so a notebook and a terminal may work on the same case.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rehearsal.engine.plain_message import PlainMessage
+from rehearsal.evidence.run_records import read_jsonl
+from rehearsal.session.progress import home
+
+FORMAT = 1
+Event = dict[str, Any]
+
+
+class BadCase(PlainMessage, ValueError):
+    """A case that can't be opened, or a call that it can't answer; nothing has changed."""
+
+
+class Store:
+    """The folder of one seed's case."""
+
+    def __init__(self, seed: int) -> None:
+        self.folder = home() / "incidents" / str(seed)
+        self.seed = seed
+
+    @property
+    def runs(self) -> Path:
+        """Where the jobs are."""
+        return self.folder / "runs"
+
+    def header(self) -> dict[str, Any] | None:
+        """What case.json says; None if there is no case yet.
+
+        Raises:
+            BadCase: if it was written by a newer version, or isn't readable.
+        """
+        path = self.folder / "case.json"
+        if not path.exists():
+            return None
+        again = f"rehearsal.incident({self.seed}, restart=True) starts over."
+        try:
+            found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+            number = int(found["format"])
+            found["kind"], found["tier"]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            raise BadCase(
+                f"{path} can't be read ({type(error).__name__}: {error}), so the case can't "
+                f"continue. {again}"
+            ) from None
+        if number > FORMAT:
+            raise BadCase(
+                f"{path} is from a newer version (format {number}, this one reads {FORMAT}). "
+                f"Update the package to continue; {again}"
+            )
+        return found
+
+    def create(self, kind: str, tier: str) -> None:
+        """Write case.json: from now on the case exists."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        header = {"format": FORMAT, "seed": self.seed, "kind": kind, "tier": tier}
+        temporary = self.folder / "case.json.tmp"
+        temporary.write_text(json.dumps(header), "utf-8")
+        temporary.replace(self.folder / "case.json")
+
+    def clear(self) -> None:
+        """Delete the case."""
+        for name in ("case.json", "events.jsonl"):
+            (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.runs, ignore_errors=True)
+
+    def events(self) -> list[Event]:
+        """What has been done, in order."""
+        path = self.folder / "events.jsonl"
+        return list(read_jsonl(path)) if path.exists() else []
+
+    def add(self, did: str, **facts: Any) -> None:
+        """Append an event."""
+        with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"did": did, **facts}) + "\n")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Inside, no other session runs a job of this case. Raises BadCase if one does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BadCase(
+                    f"Another session is running a job of incident {self.seed} right now. Wait "
+                    "until it is done, then try again; nothing was changed."
+                ) from None
+            yield

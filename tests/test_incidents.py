@@ -1,0 +1,491 @@
+"""The incident room: what a person on call can do, what is refused, and how it is scored."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rehearsal
+from rehearsal import __main__ as command_line
+from rehearsal.incidents import terminal
+from rehearsal.incidents.alarms import ALARMS
+from rehearsal.incidents.case import Incident, modules_of
+from rehearsal.incidents.deployed import changed_modules, module_text
+from rehearsal.incidents.distractors import DISTRACTORS, HARMLESS
+from rehearsal.incidents.draw import Drawn, base_plan, draw
+from rehearsal.incidents.evidence import Evidence
+from rehearsal.incidents.kinds.registry import KINDS
+from rehearsal.incidents.score import Score, score_of
+from rehearsal.incidents.settings import BadFix, apply
+from rehearsal.incidents.sources import SOURCES, scope_of
+from rehearsal.incidents.store import BadCase, Event, Store
+
+SEEDS = range(30)
+
+
+class TestDraw:
+    def test_a_seed_always_gives_the_same_case(self) -> None:
+        """Two people who compare notes talk about the same job."""
+        for seed in SEEDS:
+            assert draw(seed).faulty == draw(seed).faulty
+
+    def test_seeds_give_many_kinds_and_every_misleading_symptom(self) -> None:
+        """With few of them, the next case is the last one again."""
+        drawn = [draw(seed) for seed in range(300)]
+        assert {d.kind.id for d in drawn} == set(KINDS)
+        assert {d.distractor.id for d in drawn} == set(DISTRACTORS)
+
+    @pytest.mark.parametrize("kind", sorted(KINDS))
+    def test_a_fault_lives_in_its_layer_only(self, kind: str) -> None:
+        """Otherwise "the right layer" is two."""
+        for seed in SEEDS:
+            d = draw(seed, kind)
+            changed = {
+                "world": d.healthy.world != d.faulty.world,
+                "settings": d.healthy.settings != d.faulty.settings,
+                "code": d.healthy.versions != d.faulty.versions,
+            }
+            found = [layer for layer, has in changed.items() if has]
+            assert found == ([] if kind == "no_fault" else [d.kind.layer])
+
+    @pytest.mark.parametrize("kind", sorted(KINDS))
+    def test_edits_and_fixes_can_be_applied(self, kind: str) -> None:
+        """An edit whose text is gone from the trainer would crash the case."""
+        for seed in SEEDS:
+            d = draw(seed, kind)
+            for text in changed_modules(d.faulty).values():
+                compile(text, "module", "exec")
+            reference, wrong = d.kind.reference(d.faulty), d.kind.wrong(d.faulty)
+            for fix in (reference, *wrong):
+                changed = apply(d.faulty, fix.settings)
+                changed_modules(changed)
+                assert changed != d.faulty or kind == "no_fault"
+            assert [fix.settings for fix in wrong if fix.settings == reference.settings] == []
+
+    def test_harmless_edits_are_in_the_shipped_text(self) -> None:
+        """The misleading deployment must deploy something."""
+        plan = base_plan(0, random.Random(0))
+        for _, edit in HARMLESS:
+            assert module_text(plan, edit.module).count(edit.old) == 1
+
+    @pytest.mark.parametrize("kind", sorted(KINDS))
+    def test_a_kind_refers_to_what_exists(self, kind: str) -> None:
+        """A misspelled name would show up in somebody's debrief."""
+        of = KINDS[kind]
+        assert of.alarm in ALARMS or of.layer == "none"
+        assert set(of.like) <= set(KINDS)
+        assert set(of.related) <= set(ALARMS)
+        assert set(of.clashes) <= set(DISTRACTORS)
+        assert [see.link for see in of.path] == ["symptom", "mechanism", "cause"]
+        for see in of.path:
+            assert {see.source, *see.also} <= set(SOURCES)
+            assert set(see.scope) <= set(scope_of(see.source))
+
+    def test_a_misleading_symptom_refers_to_what_exists(self) -> None:
+        """The score compares names."""
+        for false in DISTRACTORS.values():
+            assert set(false.suggests) <= set(KINDS)
+            assert set(false.sources) <= set(SOURCES)
+            assert set(false.tempts) <= set(base_plan(0, random.Random(0)).settings)
+
+
+class TestFixes:
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            ({"num_worker": 2}, "Did you mean num_workers"),
+            ({"num_workers": "two"}, "must be of type int"),
+            ({"num_workers": -1}, "at least 0"),
+            ({"learning_rate": float("nan")}, "finite"),
+            ({"hosts": "one"}, "must be a list of host names"),
+            ({"hosts": ["nowhere-1"]}, "isn't in the inventory"),
+            ({"hosts": []}, "must be a list of host names"),
+            ({"storage_tier": "tape"}, "must be one of standard, fast"),
+            ({"code_version": "v0"}, "must be one of"),
+            ({"restored_samples": ["x"]}, "must be a list of sample ids"),
+        ],
+    )
+    def test_bad_settings_are_refused_in_one_line(
+        self, changes: dict[str, Any], says: str
+    ) -> None:
+        """A rerun with a setting that means nothing would look like a failed fix."""
+        plan = base_plan(1, random.Random(1))
+        with pytest.raises(BadFix, match=says) as refused:
+            apply(plan, changes)
+        assert "\n" not in str(refused.value)
+        assert "Nothing ran" in str(refused.value) or "nothing ran" in str(refused.value)
+
+    def test_a_host_twice_is_refused(self) -> None:
+        """Two ranks on one host would be a different experiment."""
+        plan = base_plan(1, random.Random(1))
+        with pytest.raises(BadFix, match="a host is twice"):
+            apply(plan, {"hosts": plan.placement[:1] * 2})
+
+    def test_giving_up_a_host_is_a_symptom(self, tmp_path: Path) -> None:
+        """One rank has no straggler, no peer to differ from, and half the throughput."""
+        plan = base_plan(1, random.Random(1))
+        fewer = apply(plan, {"hosts": plan.placement[:-1]})
+        assert not ALARMS["capacity"].fires(Evidence(tmp_path, plan))
+        assert ALARMS["capacity"].fires(Evidence(tmp_path, fewer))
+
+    def test_another_global_batch_is_a_symptom(self, tmp_path: Path) -> None:
+        """It may hide a fault, and it trains another model."""
+        plan = base_plan(1, random.Random(1))
+        (tmp_path / "run" / "ledger").mkdir(parents=True)
+        for size, fires in ((plan.world.global_batch_size, False), (4, True)):
+            lines = [
+                {"attempt": 0, "step": step, "time": 0.0, "rank": 0, "samples": [*range(size)]}
+                for step in range(1, 9)
+            ]
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (tmp_path / "run" / "ledger" / "rank-0.jsonl").write_text(text)
+            assert ALARMS["batch"].fires(Evidence(tmp_path, plan)) is fires
+
+    def test_source_may_be_one_text(self) -> None:
+        """You look at a module, edit it and hand it back; its name follows from the text."""
+        plan = draw(0, "duplicate_shards").faulty
+        text = module_text(plan, "data.py")
+        assert modules_of(plan, text) == {}
+        assert list(modules_of(plan, text + "\n# edited\n")) == ["data.py"]
+
+    @pytest.mark.parametrize(
+        ("source", "says"),
+        [
+            ({"nope.py": ""}, "is not a module of the trainer"),
+            ({"data.py": "def"}, "doesn't compile"),
+            ("x = 1", "not the text of a module"),
+        ],
+    )
+    def test_bad_source_is_refused(self, source: Any, says: str) -> None:
+        """A syntax error is a typo, not a failed fix."""
+        with pytest.raises(BadFix, match=says):
+            modules_of(base_plan(1, random.Random(1)), source)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("seed", [-1, "7", 1.0, True, None])
+    def test_an_impossible_seed(self, seed: Any) -> None:
+        """One clear line."""
+        with pytest.raises(BadCase, match="must be a whole number"):
+            rehearsal.incident(seed)
+
+    def test_an_unknown_tier(self) -> None:
+        """One clear line, with the ones that exist."""
+        with pytest.raises(BadCase, match="guided, choice or realistic"):
+            rehearsal.incident(0, tier="easy")  # type: ignore[arg-type]
+
+    def test_a_case_from_a_newer_version(self) -> None:
+        """Misreading it would lose what somebody did there."""
+        Store(5).create("slow_rank", "realistic")
+        path = Store(5).folder / "case.json"
+        path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+        with pytest.raises(BadCase, match="newer version"):
+            rehearsal.incident(5)
+
+    def test_a_case_that_is_not_json(self) -> None:
+        """It names the file and the way out."""
+        Store(5).create("slow_rank", "realistic")
+        (Store(5).folder / "case.json").write_text("{")
+        with pytest.raises(BadCase, match="restart=True"):
+            rehearsal.incident(5)
+
+    def test_a_kind_that_is_gone(self) -> None:
+        """Kinds get renamed; the case then can't be judged."""
+        Store(5).create("gremlins", "realistic")
+        with pytest.raises(BadCase, match="a kind that this version doesn't have"):
+            rehearsal.incident(5)
+
+    def test_two_sessions_at_once(self) -> None:
+        """They would write into the same run folder."""
+        with Store(5).alone(), pytest.raises(BadCase, match="Another session"):
+            rehearsal.incident(5)
+
+    def test_the_command_line_explains(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """No traceback, and exit code 2."""
+        assert command_line.main(["incident", "-1"]) == 2
+        assert command_line.main(["incidents", "prove", "gremlins"]) == 2
+        said = capsys.readouterr().err
+        assert "must be a whole number" in said
+        assert "not a kind of incident" in said
+
+    def test_the_causes_are_listed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Before the first case, people want to know what there is."""
+        assert command_line.main(["incidents", "list"]) == 0
+        assert capsys.readouterr().out.split() == rehearsal.incident_kinds()
+        assert "no_fault" in rehearsal.incident_kinds()
+
+
+# ---------------------------------------------------------------- the score: scripted players
+
+
+def look(source: str) -> Event:
+    return {
+        "did": "look",
+        "source": source,
+        "scope": {},
+        "run": 0,
+        "minutes": SOURCES[source][0],
+    }
+
+
+def diagnose(cause: str, because: list[str], first_move: str) -> Event:
+    return {"did": "diagnose", "cause": cause, "because": because, "first_move": first_move}
+
+
+def fix(settings: dict[str, Any], is_fixed: bool) -> Event:
+    facts = {"settings": settings, "modules": [], "is_fixed": is_fixed, "text": ""}
+    return {"did": "fix", **facts, "minutes": 15}
+
+
+def expert(drawn: Drawn) -> list[Event]:
+    """Follows the path, names the cause with its evidence, and applies the reference fix."""
+    sources = [see.source for see in drawn.kind.path]
+    move = f"first: {drawn.kind.first_moves[0]}"
+    reference = dict(drawn.kind.reference(drawn.faulty).settings)
+    return [
+        *map(look, sources),
+        diagnose(drawn.kind.id, sources, move),
+        *([fix(reference, True)] if reference else []),
+    ]
+
+
+def chaser(drawn: Drawn) -> list[Event]:
+    """Follows the misleading symptom to the end."""
+    false = drawn.distractor
+    cause = next(name for name in false.suggests if name != drawn.kind.id)
+    return [
+        *map(look, false.sources),
+        fix({false.tempts[0]: "changed"}, False),
+        diagnose(cause, list(false.sources), "change it"),
+    ]
+
+
+def guesser(drawn: Drawn) -> list[Event]:
+    """Names every cause in some order, with everything as evidence."""
+    rng = random.Random(drawn.faulty.seed)
+    causes = rng.sample(sorted(KINDS), len(KINDS))
+    return [diagnose(cause, list(SOURCES), "restart it") for cause in causes]
+
+
+Player = Callable[[Drawn], list[Event]]
+
+
+class TestScore:
+    def score(self, player: Player, seed: int, kind: str | None = None) -> Score:
+        drawn = draw(seed, kind)
+        return score_of(drawn, player(drawn))
+
+    @pytest.mark.parametrize("kind", sorted(KINDS))
+    def test_the_expert_gets_all_points(self, kind: str) -> None:
+        """Otherwise nobody can."""
+        for seed in range(5):
+            score = self.score(expert, seed, kind)
+            assert score.points == 8, str(score)
+
+    @pytest.mark.parametrize("kind", sorted(KINDS))
+    def test_who_chases_the_misleading_symptom_gets_almost_none(self, kind: str) -> None:
+        """That is the mistake that these cases are about."""
+        for seed in range(5):
+            score = self.score(chaser, seed, kind)
+            assert score.rows[0].grade == 0
+            assert score.points <= 1, str(score)
+
+    @pytest.mark.parametrize("kind", sorted(KINDS))
+    def test_who_names_everything_gets_almost_none(self, kind: str) -> None:
+        """A score that rewards guessing teaches guessing."""
+        for seed in range(5):
+            assert self.score(guesser, seed, kind).points <= 3
+
+    def test_the_players_are_ranked_with_a_margin(self) -> None:
+        """On average over seeds, not only in single cases."""
+
+        def mean(player: Player) -> float:
+            return sum(self.score(player, seed).points for seed in SEEDS) / len(SEEDS)
+
+        assert mean(expert) == 8
+        assert mean(expert) - mean(guesser) > 5
+        assert mean(guesser) < 2
+        assert mean(chaser) < 1
+
+    def test_doing_nothing_gets_nothing(self) -> None:
+        """Not even for leaving the misleading symptom alone."""
+        assert score_of(draw(3), []).points == 0
+
+    def test_evidence_counts_only_if_it_was_looked_at(self) -> None:
+        """Naming a dashboard is not reading it."""
+        drawn = draw(0, "slow_rank")
+        sources = [see.source for see in drawn.kind.path]
+        events = [diagnose("slow_rank", sources, "drain the host")]
+        assert score_of(drawn, events).rows[3].grade == 0
+        events = [*map(look, sources), *events]
+        assert score_of(drawn, events).rows[3].grade == 2
+
+    def test_evidence_must_come_before_the_diagnosis(self) -> None:
+        """Else the debrief's own words would count."""
+        drawn = draw(0, "duplicate_shards")
+        told = diagnose(drawn.kind.id, ["audit", "ledger", "code"], "roll back")
+        late = [told, {"did": "debrief"}, *map(look, ["audit", "ledger", "code"]), told]
+        assert score_of(drawn, late).rows[3].grade == 0
+
+    def test_a_workaround_in_another_layer_is_partly_right(self) -> None:
+        """It silences the pager and leaves the fault where it is."""
+        drawn = draw(0, "loader_starved")
+        events = [fix({"hosts": ["x"]}, True)]
+        assert score_of(drawn, events).rows[2].grade == 1
+
+    def test_a_healthy_job_is_best_left_alone(self) -> None:
+        """A rollback "to be safe" is a change to a healthy job."""
+        drawn = draw(0, "no_fault")
+        careful = [*expert(drawn), fix({"code_version": "v1"}, False)]
+        assert score_of(drawn, careful).rows[2].grade == 1
+
+
+# ---------------------------------------------------------------- a whole case, with a real job
+
+
+@pytest.fixture(scope="module")
+def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("incidents")
+
+
+@pytest.mark.ranks
+class TestCase:
+    SEED = next(seed for seed in range(1000) if draw(seed).kind.id == "loader_starved")
+
+    @pytest.fixture(autouse=True)
+    def home(self, shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REHEARSAL_HOME", str(shared_home))
+
+    @pytest.fixture
+    def case(self, home: None) -> Incident:
+        return rehearsal.incident(self.SEED)
+
+    def test_every_source_can_be_seen(self, case: Incident) -> None:
+        """As data, as text and as a picture; and each look costs its price."""
+        scopes: dict[str, dict[str, Any]] = {"code": {"module": "data.py"}, "data": {"step": 3}}
+        for source, minutes in case.sources.items():
+            before = case.minutes
+            view = case.look(source, **scopes.get(source, {}))
+            assert case.minutes == before + minutes
+            assert str(view).strip()
+            json.dumps(view.data)
+            if (figure := view.figure()) is not None:
+                for axes in figure.axes:
+                    if source not in ("trace", "audit"):
+                        assert axes.get_ylabel() or axes.get_yticklabels()
+                assert "<img alt=" in view._repr_html_()
+
+    def test_a_look_can_be_narrowed(self, case: Incident) -> None:
+        """You get what you ask for and nothing else."""
+        assert list(case.look("phases", rank=1).data) == [1]
+        saves = case.look("logs", rank=0, contains="checkpoint_saved").data
+        assert saves
+        assert all("checkpoint_saved" in line for line in saves)
+        version = case.settings["code_version"]
+        assert version in case.look("deploys", version=version).text
+
+    def test_bad_looks_cost_nothing(self, case: Incident) -> None:
+        """The message names what there is."""
+        before = case.minutes
+        for source, scope, says in (
+            ("phase", {}, "Did you mean phases"),
+            ("phases", {"rnk": 1}, "It takes rank"),
+            ("phases", {"rank": 9}, "The ranks are 0, 1"),
+            ("code", {}, "needs module"),
+            ("code", {"module": "dat.py"}, "Did you mean data.py"),
+            ("ledger", {"step": 10**6}, "the ledger has steps"),
+            ("logs", {"last": 0}, "at least 1"),
+            ("deploys", {"version": "v0"}, "no such deployment"),
+            ("loss", {"run": 3}, "rerun"),
+        ):
+            with pytest.raises(BadCase, match=says):
+                case.look(source, **scope)  # type: ignore[arg-type]
+        assert case.minutes == before
+
+    def test_from_the_alert_to_the_debrief(
+        self, case: Incident, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A wrong fix doesn't work, the right one does, and all of it is kept."""
+        assert case.alert.endswith(".")
+        assert not case.fix(settings={"storage_tier": "fast"})
+        case.look("phases")
+        case.look("settings")
+        case.look("throughput")
+        with pytest.raises(BadCase, match="not a cause"):
+            case.diagnose("loader_starving")
+        because = ["throughput", "phases all ranks", "settings"]
+        case.diagnose("loader_starved", because=because, first_move="raise num_workers")
+        verdict = case.fix(settings={"num_workers": 2})
+        assert verdict, verdict.text
+        assert "No new symptom" in verdict.text
+        with pytest.raises(BadCase, match="cause is missing"):
+            case.postmortem(impact="slow")
+        lines = {name: f"the {name}" for name in ("impact", "cause", "detection", "fix")}
+        case.postmortem(**lines, prevention="an alert")
+        debrief = case.debrief()
+        assert debrief.cause == "loader_starved"
+        assert [row.grade for row in debrief.score.rows] == [2, 2, 1, 2]
+        assert "the detection" in str(debrief)
+        # Another process finds all of it.
+        again = rehearsal.incident(self.SEED)
+        assert "Continuing incident" in capsys.readouterr().out
+        assert again.minutes == case.minutes
+        assert str(again.debrief()) == str(debrief)
+        assert again.look("phases", run=2).data
+
+    def test_a_terminal_can_do_it_all(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Commands in, plain text out; a mistake is a line, not the end."""
+        said: list[str] = []
+        commands = [
+            "look throughput",
+            "look nonsense",
+            "look logs contains=save",
+            "settings",
+            "causes",
+            'diagnose loader_starved throughput,phases "add a worker"',
+            "fix num_workers=two",
+            "fix nowhere.py",
+            "dance",
+            'look "phases',
+            "debrief",
+            "quit",
+            "look loss",
+        ]
+        terminal.play(self.SEED, "realistic", lines=commands, say=said.append)
+        everything = "\n".join(said)
+        assert "ALERT" in said[0]
+        for text in ("samples/s", "is not a source", "Noted at minute", "must be of type int"):
+            assert text in everything
+        for text in ("can't be read", "is not a command", "No closing quotation"):
+            assert text in everything
+        assert said[-1].startswith("loader_starved: ")
+        assert "\x1b" not in everything
+
+    def test_the_guided_tier_asks_one_question_at_a_time(self, case: Incident) -> None:
+        """The path, as questions; a look that answers one leads to the next."""
+        Store(self.SEED).create("loader_starved", "guided")
+        (Store(self.SEED).folder / "events.jsonl").unlink()
+        guided = rehearsal.incident(self.SEED)
+        first = guided.question
+        assert "loss" not in [see.source for see in KINDS["loader_starved"].path]
+        guided.look("loss")
+        assert guided.question == first
+        assert "samples/s is low" in guided.look("throughput").text
+        assert guided.question != first
+        guided.look("phases")
+        guided.look("settings")
+        assert "diagnose" in guided.question
+
+    def test_the_choice_tier_has_four_causes(self, case: Incident) -> None:
+        """One is right, and the misleading symptom's may be among the others."""
+        Store(self.SEED).create("loader_starved", "choice")
+        choice = rehearsal.incident(self.SEED)
+        assert len(set(choice.choices)) == 4
+        assert "loader_starved" in choice.choices
+        with pytest.raises(BadCase, match="not a cause that can be named here"):
+            choice.diagnose(next(name for name in KINDS if name not in choice.choices))
