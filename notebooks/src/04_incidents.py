@@ -1,0 +1,86 @@
+# %% [markdown]
+# # The incident room
+#
+# {{badge}}
+#
+# **You're on call, and a job of two or three ranks isn't right.** It has really run: the trainer of
+# this project on real processes, with one hidden fault, or none. You get one sentence from the
+# pager, and whatever you ask for. Nothing else.
+#
+# 1. Read the alert. Say aloud what it could be, before you look.
+# 2. Look. Each look costs minutes on the case's clock, and shows what an on-call engineer would see.
+# 3. Name the cause, with your evidence and your first move.
+# 4. Fix it: change a setting or the code. The job runs again, and the symptom must be gone without a
+#    new one.
+# 5. Read the debrief, and write the five-line postmortem.
+#
+# Every case has a misleading symptom. It's real, and it's harmless.
+
+# %% collapsed=true tags=["setup"]
+# {{setup torch numpy matplotlib cloudpickle platformdirs fsrs rehearsal}}
+
+# %% tags=["setup"]
+from rehearsal import incident, incident_kinds
+
+# %% [markdown]
+# ## The page
+#
+# The number draws the case: the fault, the ranks, the hosts, the misleading symptom. The same number
+# is the same case. It's kept on your disk, so it survives a restart of the kernel;
+# `incident(7, restart=True)` starts it over.
+
+# %%
+case = incident(7)
+case
+
+# %% [markdown]
+# ## Look around
+#
+# `case.sources` has what you can look at, and the table above what a look costs. Ask for less, and you
+# read less: `case.look("phases", rank=1)`, `case.look("logs", rank=0, contains="save")`.
+
+# %%
+case.look("throughput")
+
+# %% [markdown]
+# Your turn. Add cells for your looks.
+
+# %%
+print(f"{case.minutes} minutes so far")
+
+# %% [markdown]
+# ## Name it
+#
+# These are the causes that can be named. One of them is no fault at all.
+
+# %%
+print(", ".join(sorted(incident_kinds())))
+
+# %%
+# case.diagnose("slow_rank", because=["phases", "heartbeats"], first_move="drain the host")
+
+# %% [markdown]
+# ## Fix it
+#
+# `case.settings` shows what you can change. To fix the code instead, take a module's text from
+# `case.look("code", module="data.py").data`, edit it, and pass `source={"data.py": text}`.
+
+# %%
+# case.fix(settings={"num_workers": 2})  # uncomment and edit: reruns the job
+
+# %% [markdown]
+# ## Debrief
+#
+# The debrief shows your score, what an expert would have looked at in which order, and the chain from
+# the cause to the page. It's the answer, so it comes last.
+
+# %%
+# case.debrief()
+
+# %%
+# case.postmortem(impact="", cause="", detection="", fix="", prevention="")  # a line each
+
+# %% [markdown]
+# The next case is another number. `incident(8, tier="guided")` asks you one question at a time, and
+# `incident(8, tier="choice")` gives you four causes to choose from. At a terminal:
+# `python -m rehearsal incident 8`.
