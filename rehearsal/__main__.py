@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rehearsal import drills, forget, incident_kinds
 from rehearsal.deck import ask as deck
+from rehearsal.deck.anki import CannotExport
 from rehearsal.deck.cards import BadDeck, UnknownCard
 from rehearsal.engine.server import CannotStartRanks
 from rehearsal.grading import drills_page, mutation_record, mutation_score, new_drill, selftest
@@ -245,7 +246,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         UnknownDrill, UnknownCard, BadDeck, BadSeed, CannotStartRanks, Unreadable, BadName,
-        BadSurvivors, CannotScore, FileExistsError: for a mistake the user can fix.
+        BadSurvivors, CannotScore, CannotExport: for a mistake the user can fix.
         CheckInterrupted: after Ctrl-C in a check, unless nothing ran.
     """
     if options.command == "check":
@@ -340,7 +341,7 @@ def run_or_explain(arguments: Sequence[str]) -> int:
         BadSeed,
         CannotStartRanks,
         Unreadable,
-        FileExistsError,
+        CannotExport,
         new_drill.BadName,
         mutation_record.BadSurvivors,
         mutation_score.CannotScore,
@@ -353,7 +354,7 @@ def run_or_explain(arguments: Sequence[str]) -> int:
         print(f"rehearsal: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        print(f"rehearsal: {error or 'interrupted'}", file=sys.stderr)
+        print(f"rehearsal: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
 
 

@@ -1,4 +1,4 @@
-"""How often the deck's matcher agrees with people's labels, and how long it takes.
+"""How often the deck's matcher agrees with labels written by hand, and how long it takes.
 
     python scripts/deck_agreement.py              the answers that it was never tuned on
     python scripts/deck_agreement.py --set tuning    those that it was

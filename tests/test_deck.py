@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import sqlite3
@@ -13,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rehearsal.deck.anki import export
+from rehearsal.__main__ import main
+from rehearsal.deck.anki import CannotExport, export
 from rehearsal.deck.cards import (
     CARDS,
     BadDeck,
@@ -24,9 +26,9 @@ from rehearsal.deck.cards import (
     read_deck,
     topic_named,
 )
-from rehearsal.deck.judge import unknown_synonyms
 from rehearsal.deck.standings import card_standings, next_card, suggested_grade
 from rehearsal.session.history import Answer
+from rehearsal.session.progress import progress
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = read_deck([CARDS])
@@ -93,7 +95,6 @@ class TestShippedCards:
     def test_each_point_can_be_covered(self, card: Card) -> None:
         """A point without claims counts as missed, whatever is said."""
         assert all(point.says for point in card.points)
-        assert unknown_synonyms(card) == []
 
     def test_no_two_cards_ask_the_same(self) -> None:
         questions = [card.question.lower() for card in SHIPPED]
@@ -121,6 +122,9 @@ class TestOwnCards:
             ('level = "senior"', 'level = "boss"', "'senior' or 'staff'"),
             ('"I wanted to own something."', '""', "point 'owns', text: string should have"),
             ('id = "honest"', 'id = "owns"', "two points are called owns"),
+            ('[["own"]]', '[["own | "]]', "says: the phrase '' has no word"),
+            ('[["own"]]', '[["own .. "]]', "says: the phrase 'own ..' has no word, or begins"),
+            ('[["own"]]', '[["@nosuch"]]', "says: @nosuch is not in synonyms.toml"),
             ("topic =", "topic", "Expected '=' after a key"),
             ('id = "why_did_you_leave"', 'id = "resume_is_correct"', "exists already, in"),
         ],
@@ -135,6 +139,12 @@ class TestOwnCards:
         assert says in str(caught.value)
         assert str(own) in str(caught.value)
         assert "\n" not in str(caught.value)
+
+    def test_an_editor_s_lock_file_is_none_of_them(self, own: Path) -> None:
+        """Emacs leaves a dangling link while you edit."""
+        (own.parent / ".#mine.toml").symlink_to("user@host.123:456")
+        (own.parent / ".mine.toml").write_text("not TOML")
+        assert card_named("why_did").topic == "mine"
 
     def test_a_file_that_is_not_text_says_so(self, own: Path) -> None:
         own.write_bytes(b"\xff\xfe")
@@ -196,6 +206,45 @@ class TestNextCard:
             assert order.index(suggested_grade(better)) >= before
 
 
+class TestAtATerminal:
+    def typed(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        assert main(["ask", "resume_is_correct"]) == 0
+
+    def test_an_answer_is_judged_corrected_and_graded(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """With an empty line in it, as pasted answers have."""
+        self.typed(monkeypatch, "I kill it.\n\nWe save the optimizer.\n.\n1 covered\n\nhard\n")
+        said = capsys.readouterr().out
+        assert "[x] 2. The optimizer's moments" in said
+        assert "[x] 1. Says first" in said
+        assert "resume_is_correct: due in 1 day." in said
+        (kept,) = progress().answers()
+        assert kept.text == "I kill it.\n\nWe save the optimizer."
+        assert kept.grade == "hard"
+        assert kept.points["defines_correct"] == "covered"
+
+    def test_the_end_of_the_input_accepts_what_is_suggested(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.typed(monkeypatch, "we save the optimizer")
+        (kept,) = progress().answers()
+        assert kept.grade == "again"
+
+    def test_leaving_without_an_answer_records_nothing(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Ctrl-D means: not now."""
+        self.typed(monkeypatch, "\n")
+        assert "nothing was recorded" in capsys.readouterr().out
+        assert progress().answers() == []
+
+    def test_an_unknown_card_is_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["ask", "resume_was_correct"]) == 2
+        assert "Did you mean resume_is_correct" in capsys.readouterr().err
+
+
 class TestAnki:
     def test_each_card_is_a_note_in_its_topics_deck(self, tmp_path: Path) -> None:
         path = tmp_path / "deck.apkg"
@@ -217,6 +266,10 @@ class TestAnki:
         """It may be a collection."""
         path = tmp_path / "mine.apkg"
         path.write_text("mine")
-        with pytest.raises(FileExistsError, match="Choose another name"):
+        with pytest.raises(CannotExport, match="Choose another name"):
             export(SHIPPED, path)
         assert path.read_text() == "mine"
+
+    def test_a_folder_that_is_missing_is_one_line(self, tmp_path: Path) -> None:
+        with pytest.raises(CannotExport, match=r"can't be written: .*Choose another folder"):
+            export(SHIPPED, tmp_path / "nowhere" / "deck.apkg")

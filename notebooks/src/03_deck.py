@@ -12,7 +12,7 @@
 #    that decided it. The matcher knows phrases and negations, not meaning, so it's sometimes wrong.
 #    Correct it: the mark is yours.
 # 4. Read the strong answer aloud, then the follow-up, and choose a grade. A card that you missed
-#    is due tomorrow; one that you know well, in two weeks.
+#    is due tomorrow; one that you know well, in about a week.
 #
 # A card a day per topic keeps an answer alive. Ten in a row is a mock interview without the
 # interviewer.

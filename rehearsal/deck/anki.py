@@ -8,6 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rehearsal.deck.cards import Card
+from rehearsal.engine.plain_message import PlainMessage
+
+
+class CannotExport(PlainMessage, OSError):
+    """The file can't be written; the message says why."""
+
 
 FRONT = "<p>{{Question}}</p>"
 BACK = """{{FrontSide}}<hr id="answer">
@@ -25,15 +31,13 @@ def export(cards: Sequence[Card], path: Path) -> None:
     Importing it again updates the notes and keeps Anki's own schedule.
 
     Raises:
-        FileExistsError: if there is a file already; it may be somebody's.
-        OSError: if it can't be written.
+        CannotExport: if there is a file already, which may be somebody's, or if it can't be
+            written.
     """
     import genanki
 
     if path.exists():
-        raise FileExistsError(
-            f"{path} exists already. Choose another name, or delete it first."
-        )
+        raise CannotExport(f"{path} exists already. Choose another name, or delete it first.")
     model = genanki.Model(
         _number("model"),
         "Distributed training interview",
@@ -50,7 +54,15 @@ def export(cards: Sequence[Card], path: Path) -> None:
         fields = [html.escape(card.question), f"<ul>{points}</ul>", *map(html.escape, texts)]
         note = genanki.Note(model, fields, guid=card.id, tags=[card.topic, card.level])
         decks[card.topic].add_note(note)
-    genanki.Package(list(decks.values())).write_to_file(str(path))
+    part = path.with_name(f"{path.name}.part")
+    try:
+        genanki.Package(list(decks.values())).write_to_file(str(part))
+        part.rename(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise CannotExport(
+            f"{path} can't be written: {error}. Choose another folder."
+        ) from None
 
 
 def _number(name: str) -> int:

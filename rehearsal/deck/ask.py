@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rehearsal.deck import anki, ask_terminal
 from rehearsal.deck.asked import Asked
-from rehearsal.deck.cards import Card, card_named, cards, topic_named
+from rehearsal.deck.cards import Card, UnknownCard, card_named, cards, topic_named
 from rehearsal.deck.judge import judge
 from rehearsal.deck.standings import CardStanding, card_standings, next_card
 from rehearsal.session.display import has_front_end, show, show_markdown
@@ -29,6 +29,8 @@ def ask(card_id: str | None = None, *, topic: str | None = None) -> None:
         UnknownCard: if there is no such card or topic, naming the nearest.
         BadDeck: if one of your own deck files can't be used.
     """
+    if card_id is not None and topic is not None:
+        raise UnknownCard(f"A card or a topic, not both: {card_id!r} and {topic!r}.")
     card = card_named(card_id) if card_id is not None else _next(topic)
     if card is None:
         show("Nothing is due now, and no card is new. ask(CARD) asks one all the same.")
@@ -73,8 +75,8 @@ def topics(topic: str | None = None) -> None:
         rows = [("card", "level", "status", "question")]
         for each in standings:
             rows.append((each.card.id, each.card.level, each.words(now), each.card.question))
-    head, *rest = rows
-    table = ["| " + " | ".join(row) + " |" for row in [head, ("---",) * len(head), *rest]]
+    head, *rest = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    table = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rest]]
     show_markdown("\n".join(table))
 
 
@@ -98,10 +100,10 @@ def export_to_anki(path: str | Path, *, topic: str | None = None) -> None:
     """Write the deck, or one topic of it, for Anki.
 
     Raises:
-        FileExistsError: if there is a file already.
+        CannotExport: if there is a file already, or if it can't be written.
         UnknownCard: if there is no such topic, naming all.
         BadDeck: if one of your own deck files can't be used.
     """
     chosen: Sequence[Card] = [each.card for each in _of(topic)]
-    anki.export(chosen, Path(path))
+    anki.export(chosen, Path(path).expanduser())
     show(f"Wrote {path}: {len(chosen)} cards. In Anki: File > Import.")

@@ -15,25 +15,34 @@ CORRECTION = re.compile(r"(\d+)\s+([a-z]+)")
 
 
 def run(asked: Asked) -> None:
-    """Ask it. The end of the input accepts what is suggested."""
+    """Ask it. After an answer, the end of the input accepts what is suggested."""
     card = asked.card
     print(f"{card.topic}, {card.level}: {card.id}\n")
     print(textwrap.fill(card.question, 88))
-    print("\nSay it aloud, then type the gist; an empty line ends it.", end=" ")
-    print("Only an empty line: you mark yourself.")
-    asked.answer("\n".join(_lines()))
+    print("\nSay it aloud, then type the gist, and a line with a dot. To mark the points")
+    print("yourself, type only the dot.")
+    lines, is_ended = _lines()
+    if not (is_ended or any(line.strip() for line in lines)):
+        print("\nNo answer, so nothing was recorded.")
+        return
+    asked.answer("\n".join(lines))
     print("\n".join(points(asked)))
-    while correction := _asked("Wrong? Type 2 covered, or 3 missed. Otherwise Enter: "):
+    while correction := _asked(
+        "To correct a mark, type for example 2 covered. Press Enter to go on: "
+    ):
         _correct(asked, correction)
     print("\n".join(_rest(asked)))
     print(f"\n{asked.card.id}: {asked.grade(_grade(asked))}.")
 
 
-def _lines() -> Iterator[str]:
-    for line in sys.stdin:
-        if not line.strip():
-            return
-        yield line.rstrip()
+def _lines() -> tuple[list[str], bool]:
+    """The answer's lines, and whether a dot ended them, not the end of the input."""
+    lines = list[str]()
+    while line := sys.stdin.readline():
+        if line.strip() == ".":
+            return lines, True
+        lines.append(line.rstrip())
+    return lines, False
 
 
 def _asked(prompt: str) -> str:
@@ -70,8 +79,8 @@ def points(asked: Asked) -> Iterator[str]:
     for number, point in enumerate(asked.card.points, 1):
         found = asked.points[point.id]
         yield from _wrapped(f"{MARKS[found]} {number}. ", point.text)
-        if asked.coverage is not None and point.id in asked.coverage.because:
-            words = asked.coverage.because[point.id]
+        if asked.is_as_judged(point.id):
+            words = asked.because[point.id]
             yield from _wrapped(" " * 7, f'{found}: "{words}"')
     yield "    [x] covered   [ ] missed   [!] contradicted"
 

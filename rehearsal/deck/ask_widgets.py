@@ -49,7 +49,6 @@ def widget(asked: Asked) -> Any:
 
 def _points(asked: Asked, grading: _Grading, widgets: Any) -> Any:
     """One line for each point: what was found, to be corrected, and the words that decided."""
-    because = asked.coverage.because if asked.coverage else {}
     rows = []
     for point in asked.card.points:
         mark = widgets.Dropdown(
@@ -64,8 +63,8 @@ def _points(asked: Asked, grading: _Grading, widgets: Any) -> Any:
 
         mark.observe(corrected, "value")
         text = html.escape(point.text)
-        if point.id in because:
-            text += f"<br><mark>{html.escape(because[point.id])}</mark>"
+        if point.id in asked.because:
+            text += f"<br><mark>{html.escape(asked.because[point.id])}</mark>"
         rows.append(widgets.HBox([mark, widgets.HTML(text, layout=WIDE)]))
     title = "The points of a strong answer. The mark is yours: correct it where it's wrong."
     return widgets.VBox([widgets.HTML(f"<p><b>{title}</b></p>"), *rows])
@@ -86,7 +85,10 @@ class _Grading:
         self.suggest()
 
     def suggest(self) -> None:
-        """Mark the grade that the points come to now."""
+        """Mark the grade that the points come to now; not any more once there is a grade."""
+        if self.asked.graded is not None:
+            return
+        self.said.value = f"<b>How did it go?</b> The points come to: {self.asked.suggested}."
         for grade, button in self.buttons.items():
             button.button_style = "primary" if grade == self.asked.suggested else ""
 

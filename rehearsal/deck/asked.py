@@ -53,6 +53,17 @@ class Asked:
         self.points[point] = found
 
     @property
+    def because(self) -> Mapping[str, str]:
+        """The words that decided about a point, by its id."""
+        return self.coverage.because if self.coverage else {}
+
+    def is_as_judged(self, point: str) -> bool:
+        """Whether words of the answer decided about a point, and the learner agrees."""
+        if self.coverage is None or point not in self.because:
+            return False
+        return point in getattr(self.coverage, self.points[point])
+
+    @property
     def suggested(self) -> Grade:
         """The grade that the points come to."""
         return suggested_grade([*self.points.values()])

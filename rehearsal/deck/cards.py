@@ -34,6 +34,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from rehearsal.deck.claims import EITHER_WAY, phrases_of
 from rehearsal.engine.plain_message import PlainMessage
 from rehearsal.session.progress import home
 
@@ -67,6 +68,14 @@ class Point(_Part):
     text: Text
     says: tuple[Claim, ...] = ()  # the claims that cover it
     denies: tuple[Claim, ...] = ()  # the claims that contradict it
+
+    @field_validator("says", "denies")
+    @classmethod
+    def _can_be_read(cls, claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
+        for group in (group for claim in claims for group in claim):
+            for _ in phrases_of(group.removeprefix(EITHER_WAY)):
+                pass  # raises for a phrase that nothing could match
+        return claims
 
 
 class Card(_Part):
@@ -151,7 +160,7 @@ def read_deck(folders: Sequence[Path]) -> list[Card]:
     """
     cards: dict[str, Card] = {}
     home: dict[str, Path] = {}
-    for path in (path for folder in folders for path in sorted(folder.glob("*.toml"))):
+    for path in (path for folder in folders for path in _files(folder)):
         for card in read_topic(path).cards:
             if card.id in cards:
                 raise BadDeck(
@@ -160,6 +169,13 @@ def read_deck(folders: Sequence[Path]) -> list[Card]:
                 )
             cards[card.id], home[card.id] = card, path
     return list(cards.values())
+
+
+def _files(folder: Path) -> list[Path]:
+    """The deck files in a folder, without an editor's lock files and backups."""
+    return sorted(
+        path for path in folder.glob("*.toml") if path.is_file() and path.name[0] != "."
+    )
 
 
 @cache
@@ -174,7 +190,7 @@ def cards() -> Sequence[Card]:
         BadDeck: if one of your own files can't be used.
     """
     own = home() / "cards"
-    changed = [(path.name, path.stat().st_mtime_ns) for path in sorted(own.glob("*.toml"))]
+    changed = [(path.name, path.stat().st_mtime_ns) for path in _files(own)]
     return _deck(own, tuple(changed))
 
 
@@ -215,5 +231,5 @@ def topic_named(text: str) -> str:
 
 
 def _nearest(text: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(text, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(text, names, n=3, cutoff=0.7)
     return f"Did you mean {' or '.join(near)}?" if near else "ask() shows the one that is due."

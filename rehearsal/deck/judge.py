@@ -20,23 +20,20 @@ has the last word.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
-from rehearsal.deck.cards import Card, Claim, card_named, cards
+from rehearsal.deck.cards import CARDS, Card, Claim, card_named, read_deck
+from rehearsal.deck.claims import EITHER_WAY, phrases_of
 from rehearsal.deck.polarity import NEGATIONS, is_negated, negations_before
 from rehearsal.deck.words import Word, phrase, stem, words_of
 from rehearsal.session.history import Found
 
-SYNONYMS = Path(__file__).with_name("synonyms.toml")
 MAX_GAP = 4  # words that .. stands for
 # A claim can be spread over this many words: two sentences, or an answer in keywords.
 NEAR, SHORT_ANSWER = 40, 30
-EITHER_WAY = "any:"  # before a group that may be negated
 QUOTED = 160  # characters of an answer that are shown as what decided
 TRIED = 3  # of each group, the hits nearest to the first group's
 AROUND = 3  # words on both sides of what decided
@@ -61,40 +58,33 @@ Group = Sequence[Sequence[str]]  # each phrase is stems
 
 
 @cache
-def synonyms() -> dict[str, str]:
-    """Phrases for one concept, separated by bars, by the concept's name."""
-    return tomllib.loads(SYNONYMS.read_text("utf-8"))
-
-
-@cache
 def _group(text: str) -> Group:
-    return [phrase(one) for part in text.split("|") for one in _spelled(part)]
-
-
-def _spelled(text: str) -> Iterator[str]:
-    """The phrase, once for each synonym that it names."""
-    found = re.search(r"@(\w+)", text)
-    if found is None:
-        yield text
-        return
-    for one in synonyms()[found[1]].split("|"):
-        yield from _spelled(f"{text[: found.start()]} {one} {text[found.end() :]}")
+    return [phrase(one) for one in phrases_of(text.removeprefix(EITHER_WAY))]
 
 
 @cache
 def _stems_of(card: Card) -> frozenset[str]:
     """What a typing error in an answer to this card can be meant as."""
     claims = [claim for point in card.points for claim in [*point.says, *point.denies]]
-    groups = [_group(text.removeprefix(EITHER_WAY)) for claim in claims for text in claim]
+    groups = [_group(text) for claim in claims for text in claim]
     return frozenset(word for group in groups for one in group for word in one)
 
 
 @cache
-def _vocabulary() -> frozenset[str]:
-    """Words that are spelled right: those of the deck's texts."""
+def _spelled_right(card: Card) -> frozenset[str]:
+    """Words that are never treated as typos: those of the card, and of all that are shipped."""
+    return _shipped_words() | _words_in([card])
+
+
+@cache
+def _shipped_words() -> frozenset[str]:
+    return _words_in(read_deck([CARDS]))
+
+
+def _words_in(cards: Sequence[Card]) -> frozenset[str]:
     texts = (
         text
-        for card in cards()
+        for card in cards
         for text in [card.question, card.strong, card.weak, card.why_weak, card.follow_up]
     )
     return frozenset(word for text in texts for word in re.findall(r"[a-z]+", text.lower()))
@@ -102,7 +92,7 @@ def _vocabulary() -> frozenset[str]:
 
 def judge(card: Card, text: str) -> Coverage:
     """Judge a typed answer; the same answer always gets the same result."""
-    words = words_of(text, _stems_of(card), _vocabulary())
+    words = words_of(text, _stems_of(card), _spelled_right(card))
     found: dict[str, Found] = {}
     because = {}
     for point in card.points:
@@ -149,7 +139,7 @@ def _claimed(
     Args:
         sentences: that it may be spread over.
     """
-    groups = [list(_hits(_group(text.removeprefix(EITHER_WAY)), words)) for text in claim]
+    groups = [list(_hits(_group(text), words)) for text in claim]
     guarded = [not text.startswith(EITHER_WAY) for text in claim]
     negated: Sequence[Hit] = []
     for hits in _near_one_another(groups, words, sentences):
@@ -266,10 +256,3 @@ def _quoted(text: str, words: Sequence[Word], hits: Sequence[Hit]) -> str:
     if len(line) <= QUOTED:
         return line
     return " ... ".join(text[words[at].start : words[at].end] for at in positions)
-
-
-def unknown_synonyms(card: Card) -> list[str]:
-    """Names with an @ in the card's claims that no synonyms have."""
-    claims = [claim for point in card.points for claim in [*point.says, *point.denies]]
-    names = {name for claim in claims for text in claim for name in re.findall(r"@(\w+)", text)}
-    return sorted(names - {*synonyms()})

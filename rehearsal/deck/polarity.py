@@ -14,9 +14,13 @@ def _stems(text: str) -> frozenset[str]:
     return frozenset(stem(word) for word in text.split())
 
 
-NEGATIONS = _stems("not no never without nor neither none nobody nothing hardly")
+NEGATIONS = _stems("not no never without nor neither none nobody nothing hardly rarely seldom")
 # A negation if somebody does it; two of them, as in "never skip", are none.
-LEFT_OUT = _stems("skip forget drop ignore omit avoid")
+LEFT_OUT = _stems("skip forget drop ignore omit avoid refuse")
+# "It's a myth that ...", "I doubt that ...", "I don't think that ..." deny the whole sentence.
+DENIALS = _stems("doubt disagree myth")
+UNTRUE = _stems("false wrong untrue")  # if "that" follows
+OPINIONS = _stems("think believe agree buy accept")  # if "not" comes before
 BOUNDARIES = _stems(", but because so then otherwise instead since although though while")
 NOT_ONLY = _stems("only just merely simply alone necessarily")
 # "If you don't save it, ..." and "without it, ..." say that it's needed.
@@ -46,7 +50,23 @@ def is_negated(words: Sequence[Word], hit: Sequence[int], own: Collection[int]) 
         own: positions of the claim's own words. A negation among them is part of the claim.
     """
     first, last = hit[0], hit[-1]
-    return _before(words, first, own) ^ _after(words, last, own)
+    is_turned = _before(words, first, own) ^ _after(words, last, own)
+    return is_turned ^ _is_denied(words, first)
+
+
+def _is_denied(words: Sequence[Word], at: int) -> bool:
+    """Whether its sentence begins by denying what it then says."""
+    for n in range(at - 1, -1, -1):
+        word = words[n]
+        if word.sentence != words[at].sentence:
+            return False
+        if word.stem in DENIALS:
+            return True
+        if word.stem in UNTRUE and "that" in [each.stem for each in words[n + 1 : n + 4]]:
+            return True
+        if word.stem in OPINIONS and n and words[n - 1].stem == "not":
+            return True
+    return False
 
 
 def _before(words: Sequence[Word], at: int, own: Collection[int]) -> bool:
@@ -62,12 +82,20 @@ def _before(words: Sequence[Word], at: int, own: Collection[int]) -> bool:
             continue
         if word.stem in NEGATIONS:
             is_only = words[n + 1].stem in NOT_ONLY and n + 1 not in own and n + 1 != at
-            count += not (is_only or _is_supposed(words, n))
-        elif word.stem in LEFT_OUT and (word.stem, words[n + 1].stem) != ("drop", "to"):
+            is_opinion = words[n + 1].stem in OPINIONS  # which denies the whole sentence
+            count += not (is_only or is_opinion or _is_supposed(words, n))
+        elif _is_left_out(word.stem, words[n + 1].stem):
             count += not _is_supposed(words, n)
         if word.stem == "without" and _is_negated_itself(words, n):
             break  # "you can't go out without it": both are counted as none
     return count % 2 == 1
+
+
+def _is_left_out(word: str, following: str) -> bool:
+    """Whether what follows isn't done. Not so in "drop to 32"; and a failure is no negation."""
+    if word == "fail":
+        return following == "to"
+    return word in LEFT_OUT and not (word == "drop" and following == "to")
 
 
 def _is_negated_itself(words: Sequence[Word], at: int) -> bool:

@@ -76,8 +76,8 @@ def words_until(due: float, now: float) -> str:
     """A due date in a few words. Both are unix seconds."""
     if due <= now:
         return "due now"
-    days = -(-(due - now) // 86400)
-    return f"due in {days:.0f} day{'s' if days > 1 else ''}"
+    days = -(-round(due - now) // 86400)  # whole seconds: a date is rounded to microseconds
+    return f"due in {days} day{'s' if days > 1 else ''}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
