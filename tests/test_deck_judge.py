@@ -15,9 +15,9 @@ from rehearsal.deck.words import words_of
 from scripts.deck_agreement import agreement, labeled
 
 KINDS = "right paraphrased terse rambling wrong negated off_topic other_card".split()
-# For each set: the least agreement, the most that may be falsely covered, and the least share of
-# the negated answers' contradictions. The answers that were never used for tuning are not at
-# the targets yet (0.9, 0.03, 0.9); docs/deck.md has the figures.
+# For each set: the least agreement, the most that may be falsely covered, and the least share
+# of the negated answers' contradictions. The answers that were never used for tuning are not
+# at the targets yet (0.9, 0.03, 0.9); docs/deck.md has the figures.
 SETS = {"tuning": (0.97, 0.02, 0.95), "held_out": (0.85, 0.04, 0.65)}
 DECK = {card.id: card for card in read_deck([CARDS])}
 
