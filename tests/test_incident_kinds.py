@@ -16,9 +16,9 @@ from rehearsal.incidents.deployed import module_text
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.prove import RECORD, prove_one
 
-# One of each layer, and the case without a fault; CI has minutes, not hours. None whose fault is
-# a matter of time, since the ranks share two cores with other tests. The seed is one that the
-# full proof doesn't cover.
+# One of each layer, and the case without a fault; CI has minutes, not hours. None whose fault
+# is a matter of time, since the ranks share two cores with other tests. The seed is one that
+# the full proof doesn't cover.
 SAMPLE = ("full_disk", "duplicate_shards", "corrupted_gradient", "no_fault")
 
 
