@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rehearsal.grading.drill import Drill, UnknownDrill
     from rehearsal.grading.verdict import Finding, Verdict
     from rehearsal.incidents.case import Incident, incident, incident_kinds
+    from rehearsal.interviews.session import Interview, interview
+    from rehearsal.interviews.store import BadInterview
     from rehearsal.session.coach import (
         brief,
         check,
@@ -41,6 +43,8 @@ _HOMES = {
     "rehearsal.grading.drill": "Drill UnknownDrill",
     "rehearsal.grading.verdict": "Finding Verdict",
     "rehearsal.incidents.case": "Incident incident incident_kinds",
+    "rehearsal.interviews.session": "Interview interview",
+    "rehearsal.interviews.store": "BadInterview",
     "rehearsal.session.coach": "brief check debrief diff hint narration solution start status",
     "rehearsal.session.progress": "forget",
 }
@@ -69,11 +73,13 @@ if "IPython" in sys.modules:  # a notebook: from here on, remember which cell de
 
 __all__ = [
     "BadDeck",
+    "BadInterview",
     "Card",
     "Coverage",
     "Drill",
     "Finding",
     "Incident",
+    "Interview",
     "UnknownCard",
     "UnknownDrill",
     "Verdict",
@@ -91,6 +97,7 @@ __all__ = [
     "hint",
     "incident",
     "incident_kinds",
+    "interview",
     "judge_answer",
     "narration",
     "solution",

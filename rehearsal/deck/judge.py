@@ -115,6 +115,16 @@ def judge_answer(card_id: str, text: str) -> Coverage:
     return judge(card_named(card_id), text)
 
 
+def claimed_in(text: str, claims: Sequence[Sequence[str]]) -> str:
+    """The words with which a text makes one of the claims; empty if it makes none of them."""
+    words = words_of(text, frozenset(), _shipped_words())
+    for claim in claims:
+        hits, negated = _claimed(tuple(claim), words)
+        if hits and not negated:
+            return _quoted(text, words, hits)
+    return ""
+
+
 def _judge_point(
     says: Sequence[Claim], denies: Sequence[Claim], words: Sequence[Word]
 ) -> tuple[Found, Sequence[Hit]]:

@@ -15,6 +15,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from rehearsal.incidents.debrief import Debrief, debrief_of
@@ -335,6 +336,24 @@ def incident(seed: int, *, tier: Tier = "realistic", restart: bool = False) -> I
         run_job(drawn.faulty, store.runs / "0")
         store.create(drawn.kind.id, tier)
     return Incident(store, drawn, tier)
+
+
+def incident_in(folder: Path, seed: int, kind: str | None = None) -> Incident:
+    """A case in a folder of its own: the one that is there, or a new one of this kind.
+
+    Raises:
+        BadCase: if the one that is there can't be opened.
+    """
+    store = Store(seed, folder)
+    header = store.header()
+    if header is not None and header["kind"] in KINDS:
+        return Incident(store, draw(seed, header["kind"]), header["tier"])
+    with store.alone():
+        store.clear()
+        drawn = draw(seed, kind)
+        run_job(drawn.faulty, store.runs / "0")
+        store.create(drawn.kind.id, "realistic")
+    return Incident(store, drawn, "realistic")
 
 
 def incident_kinds() -> list[str]:

@@ -30,10 +30,10 @@ class BadCase(PlainMessage, ValueError):
 
 
 class Store:
-    """The folder of one seed's case."""
+    """The folder of one seed's case: below the home of the history, or another one."""
 
-    def __init__(self, seed: int) -> None:
-        self.folder = home() / "incidents" / str(seed)
+    def __init__(self, seed: int, folder: Path | None = None) -> None:
+        self.folder = folder or home() / "incidents" / str(seed)
         self.seed = seed
 
     @property

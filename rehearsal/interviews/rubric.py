@@ -22,6 +22,8 @@ class RubricRow(NamedTuple):
         id: as a scorecard names it.
         earns: what earns it, in a sentence to the candidate.
         when: at which point of an interview.
+        weight: how much it counts in the total. Nobody is hired for talking about a trainer
+            that doesn't work.
     """
 
     id: str
@@ -29,6 +31,7 @@ class RubricRow(NamedTuple):
     earns: str
     when: str
     practice: Practice
+    weight: int = 1
 
 
 RUBRIC = (
@@ -56,6 +59,7 @@ RUBRIC = (
             ("trainer_code", "data"),
             ("12_data_correctness", "13_checkpointing"),
         ),
+        weight=3,
     ),
     RubricRow(
         "tradeoffs",

@@ -1,0 +1,96 @@
+"""Judges what is typed, in the background: the same graders as the drills'."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rehearsal.grading.check import grade_source
+from rehearsal.grading.drill import load
+from rehearsal.grading.verdict import Verdict
+from rehearsal.interviews.built import defined_in
+
+# A text is judged as the live trainer, stage by stage, unless it has all names of another drill
+# and none of what makes the live trainer one.
+DRILL = "live_trainer"
+OTHERS = ("happy_path", "resume_after_failure", "lift_to_ddp", "instrument_performance")
+
+
+def drill_for(text: str) -> str:
+    """The drill whose grader fits what a text defines."""
+    defined = defined_in(text)
+    for name in OTHERS:
+        needs = set(load(name).needs)
+        if needs <= defined and not (set(load(DRILL).needs) - needs) & defined:
+            return name
+    return DRILL
+
+
+def facts_of_verdict(verdict: Verdict) -> dict[str, Any]:
+    """What an event keeps of a verdict."""
+    return {
+        "drill": verdict.drill,
+        "status": verdict.status,
+        "stages": list(verdict.stages),
+        "next_stage": verdict.next_stage,
+        "findings": [list(finding) for finding in verdict.findings],
+        "seconds": round(verdict.seconds, 2),
+    }
+
+
+class Checks:
+    """At most one check runs; of those that wait, only the newest text counts.
+
+    Args:
+        done: called with what the verdict says, and what was given to ``start``; in the
+            background, unless ``waits``.
+        waits: run each check before ``start`` returns, for a program that drives the clock.
+    """
+
+    def __init__(self, done: Callable[[dict[str, Any], Any], None], *, waits: bool) -> None:
+        self._done, self._waits = done, waits
+        self._wanted: tuple[str, str, int, Any] | None = None
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def start(self, drill: str, text: str, seed: int, about: Any) -> None:
+        """Judge a text."""
+        if self._waits:
+            self._judge(drill, text, seed, about)
+            return
+        with self._lock:
+            self._wanted = (drill, text, seed, about)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, daemon=True)
+                self._thread.start()
+
+    def wait(self, at_most_s: float) -> bool:
+        """Wait for what is running; False if it is still running then."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(at_most_s)
+        return self._thread is None
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                wanted, self._wanted = self._wanted, None
+                if wanted is None:
+                    self._thread = None
+                    return
+            self._judge(*wanted)
+
+    def _judge(self, drill: str, text: str, seed: int, about: Any) -> None:
+        try:
+            found = facts_of_verdict(grade_source(drill, text, file="interview.py", seed=seed))
+        except Exception as error:  # the interview continues without this verdict
+            found = {
+                "drill": drill,
+                "status": "not checked",
+                "stages": [],
+                "next_stage": "",
+                "findings": [],
+                "problem": f"{type(error).__name__}: {error}",
+            }
+        self._done(found, about)

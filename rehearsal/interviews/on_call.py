@@ -1,0 +1,126 @@
+"""The incident of an interview: a real job of the incident room, handled by talking.
+
+"Show me the phases."                                   the interviewer shows them
+"It's the loader: the phases say so. I'd add workers."  the diagnosis
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rehearsal.incidents.case import Incident, incident_in
+from rehearsal.incidents.store import BadCase
+from rehearsal.interviews.heard import cause_in, sources_in
+from rehearsal.interviews.interviewer import Line
+
+# What breaks, by what was built: the facts of rehearsal/interviews/built.py.
+BY_FACT = {
+    "built:checkpoint": (
+        "torn_newest_checkpoint",
+        "checkpoint_every_20_minutes",
+        "full_disk",
+        "rare_checkpoints",
+        "learning_rate_jump",
+        "skipped_samples_after_resume",
+    ),
+    "built:sampler": ("duplicate_shards", "wrong_epoch_seed"),
+    "built:metrics": ("slow_rank", "slow_network"),
+    "built:ddp": ("stuck_host", "replicas_not_synced"),
+}
+OTHERWISE = ("loader_starved", "slow_rank", "slow_network", "stuck_host")
+MOST_LOOKS, MOST_LINES = 3, 14  # at once; of each
+MODULE = re.compile(r"\b\w+\.py\b")
+REQUEST = re.compile(
+    r"(?i)\?|\b(show|see|look at|look into|let me|give me|pull up|open|check|i'd want|"
+    r"i want|can i|could i|i'd start with)\b"
+)
+
+
+class OnCall:
+    """The incident, from its job in the background to its score.
+
+    Args:
+        folder: where the case is kept.
+        waits: run the job when it is asked for, for a program that drives the clock.
+    """
+
+    def __init__(self, folder: Path, seed: int, *, waits: bool) -> None:
+        self._folder, self._seed, self._waits = folder, seed, waits
+        self.case: Incident | None = None
+        self.problem = ""
+        self._thread: threading.Thread | None = None
+        if (folder / "case.json").exists():
+            self._open(None)
+
+    def prepare(self, facts: frozenset[str]) -> None:
+        """Start the job, unless it was started."""
+        if self.case is None and self._thread is None and not self.problem:
+            kind = kind_for(facts, self._seed)
+            self._thread = threading.Thread(target=self._open, args=(kind,), daemon=True)
+            self._thread.start()
+            if self._waits:
+                self._thread.join()
+
+    def _open(self, kind: str | None) -> None:
+        try:
+            self.case = incident_in(self._folder, self._seed, kind)
+        except (BadCase, OSError) as error:  # the interview continues without it
+            self.problem = str(error)
+
+    def fill(self, line: Line, said: Sequence[str]) -> Line | None:
+        """The text of an alert, or of what was asked for; None while the job runs."""
+        if self.problem:
+            return Line("We'll skip the incident today: its job didn't run.", "incident over")
+        if self.case is None:
+            return None
+        if line.kind == "alert":
+            sources = ", ".join(self.case.sources)
+            return Line(
+                f"Leave your code for a moment: you're on call for somebody else's run, and "
+                f"this comes in. {self.case.alert} Ask for what you want to see ({sources}). "
+                "Then name the cause, your evidence and your first move.",
+                "alert",
+            )
+        return self._heard(self.case, " ".join(said))
+
+    def _heard(self, case: Incident, text: str) -> Line:
+        sources = [name for name in sources_in(text) if name in case.sources]
+        wants = REQUEST.search(text) is not None
+        cause = cause_in(text, case.choices)
+        if wants and sources:
+            shown = [self._shown(case, name, text) for name in sources[:MOST_LOOKS]]
+            return Line("\n\n".join(shown), "evidence", {"sources": sources[:MOST_LOOKS]})
+        if cause is not None and not wants:
+            case.diagnose(cause, because=sources, first_move=text)
+            move = f"Noted: {cause.replace('_', ' ')}. Back to your trainer."
+            return Line(move, "incident over", {"cause": cause})
+        names = ", ".join(case.sources)
+        return Line(f"I can show you: {names}. Or name the cause.", "evidence", {"sources": []})
+
+    def _shown(self, case: Incident, source: str, text: str) -> str:
+        scope: dict[str, Any] = {}
+        if source == "code" and (module := MODULE.search(text)):
+            scope["module"] = module[0]
+        try:
+            lines = case.look(source, **scope).text.splitlines()
+        except BadCase as error:  # it asks for more than a name
+            return str(error)
+        more = [f"... {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
+        return "\n".join([f"{source}:", *lines[:MOST_LINES], *more])
+
+    def score(self) -> Mapping[str, Any] | None:
+        """Each row of the incident's score: its grade, 0 to 2, and why. None if there is none."""
+        if self.case is None:
+            return None
+        return {row.name: (row.grade, row.why) for row in self.case.score.rows}
+
+
+def kind_for(facts: frozenset[str], seed: int) -> str:
+    """What breaks for a candidate who has built this."""
+    fitting = [kind for fact, kinds in BY_FACT.items() if fact in facts for kind in kinds]
+    return random.Random(f"on call {seed}").choice(fitting or OTHERWISE)
