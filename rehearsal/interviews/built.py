@@ -76,16 +76,13 @@ def facts_of(text: str) -> frozenset[str]:
     if tree is None or not tree.body:
         return frozenset()
     names = {name.lower() for node in ast.walk(tree) for name in _names_in(node)}
-    found = {
-        f"built:{fact}"
-        for fact, signs in SIGNS.items()
-        if any(
-            sign in name if len(sign) > 7 else sign == name for sign in signs for name in names
-        )
-    }
-    if any(
-        "rank == 0" in ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.If)
-    ):
+
+    def shows(sign: str) -> bool:
+        return sign in names or (len(sign) > 7 and any(sign in name for name in names))
+
+    found = {f"built:{fact}" for fact, signs in SIGNS.items() if any(map(shows, signs))}
+    tests = [ast.unparse(node.test) for node in ast.walk(tree) if isinstance(node, ast.If)]
+    if any("rank == 0" in test for test in tests):
         found.add("built:rank zero")
     return frozenset(found | {"typed"})
 

@@ -15,6 +15,10 @@ from typing import Any, NamedTuple
 from rehearsal.deck.judge import claimed_in
 
 FOLDER = Path(__file__).parent
+# How a question begins, for somebody who doesn't type its mark.
+STARTS = re.compile(
+    r"(?i)\W*(how|what|which|where|when|who|do|does|is|are|can|could|will|should|may)\b"
+)
 Claims = Sequence[Sequence[str]]
 
 
@@ -74,7 +78,4 @@ def _heard(named: Mapping[str, Claims], text: str) -> list[Heard]:
 
 
 def _asks(sentence: str) -> bool:
-    start = (
-        r"(?i)^\W*(how|what|which|where|when|do|does|is|are|can|could|will|should|may|who)\b"
-    )
-    return sentence.rstrip().endswith("?") or re.match(start, sentence) is not None
+    return sentence.rstrip().endswith("?") or STARTS.match(sentence) is not None

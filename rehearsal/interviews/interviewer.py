@@ -69,10 +69,12 @@ def bank() -> tuple[Question, ...]:
     found = tomllib.loads(QUESTIONS.read_text("utf-8"))["question"]
     return tuple(
         Question(
-            **{
-                name: tuple(value) if isinstance(value, list) else value
-                for name, value in one.items()
-            }
+            card=one["card"],
+            row=one["row"],
+            when=tuple(one.get("when", ())),
+            unless=tuple(one.get("unless", ())),
+            lead=one.get("lead", ""),
+            at_once=one.get("at_once", False),
         )
         for one in found
     )

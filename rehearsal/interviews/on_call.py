@@ -114,7 +114,7 @@ class OnCall:
         return "\n".join([f"{source}:", *lines[:MOST_LINES], *more])
 
     def score(self) -> Mapping[str, Any] | None:
-        """Each row of the incident's score: its grade, 0 to 2, and why. None if there is none."""
+        """Each row of the incident's score: its grade, 0 to 2, and why. None without one."""
         if self.case is None:
             return None
         return {row.name: (row.grade, row.why) for row in self.case.score.rows}

@@ -82,7 +82,7 @@ RUBRIC = (
     RubricRow(
         "debugs",
         "debugs from evidence",
-        "You look before you touch anything, and name the cause, the evidence and a first move.",
+        "You look first, and then name the cause, the evidence and a first move.",
         "when something breaks",
         Practice(
             ("debug_a_transformer", "instrument_performance"),

@@ -8,6 +8,7 @@ nothing is judged twice: the graders judge code, the deck's matcher judges words
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from rehearsal.deck.cards import card_named
@@ -177,8 +178,8 @@ def understands(state: State, minutes: float) -> Mark:
     said, wrong = 0, 0
     opening = card_named(OPENING)
     text = state.words_before(until)
-    coverage = judged(opening, text) if text else None
-    for point_id in (*coverage.covered, *coverage.contradicted) if coverage else ():
+    coverage = judged(opening, text)
+    for point_id in (*coverage.covered, *coverage.contradicted):
         helps, words = point_id in coverage.covered, coverage.because.get(point_id, "")
         said, wrong = said + helps, wrong + (not helps)
         what = f'{"" if helps else "against: "}{_point(OPENING, point_id)} ("{words}")'
@@ -251,9 +252,7 @@ def communicates(state: State, minutes: float) -> Mark:
     heard = [said.minute for said in state.said]
     evidence = list[Evidence]()
     edges = [0.0, *heard, ended]
-    silences = [
-        (later - earlier, earlier) for earlier, later in zip(edges, edges[1:], strict=False)
-    ]
+    silences = [(later - earlier, earlier) for earlier, later in pairwise(edges)]
     longest, since = max(silences)
     talks = longest <= LONGEST_SILENCE
     evidence.append(Evidence(since, f"longest silence: {longest:.0f} minutes", talks))
@@ -282,7 +281,7 @@ def _in_order(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
 
 
 def advice(state: State, weakest: Sequence[str]) -> tuple[Mapping[str, str], ...]:
-    """What to do next, from the weakest rows: a drill, the cards that were missed, a chapter."""
+    """What to do next, from the weakest rows: a drill, missed cards, a chapter."""
     found = list[Mapping[str, str]]()
     for row in weakest:
         practice, why = ROWS[row].practice, ROWS[row].name

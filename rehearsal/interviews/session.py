@@ -237,8 +237,8 @@ class Interview:
         """
         if not self.is_over:
             raise BadInterview(
-                f"The interview {self.name} is at minute {self.minute:.0f} of {self.minutes:g}. "
-                "The scorecard opens at its end; end() ends it now."
+                f"The interview {self.name} is at minute {self.minute:.0f} of "
+                f"{self.minutes:g}. The scorecard opens at its end; end() ends it now."
             )
         return self._made()
 
@@ -267,7 +267,7 @@ class Interview:
     @property
     def _seconds(self) -> float:
         running = 0.0 if self._since is None else max(0.0, self._clock() - self._since)
-        return min(self._spent + running, 60 * self.minutes)
+        return float(min(self._spent + running, 60 * self.minutes))
 
     @property
     def _state(self) -> State:
