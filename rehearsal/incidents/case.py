@@ -24,7 +24,7 @@ from rehearsal.incidents.draw import Drawn, draw
 from rehearsal.incidents.evidence import Evidence
 from rehearsal.incidents.job import run_job
 from rehearsal.incidents.judge import Verdict, judge_plan
-from rehearsal.incidents.kinds.kind import See
+from rehearsal.incidents.kinds.kind import Kind, See
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.score import FIX_MINUTES, Score, score_of
 from rehearsal.incidents.settings import BadFix, apply, table
@@ -221,6 +221,11 @@ class Incident:
     def score(self) -> Score:
         """The four rows so far. The debrief shows them; looking at them here gives it away."""
         return score_of(self._drawn, self._store.events())
+
+    @property
+    def kind(self) -> Kind:
+        """What it is. For those who know: a debrief, a proof, a scripted candidate."""
+        return self._drawn.kind
 
     @property
     def history(self) -> list[Event]:

@@ -55,6 +55,7 @@ class Interview:
         self._spent = max([store.clock(), *(event["at"] for event in self._events)])
         self._since: float | None = clock()
         self._kept = self._spent
+        self._check_what_is_left()
 
     # ------------------------------------------------------------ the interview
 
@@ -228,6 +229,7 @@ class Interview:
             self._spent, self._since = self._seconds, None
             self._store.keep_clock(self._spent)
         self._store.release()
+        _open.pop(self.name, None)
 
     def scorecard(self) -> Scorecard:
         """The marks, with their evidence.
@@ -306,8 +308,17 @@ class Interview:
             return
         self._checks.start(drill_for(text), text, self.seed, (name, self._seconds))
 
+    def _check_what_is_left(self) -> None:
+        """Judge the last cell, if the process died before its verdict came."""
+        judged = {event["file"] for event in self._events if event["did"] == "checked"}
+        typed = [event["file"] for event in self._events if event["did"] == "type"]
+        if typed and typed[-1] not in judged and not self.is_over:
+            self._check(typed[-1])
+
     def _checked(self, found: dict[str, Any], about: tuple[str, float]) -> None:
         name, at = about
+        if self.is_over:
+            return  # the end has waited long enough, and the marks are out
         self._events.append(self._store.add("checked", at, file=name, **found))
 
     def _made(self) -> Scorecard:
@@ -347,6 +358,8 @@ def interview(
         raise BadInterview(f"seed={seed!r}: must be a whole number, 0 or more.")
     if mode not in get_args(Mode):
         raise BadInterview(f"mode={mode!r}: must be real or study.")
+    if clock is not None and not callable(clock):
+        raise BadInterview(f"clock={clock!r}: must be a function that returns seconds.")
     found = unfinished(seed)
     if found is not None and found.name in _open and clock is None:
         return _open[found.name]  # the cell ran twice
