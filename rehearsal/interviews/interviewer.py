@@ -149,7 +149,7 @@ def turns(minutes: float) -> list[tuple[str, float]]:
 def _turns_left(script: Script, state: State) -> list[tuple[str, float]]:
     """The turns that nothing has been asked in. A question that came early uses one up."""
     used = [asked.row for asked in state.asked]
-    if state.incident_at is not None:
+    if state.incident_at is not None or state.incident_over is not None:
         used.append("debugs")
     left = list[tuple[str, float]]()
     for row, at in turns(script.minutes):

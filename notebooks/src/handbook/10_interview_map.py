@@ -107,8 +107,10 @@ diagram("story_arc")
 # |---|---|---|
 # | understands the problem | you ask what changes the design, and restate the goal in one sentence | minutes 0 to 8 |
 # | commits under uncertainty | "I'll assume one shared disk. If that's wrong, only the checkpoint adapter changes." | minutes 5 to 10 |
+# | builds a correct core | what you typed trains on two ranks, and resumes after a kill | by minute 35 |
 # | names the tradeoff | each choice comes with what it costs to run, unprompted | while typing |
 # | ties failure to their own design | "if rank 1 dies *here*, this line loses three steps", not failure in general | while typing |
+# | debugs from evidence | you look first, then name the cause, the evidence and a first move | when something breaks |
 # | raises the risk first | you name the hole in your code before they find it | after it runs |
 # | counts the cost for others | on-call load, GPU hours, the storage team, the migration | in the pushback |
 # | communicates | they can predict your next line; you check in at every boundary | all the time |

@@ -1,0 +1,574 @@
+"""The mock interview: its clock, its questions, what it keeps, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rehearsal
+from rehearsal.deck.cards import cards
+from rehearsal.incidents.kinds.registry import KINDS
+from rehearsal.incidents.sources import SOURCES
+from rehearsal.interviews import session as sessions
+from rehearsal.interviews.boxes import SHARES, box_at, boxes
+from rehearsal.interviews.built import facts_of, notebook_text
+from rehearsal.interviews.heard import cause_in, prompts, questions_in, sources_in
+from rehearsal.interviews.interviewer import TURNS, bank, turns
+from rehearsal.interviews.rubric import ROWS, RUBRIC
+from rehearsal.interviews.session import Interview, interview
+from rehearsal.interviews.store import BadInterview
+
+TYPED = (
+    "from dataclasses import dataclass\n\n\n@dataclass\nclass TrainConfig:\n    seed: int = 1\n"
+)
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def at(self, minute: float) -> None:
+        self.seconds = 60 * minute
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody's history is touched, and no ranks start: what is typed gets a fixed verdict."""
+    monkeypatch.setenv("REHEARSAL_HOME", str(tmp_path))
+    monkeypatch.setattr("rehearsal.interviews.checks.grade_source", passes_so_far)
+    monkeypatch.setattr("rehearsal.interviews.on_call.incident_in", no_job)
+    yield
+    for held in [*sessions._open.values()]:
+        held.close()
+
+
+def no_job(*_: object) -> None:
+    raise OSError("no job in this test")
+
+
+def passes_so_far(drill: str, text: str, **_: object) -> rehearsal.Verdict:
+    return rehearsal.Verdict(
+        drill=drill, status="not_attempted", findings=[], stages=["config"], next_stage="data"
+    )
+
+
+def heard_from(held: Interview) -> list[str]:
+    """What the interviewer says until there is nothing more."""
+    found = []
+    while (line := held.next()) is not None:
+        found.append(line)
+    return found
+
+
+def hear_until(held: Interview, clock: Clock, card: str) -> None:
+    """Let time pass until a card is asked."""
+    while card not in asked_in(held):
+        assert not held.is_over, f"{card} was never asked"
+        clock.seconds += 30
+        held.next()
+
+
+def kinds_of(held: Interview) -> list[str]:
+    return [event["kind"] for event in held.events if event["did"] == "line"]
+
+
+def asked_in(held: Interview) -> list[str]:
+    return [event["card"] for event in held.events if event.get("kind") == "question"]
+
+
+class TestBoxes:
+    @given(st.floats(15, 240), st.floats(0, 1))
+    def test_each_minute_is_in_one_box(self, minutes: float, share: float) -> None:
+        """A minute without a box has no purpose to show."""
+        plan = boxes(minutes)
+        assert [box.name for box in plan] == list(SHARES)
+        assert plan[0].begins == 0
+        assert plan[-1].ends == minutes
+        assert all(a.ends == b.begins for a, b in pairwise(plan))
+        box = box_at(share * minutes, minutes)
+        assert box.begins <= share * minutes <= box.ends
+
+    @pytest.mark.parametrize("minutes", [15, 20, 30, 45, 60, 240])
+    def test_every_row_has_a_turn_in_any_length(self, minutes: int) -> None:
+        """A row that nobody asks about would be marked for the interviewer's silence."""
+        rows = {row for row, _ in turns(minutes)}
+        assert rows == {row for row, _ in TURNS}
+        times = [at for _, at in turns(minutes)]
+        assert times == sorted(times)
+        assert times[-1] < minutes
+
+
+class TestDataFiles:
+    def test_every_question_is_a_card_and_a_row(self) -> None:
+        known = {card.id for card in cards()}
+        for question in bank():
+            assert question.card in known
+            assert question.row in ROWS
+
+    def test_every_row_that_is_asked_about_has_a_question_for_anybody(self) -> None:
+        """A turn without a question that fits would pass in silence."""
+        asked = {row for row, _ in TURNS} - {"debugs", "communicates"}
+        for row in asked:
+            mine = [question for question in bank() if question.row == row]
+            # For somebody who has done nothing, and for somebody who has done everything.
+            assert any(not question.when for question in mine), row
+            assert any(not question.unless for question in mine), row
+
+    def test_every_fact_that_a_question_waits_for_can_happen(self) -> None:
+        """A misspelled fact makes a question that is never asked."""
+        from rehearsal.grading.drill import load
+        from rehearsal.interviews.built import SIGNS
+
+        possible = {f"built:{name}" for name in [*SIGNS, "rank zero"]} | {"typed", "spoke"}
+        possible |= {f"said:{name}" for name in prompts()["says"]}
+        possible |= {f"heard:{name}" for name in prompts()["asks"]}
+        possible |= {f"in:{one['id']}" for one in prompts()["situation"]}
+        possible |= {f"box:{name}" for name in SHARES}
+        possible |= {f"passed:{stage.name}" for stage in load("live_trainer").stages}
+        for question in bank():
+            assert {*question.when, *question.unless} <= possible, question.card
+
+    def test_every_question_about_the_situation_has_an_answer(self) -> None:
+        for situation in prompts()["situation"]:
+            assert set(prompts()["asks"]) == set(situation) - {"id"}
+
+    def test_every_cause_and_source_can_be_named_in_words(self) -> None:
+        """Somebody who talks can't be expected to know the ids."""
+        for kind in KINDS.values():
+            said = f"{kind.chain[0]}. {kind.title}."
+            assert cause_in(said, sorted(KINDS)) is not None, kind.id
+        for source in SOURCES:
+            assert source in sources_in(f"Show me the {source.replace('_', ' ')}."), source
+
+    def test_the_rubric_leads_to_what_exists(self) -> None:
+        known = {drill.id for drill in rehearsal.drills()}
+        topics = {card.topic for card in cards()}
+        chapters = Path(__file__).parents[1] / "notebooks/handbook"
+        for row in RUBRIC:
+            assert set(row.practice.drills) <= known
+            assert set(row.practice.topics) <= topics
+            for chapter in row.practice.chapters:
+                assert (chapters / f"{chapter}.ipynb").exists()
+
+    def test_the_rubric_is_chapter_tens(self) -> None:
+        """Two rubrics would be two interviews."""
+        chapter = Path(__file__).parents[1] / "notebooks/src/handbook/10_interview_map.py"
+        text = chapter.read_text("utf-8")
+        for row in RUBRIC:
+            assert f"# | {row.name} | " in text, row.name
+
+
+class TestNotebookText:
+    def test_a_later_definition_replaces_an_earlier_one(self) -> None:
+        """Otherwise the graders judge a function that the notebook no longer has."""
+        text = notebook_text(
+            ("def run():\n    return 1\n\n\nx = 1\n", "def run():\n    return 2\n")
+        )
+        assert text.count("def run") == 1
+        assert "return 2" in text
+        assert "x = 1" in text
+
+    def test_a_cell_that_does_not_parse_leaves_the_others_standing(self) -> None:
+        assert notebook_text(("x = 1", "def run(:")) == "x = 1"
+
+    def test_future_imports_come_first(self) -> None:
+        """Python refuses them anywhere else."""
+        future = "from __future__ import annotations"
+        text = notebook_text(("x: int = 1", f"{future}\n\ny: int = 2"))
+        compile(text, "text", "exec")
+        assert text.startswith(future)
+
+    def test_comments_survive(self) -> None:
+        assert "# why" in notebook_text(("x = 1  # why\n",))
+
+    @given(st.lists(st.text(max_size=60), max_size=4))
+    def test_anything_can_be_typed(self, cells: list[str]) -> None:
+        facts_of(notebook_text(tuple(cells)))
+
+
+class TestWhatIsHeard:
+    @pytest.mark.parametrize(
+        ("text", "topics"),
+        [
+            ("How many GPUs do we have, and on how many nodes?", {"scale"}),
+            ("Does the optimizer state fit on one GPU?", {"memory"}),
+            ("how often do nodes fail", {"failures"}),
+            ("Can you preempt us, like spot?", {"preemption"}),
+            ("What do you want to see by the end?", {"goal"}),
+            ("I'll use all the GPUs on the nodes.", set()),
+            ("Machines fail, so I save often.", set()),
+        ],
+    )
+    def test_a_question_is_told_from_a_statement(self, text: str, topics: set[str]) -> None:
+        assert {heard.what for heard in questions_in(text)} == topics
+
+    def test_a_cause_that_is_ruled_out_is_not_named(self) -> None:
+        text = "It isn't the network. The loader starves the ranks, it has no workers."
+        assert cause_in(text, sorted(KINDS)) == "loader_starved"
+
+
+class TestTheConversation:
+    def test_it_begins_with_the_prompt(self, clock: Clock) -> None:
+        held = interview(45, 3, clock=clock)
+        assert heard_from(held) == [held.prompt]
+
+    def test_a_question_gets_the_situations_answer(self, clock: Clock) -> None:
+        held = interview(45, 3, clock=clock)
+        heard_from(held)
+        held.say("How many GPUs are there?")
+        assert heard_from(held) == [held._script.situation["scale"]]
+
+    def test_naming_ddp_brings_a_question_about_it(self, clock: Clock) -> None:
+        held = interview(45, 3, clock=clock)
+        heard_from(held)
+        held.say("I'll use DDP for this.")
+        clock.at(5.5)
+        heard_from(held)
+        assert asked_in(held)[0] in ("fsdp_from_the_start", "ddp_like_everyone")
+
+    def test_without_a_checkpoint_it_asks_about_one(self, clock: Clock) -> None:
+        held = interview(45, 3, clock=clock)
+        heard_from(held)
+        held.type(TYPED)
+        hear_until(held, clock, "weights_and_step")
+        assert "torn_newest_file" not in asked_in(held)
+
+    def test_with_a_checkpoint_it_asks_about_that_one(self, clock: Clock) -> None:
+        held = interview(45, 3, clock=clock)
+        heard_from(held)
+        held.type("import torch\n\n\ndef save_checkpoint(path, s):\n    torch.save(s, path)\n")
+        hear_until(held, clock, "torn_newest_file")
+        assert "weights_and_step" not in asked_in(held)
+
+    def test_a_wrong_claim_is_questioned(self, clock: Clock) -> None:
+        held = interview(45, 3, clock=clock)
+        heard_from(held)
+        held.type(TYPED)
+        hear_until(held, clock, "weights_and_step")
+        held.say("Weights and step are enough to continue.")
+        assert any("Are you sure?" in line for line in heard_from(held))
+
+    def test_silence_is_noticed(self, clock: Clock) -> None:
+        held = interview(45, 3, clock=clock)
+        heard_from(held)
+        held.say("How many GPUs? Let me type.")
+        heard_from(held)
+        held.type(TYPED)
+        clock.at(5.9)
+        heard_from(held)
+        asked = len(kinds_of(held))
+        clock.at(12)
+        heard_from(held)
+        assert len(kinds_of(held)) > asked
+
+    @pytest.mark.parametrize("minutes", [15, 45])
+    def test_every_row_is_asked_about(self, minutes: int, clock: Clock) -> None:
+        """Whatever the candidate does, in any length."""
+        held = interview(minutes, 3, clock=clock)
+        while not held.is_over:
+            heard_from(held)
+            clock.seconds += 15
+        rows = {event["row"] for event in held.events if event.get("kind") == "question"}
+        assert rows == {row for row, _ in TURNS} - {"debugs"}
+
+    def test_it_ends_when_the_time_is_up_and_drafts_count(self, clock: Clock) -> None:
+        held = interview(15, 3, clock=clock)
+        heard_from(held)
+        held.type(TYPED)
+        clock.at(15)
+        assert heard_from(held) == ["That's time. Whatever you've typed by now counts."]
+        builds = next(mark for mark in held.scorecard().rows if mark.row == "builds")
+        assert any("config pass" in one.what for one in builds.evidence)
+
+    def test_two_interviews_of_a_seed_are_the_same(self, clock: Clock) -> None:
+        first = interview(45, 5, clock=clock)
+        lines = heard_from(first)
+        first.end()
+        second = interview(45, 5, clock=Clock())
+        assert heard_from(second) == lines
+        assert second.name != first.name
+
+
+class TestTheClock:
+    def test_a_pause_does_not_count(self, clock: Clock) -> None:
+        held = interview(45, 3, clock=clock)
+        clock.at(5)
+        held.pause()
+        clock.at(30)
+        assert held.minute == pytest.approx(5)
+        assert held.next() is None
+        held.resume()
+        clock.at(31)
+        assert held.minute == pytest.approx(6)
+
+    def test_nothing_is_kept_while_it_is_paused(self, clock: Clock) -> None:
+        held = interview(45, 3, clock=clock)
+        held.pause()
+        with pytest.raises(BadInterview, match=r"paused.*resume"):
+            held.say("Hello")
+
+    def test_a_clock_that_goes_back_does_not_take_minutes_back(self, clock: Clock) -> None:
+        held = interview(45, 3, clock=clock)
+        clock.at(-5)
+        assert held.minute == 0
+
+    def test_it_never_exceeds_the_length(self, clock: Clock) -> None:
+        held = interview(15, 3, clock=clock)
+        clock.at(500)
+        heard_from(held)
+        assert held.scorecard().minutes == 15
+
+
+class TestItSurvives:
+    @pytest.mark.ranks
+    def test_a_dead_process(self, tmp_path: Path, clock: Clock) -> None:
+        """What was said and typed must be there, and the time in between must not count."""
+        code = (
+            "import os, rehearsal\n"
+            "now = [0.0]\n"
+            "held = rehearsal.interview(45, 7, clock=lambda: now[0])\n"
+            "held.next(); held.say('How many GPUs?')\n"
+            "now[0] = 300.0; held.say('So far so good.')\n"
+            "os._exit(9)\n"
+        )
+        subprocess.run([sys.executable, "-c", code], check=False, timeout=120)
+        held = interview(45, 7, clock=clock)
+        assert held.minute == pytest.approx(5)
+        assert [e["text"] for e in held.events if e["did"] == "say"][-1] == "So far so good."
+
+    def test_a_line_cut_short(self, clock: Clock) -> None:
+        held = interview(45, 7, clock=clock)
+        held.say("first")
+        held.close()
+        path = held._store.folder / "events.jsonl"
+        path.write_text(path.read_text() + '{"did": "sa')
+        again = interview(45, 7, clock=clock)
+        again.say("second")
+        again.close()
+        last = interview(45, 7, clock=clock)
+        said = [event["text"] for event in last.events if event["did"] == "say"]
+        assert said == ["first", "second"]
+
+    def test_a_cell_whose_verdict_never_came_is_judged_again(self, clock: Clock) -> None:
+        held = interview(45, 7, clock=clock)
+        held.type(TYPED)
+        held.close()
+        path = held._store.folder / "events.jsonl"
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join(one for one in lines if '"checked"' not in one) + "\n")
+        again = interview(45, 7, clock=clock)
+        assert any(event["did"] == "checked" for event in again.events)
+
+    def test_a_grader_that_fails(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Our own defect must not end somebody's interview."""
+
+        def fails(*_: object, **__: object) -> None:
+            raise RuntimeError("no ranks today")
+
+        monkeypatch.setattr("rehearsal.interviews.checks.grade_source", fails)
+        held = interview(45, 7, clock=clock)
+        held.type(TYPED)
+        held.end()
+        builds = next(mark for mark in held.scorecard().rows if mark.row == "builds")
+        assert builds.evidence[0].what == "nothing typed could be judged"
+
+    def test_an_incident_whose_job_fails(self, clock: Clock) -> None:
+        held = interview(15, 7, clock=clock)
+        while not held.is_over:
+            heard_from(held)
+            clock.seconds += 30
+        assert kinds_of(held).count("incident over") == 1
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("minutes", [14, 0, -1, 241, float("nan"), "45", True, None])
+    def test_minutes(self, minutes: object) -> None:
+        with pytest.raises(BadInterview, match=r"minutes=.*15 to 240"):
+            interview(minutes)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("seed", [-1, 1.5, "1", None, True])
+    def test_seed(self, seed: object) -> None:
+        with pytest.raises(BadInterview, match="seed="):
+            interview(45, seed)  # type: ignore[arg-type]
+
+    def test_mode(self) -> None:
+        with pytest.raises(BadInterview, match="real or study"):
+            interview(45, 0, mode="exam")  # type: ignore[arg-type]
+
+    def test_clock(self) -> None:
+        with pytest.raises(BadInterview, match="returns seconds"):
+            interview(45, 0, clock=12.0)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("text", ["", "  \n", None, 3])
+    def test_words(self, text: object, clock: Clock) -> None:
+        held = interview(45, 0, clock=clock)
+        with pytest.raises(BadInterview, match="no words"):
+            held.say(text)  # type: ignore[arg-type]
+
+    def test_source(self, clock: Clock) -> None:
+        held = interview(45, 0, clock=clock)
+        with pytest.raises(BadInterview, match="not the text of a cell"):
+            held.type(b"x = 1")  # type: ignore[arg-type]
+
+    def test_after_the_end(self, clock: Clock) -> None:
+        held = interview(45, 0, clock=clock)
+        held.end()
+        held.end()
+        with pytest.raises(BadInterview, match="is over"):
+            held.say("One more thing")
+
+    def test_a_scorecard_before_the_end(self, clock: Clock) -> None:
+        """Looking at the marks would give the rest away."""
+        with pytest.raises(BadInterview, match="opens at its end"):
+            interview(45, 0, clock=clock).scorecard()
+
+    def test_hints_in_real_mode(self, clock: Clock) -> None:
+        with pytest.raises(BadInterview, match="no hints in real mode"):
+            interview(45, 0, clock=clock).hint()
+
+    def test_a_newer_version(self, clock: Clock) -> None:
+        held = interview(45, 0, clock=clock)
+        held.say("Hello")
+        held.close()
+        path = held._store.folder / "interview.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+        before = sorted(each.read_bytes() for each in path.parent.glob("*.json*"))
+        with pytest.raises(BadInterview, match=r"newer version.*nothing was changed"):
+            interview(45, 0, clock=clock)
+        assert sorted(each.read_bytes() for each in path.parent.glob("*.json*")) == before
+
+    @pytest.mark.ranks
+    def test_two_sessions_at_once(self, clock: Clock, tmp_path: Path) -> None:
+        """Two would mix their answers."""
+        held = interview(45, 0, clock=clock)
+        held.say("Hello")
+        code = "import rehearsal; rehearsal.interview(45, 0)"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode != 0
+        assert "open in another notebook or terminal" in done.stderr.splitlines()[-1]
+        held.say("Still here")
+
+
+class TestStudyMode:
+    def test_a_hint_names_what_is_missing_and_is_counted(self, clock: Clock) -> None:
+        held = interview(45, 3, mode="study", clock=clock)
+        heard_from(held)
+        assert "Ask what changes the design" in held.hint()
+        held.say("I'll use DDP.")
+        clock.at(6.5)
+        heard_from(held)
+        assert held.hint().startswith("Still missing:")
+        held.end()
+        assert held.scorecard().hints == 2
+
+
+class TestTheScorecard:
+    def test_it_has_every_row_each_with_evidence(self, clock: Clock) -> None:
+        held = interview(15, 0, clock=clock)
+        held.end()
+        card = held.scorecard()
+        assert [mark.row for mark in card.rows] == list(ROWS)
+        assert all(1 <= mark.mark <= 4 and mark.evidence for mark in card.rows)
+        assert len(card.weakest) == 3
+        assert card.next
+
+    def test_what_is_kept_is_what_was_shown(self, clock: Clock) -> None:
+        held = interview(15, 0, clock=clock)
+        heard_from(held)
+        held.say(
+            "How many GPUs? I'll assume one node. If that's wrong, only the launch changes."
+        )
+        held.end()
+        kept = json.loads((held._store.folder / "scorecard.json").read_text())
+        assert {row["row"]: row["mark"] for row in kept["rows"]} == held.scorecard().marks
+        assert kept["percent"] == held.scorecard().percent
+
+    def test_evidence_has_the_minute_at_which_it_was_said(self, clock: Clock) -> None:
+        held = interview(45, 0, clock=clock)
+        heard_from(held)
+        clock.at(2)
+        held.say("How many nodes are there?")
+        held.end()
+        understands = held.scorecard().rows[0]
+        asked = [one for one in understands.evidence if one.what == "asked about scale"]
+        assert [one.minute for one in asked] == [pytest.approx(2)]
+
+    def test_a_correction_counts(self, clock: Clock) -> None:
+        """Being wrong and saying so is what the follow-up is for."""
+        held = interview(45, 3, clock=clock)
+        heard_from(held)
+        held.type(TYPED)
+        hear_until(held, clock, "weights_and_step")
+        held.say("Weights and step are enough to continue.")
+        asked = held._state.asked[-1]
+        assert "contradicted" in [what for what, *_ in asked.points.values()]
+        held.say(
+            "You're right, I was wrong. Without the optimizer's moments and the scheduler, the "
+            "first updates are too large and the learning rate jumps."
+        )
+        corrected = held._state.asked[-1]
+        assert "contradicted" not in [what for what, *_ in corrected.points.values()]
+        assert corrected.share > 0
+
+
+@pytest.mark.ranks
+class TestOnRealRanks:
+    """With the graders and an incident's job."""
+
+    @pytest.fixture(autouse=True)
+    def real(self, monkeypatch: pytest.MonkeyPatch, own_home: None) -> None:
+        from rehearsal.grading.check import grade_source
+        from rehearsal.incidents.case import incident_in
+
+        monkeypatch.setattr("rehearsal.interviews.checks.grade_source", grade_source)
+        monkeypatch.setattr("rehearsal.interviews.on_call.incident_in", incident_in)
+
+    def test_four_candidates_are_told_apart(self) -> None:
+        """If the marks can't rank these, they rank nobody."""
+        from rehearsal.interviews.candidates import NAMES, play
+
+        got = [play(name, 4, 30).percent for name in NAMES]
+        silent, fluent, hands, strong = got
+        assert silent < fluent < hands < strong
+        assert hands - fluent >= 10
+        assert strong - hands >= 40
+
+    def test_code_is_judged_while_the_candidate_talks(self) -> None:
+        """In real time, a check must not block the conversation."""
+        from rehearsal.interviews.candidates import cells_of_the_trainer
+
+        held = interview(15, 1)
+        held.next()
+        held.type(cells_of_the_trainer()[0])
+        held.say("That's the config and the data.")
+        held.end()
+        verdict = next(event for event in held.events if event["did"] == "checked")
+        assert verdict["stages"] == ["config", "data"]
+
+
+def test_a_callable_and_a_package_do_not_collide() -> None:
+    """``rehearsal.interview`` is a function, also after its package was imported."""
+    import rehearsal.interviews.boxes
+
+    called: Callable[..., Interview] = rehearsal.interview
+    assert callable(called)
