@@ -236,6 +236,13 @@ class TestTheConversation:
         held.say("How many GPUs are there?")
         assert heard_from(held) == [held._script.situation["scale"]]
 
+    def test_any_other_question_is_answered_too(self, clock: Clock) -> None:
+        """An interviewer who says nothing seems to be broken."""
+        held = interview(45, 3, clock=clock)
+        heard_from(held)
+        held.say("May I use numpy?")
+        assert heard_from(held) == ["That's up to you. Tell me what you assume."]
+
     def test_naming_ddp_brings_a_question_about_it(self, clock: Clock) -> None:
         held = interview(45, 3, clock=clock)
         heard_from(held)
@@ -243,6 +250,7 @@ class TestTheConversation:
         clock.at(5.5)
         heard_from(held)
         assert asked_in(held)[0] in ("fsdp_from_the_start", "ddp_like_everyone")
+        assert any("Why not FSDP?" in line["text"] for line in held.events if "kind" in line)
 
     def test_without_a_checkpoint_it_asks_about_one(self, clock: Clock) -> None:
         held = interview(45, 3, clock=clock)

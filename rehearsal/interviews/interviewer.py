@@ -96,8 +96,14 @@ def script_of(seed: int, minutes: float) -> Script:
     return Script(prompt, rng.choice(prompts()["situation"]), minutes, seed)
 
 
-def next_line(script: Script, state: State, minute: float) -> Line | None:
-    """What the interviewer says at this minute; None to keep listening."""
+def next_line(
+    script: Script, state: State, minute: float, *, is_diagnosed: bool = False
+) -> Line | None:
+    """What the interviewer says at this minute; None to keep listening.
+
+    Args:
+        is_diagnosed: the cause of the incident was named, in words or with ``diagnose``.
+    """
     if not state.lines:
         return Line(script.prompt, "prompt")
     if state.ended is not None:
@@ -106,7 +112,7 @@ def next_line(script: Script, state: State, minute: float) -> Line | None:
         text = "That's time. Whatever you've typed by now counts."
         return Line(text, "end")
     if state.in_incident:
-        return _on_call(script, state, minute)
+        return _on_call(script, state, minute, is_diagnosed)
     for lines in (_reply, _follow_up, _due_question, _nudge):
         for line in lines(script, state, minute):
             return line
@@ -116,7 +122,9 @@ def next_line(script: Script, state: State, minute: float) -> Line | None:
 def _reply(script: Script, state: State, minute: float) -> Iterator[Line]:
     if state.waiting:
         said = [script.situation[topic] for topic in state.waiting]
-        yield Line(" ".join(said), "reply", {"topics": list(state.waiting)})
+        yield Line(" ".join(said), "reply")
+    elif state.is_asked:
+        yield Line("That's up to you. Tell me what you assume.", "reply")
 
 
 def _follow_up(script: Script, state: State, minute: float) -> Iterator[Line]:
@@ -251,10 +259,12 @@ def _nudge(script: Script, state: State, minute: float) -> Iterator[Line]:
         yield Line("Talk to me. What are you doing?", "nudge", {"rule": "silence"})
 
 
-def _on_call(script: Script, state: State, minute: float) -> Line | None:
+def _on_call(script: Script, state: State, minute: float, is_diagnosed: bool) -> Line | None:
     assert state.incident_at is not None
     if state.unseen:
         return Line("", "evidence")  # the session has the job, and fills it in
+    if is_diagnosed:
+        return Line("Noted. Back to your trainer.", "incident over")
     if minute - state.incident_at >= max(3.0, INCIDENT * script.minutes):
         return Line("Let's leave it there. Back to your trainer.", "incident over")
     return None

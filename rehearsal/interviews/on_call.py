@@ -99,6 +99,9 @@ class OnCall:
             case.diagnose(cause, because=sources, first_move=text)
             move = f"Noted: {cause.replace('_', ' ')}. Back to your trainer."
             return Line(move, "incident over", {"cause": cause})
+        if cause is not None:
+            text = "Are you asking me, or telling me? Ask for evidence, or name the cause."
+            return Line(text, "evidence", {"sources": []})
         names = ", ".join(case.sources)
         return Line(f"I can show you: {names}. Or name the cause.", "evidence", {"sources": []})
 
@@ -112,6 +115,12 @@ class OnCall:
             return str(error)
         more = [f"... {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
         return "\n".join([f"{source}:", *lines[:MOST_LINES], *more])
+
+    @property
+    def is_diagnosed(self) -> bool:
+        """Whether a cause was named."""
+        done = self.case.history if self.case is not None else []
+        return any(event["did"] == "diagnose" for event in done)
 
     def score(self) -> Mapping[str, Any] | None:
         """Each row of the incident's score: its grade, 0 to 2, and why. None without one."""

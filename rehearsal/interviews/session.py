@@ -104,7 +104,9 @@ class Interview:
         state = self._state
         if self.minute >= 0.5 * self.minutes:
             self._on_call.prepare(state.facts)
-        line = next_line(self._script, state, self.minute)
+        line = next_line(
+            self._script, state, self.minute, is_diagnosed=self._on_call.is_diagnosed
+        )
         if line is None:
             return None
         if line.kind == "end":

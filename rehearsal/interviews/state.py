@@ -77,6 +77,7 @@ class State:
     checked: list[Event] = field(default_factory=list)  # verdicts
     topics: dict[str, float] = field(default_factory=dict)  # asked about, and when
     waiting: list[str] = field(default_factory=list)  # topics that have no reply yet
+    is_asked: bool = False  # something else, which isn't about the situation
     says: list[tuple[float, Heard]] = field(default_factory=list)
     nudged: dict[str, float] = field(default_factory=dict)
     lines: list[Event] = field(default_factory=list)  # what the interviewer said
@@ -150,10 +151,11 @@ def _say(state: State, minute: float, text: str) -> None:
     if state.in_incident:
         state.unseen.append(text)
         return
-    for heard in questions_in(text):
-        if heard.what not in state.topics:
-            state.topics[heard.what] = minute
-            state.waiting.append(heard.what)
+    topics = [heard.what for heard in questions_in(text)]
+    for topic in topics:
+        state.topics.setdefault(topic, minute)
+    state.waiting += [topic for topic in topics if topic not in state.waiting]
+    state.is_asked = not topics and text.rstrip().endswith("?")
     if state.asked:
         state.asked[-1].answers.append(said)
 
@@ -170,7 +172,7 @@ def _line(state: State, minute: float, event: Event) -> None:
     elif kind == "follow up" and state.asked:
         state.asked[-1].has_followed_up = True
     elif kind == "reply":
-        state.waiting = [topic for topic in state.waiting if topic not in event["topics"]]
+        state.waiting, state.is_asked = [], False
     elif kind == "nudge":
         state.nudged[event["rule"]] = minute
     elif kind == "alert":
