@@ -31,6 +31,119 @@ TYPED = (
 )
 
 
+# How somebody on call would name each cause.
+SAID = {
+    "loader_starved": [
+        "We're input bound, the data loader can't keep up.",
+        "num_workers is zero, so every step waits for its batch.",
+    ],
+    "slow_rank": [
+        "Host trn-05 is throttling, it's thermal, and everybody waits for it.",
+        "There's a straggler: rank 1 is three times slower than the others.",
+    ],
+    "slow_network": [
+        "The fabric is congested. All-reduce takes five times as long on every rank.",
+        "It's the network, the rail is slow.",
+    ],
+    "slow_loader_worker": [
+        "One loader worker on that machine is slow, so every other batch comes late.",
+        "One of the loader processes is slow.",
+    ],
+    "skewed_clock": [
+        "The clock on that host is off by minutes, so its timestamps look old.",
+        "It's clock skew on one machine.",
+    ],
+    "checkpoint_every_20_minutes": [
+        "The save blocks everybody, and it goes to slow storage.",
+        "Every stall is a synchronous checkpoint.",
+    ],
+    "full_disk": [
+        "The checkpoint volume is full.",
+        "We ran out of disk space for checkpoints.",
+    ],
+    "rare_checkpoints": [
+        "We checkpoint too seldom, so each preemption costs hours.",
+        "The checkpoint interval is too long.",
+    ],
+    "retry_storm": [
+        "Retries without backoff hammer the object store.",
+        "It's a retry storm: each 503 makes more requests.",
+    ],
+    "duplicate_shards": [
+        "Every rank trains on the same samples, the sampler ignores the rank.",
+        "The ranks got the same shard twice.",
+    ],
+    "wrong_epoch_seed": [
+        "Every epoch has the same order, somebody dropped set_epoch.",
+        "The shuffle no longer depends on the epoch, it's the same permutation each time.",
+    ],
+    "skipped_samples_after_resume": [
+        "After a resume we skip what was prefetched.",
+        "The restart skips batches that the loader had fetched and nobody trained on.",
+    ],
+    "learning_rate_jump": [
+        "The learning rate schedule starts over after each restart.",
+        "The LR resets, so warmup runs again after the restart.",
+    ],
+    "torn_newest_checkpoint": [
+        "The newest checkpoint is truncated, and every restart picks it.",
+        "The latest checkpoint is corrupt and nobody verifies it.",
+    ],
+    "one_rank_on_an_old_checkpoint": [
+        "One rank restored an older checkpoint than the others.",
+        "Rank 1 has stale state from a local cache.",
+    ],
+    "resized_restart": [
+        "The global batch isn't pinned, so a restart on fewer hosts is refused.",
+        "The batch size changed with the number of hosts.",
+    ],
+    "stuck_host": [
+        "One host is stuck and never enters the collective.",
+        "That node's adapter stopped answering.",
+    ],
+    "collective_on_one_rank": [
+        "Only rank 0 calls the barrier.",
+        "There's a collective under a condition on the rank, so they don't match.",
+    ],
+    "replicas_not_synced": [
+        "The gradients are never averaged, each rank trains its own model.",
+        "Everything runs under no_sync, so there's no gradient sync at all.",
+    ],
+    "corrupted_weights": [
+        "The weights on one host are corrupt, probably bad memory.",
+        "A bit flipped in one replica's parameters.",
+    ],
+    "corrupted_gradient": [
+        "One host produces garbage gradients, and the average poisons all.",
+        "It's silent corruption of one rank's gradient.",
+    ],
+    "nan_in_the_data": [
+        "There's a NaN in one input sample.",
+        "One record of the data isn't finite, it's NaN.",
+    ],
+    "learning_rate_too_high": [
+        "The learning rate is way too high.",
+        "LR is a hundred times too large.",
+    ],
+    "evaluation_changes_training": [
+        "The evaluation leaves the model in eval mode.",
+        "Dropout stays off after the first evaluation.",
+    ],
+    "memory_leak": [
+        "Memory grows with every step on rank 1, it's a leak.",
+        "Somebody keeps every batch in a list, so RAM climbs.",
+    ],
+    "out_of_memory": [
+        "The micro-batch doesn't fit into memory anymore.",
+        "We run out of memory because the micro batch was doubled.",
+    ],
+    "no_fault": [
+        "Nothing is wrong, the alert is too sensitive. I'd leave it.",
+        "It's a false alarm, the job is healthy.",
+    ],
+}
+
+
 class Clock:
     """A clock that a test moves."""
 
@@ -115,6 +228,12 @@ class TestBoxes:
         assert times == sorted(times)
         assert times[-1] < minutes
 
+    def test_a_long_interview_asks_about_failures_and_tradeoffs_twice(self) -> None:
+        """A short one has no time for it."""
+        rows = {minutes: [row for row, _ in turns(minutes)] for minutes in (15, 45)}
+        assert [rows[15].count(row) for row in ("failures", "tradeoffs")] == [1, 1]
+        assert [rows[45].count(row) for row in ("failures", "tradeoffs")] == [2, 2]
+
 
 class TestDataFiles:
     def test_every_question_is_a_card_and_a_row(self) -> None:
@@ -153,8 +272,7 @@ class TestDataFiles:
     def test_every_cause_and_source_can_be_named_in_words(self) -> None:
         """Somebody who talks can't be expected to know the ids."""
         for kind in KINDS.values():
-            said = f"{kind.chain[0]}. {kind.title}."
-            assert cause_in(said, sorted(KINDS)) is not None, kind.id
+            assert cause_in(f"{kind.title}.", sorted(KINDS)) == kind.id
         for source in SOURCES:
             assert source in sources_in(f"Show me the {source.replace('_', ' ')}."), source
 
@@ -213,12 +331,19 @@ class TestWhatIsHeard:
             ("how often do nodes fail", {"failures"}),
             ("Can you preempt us, like spot?", {"preemption"}),
             ("What do you want to see by the end?", {"goal"}),
+            ("I'd like to know how many GPUs we have.", {"scale"}),
+            ("It depends on how many GPUs there are.", set()),
             ("I'll use all the GPUs on the nodes.", set()),
             ("Machines fail, so I save often.", set()),
         ],
     )
     def test_a_question_is_told_from_a_statement(self, text: str, topics: set[str]) -> None:
         assert {heard.what for heard in questions_in(text)} == topics
+
+    @pytest.mark.parametrize(("cause", "said"), [(c, t) for c in SAID for t in SAID[c]])
+    def test_a_cause_is_recognized_in_words(self, cause: str, said: str) -> None:
+        """Somebody who talks can't be expected to know the ids."""
+        assert cause_in(said, sorted(KINDS)) == cause
 
     def test_a_cause_that_is_ruled_out_is_not_named(self) -> None:
         text = "It isn't the network. The loader starves the ranks, it has no workers."

@@ -17,7 +17,8 @@ from rehearsal.deck.judge import claimed_in
 FOLDER = Path(__file__).parent
 # How a question begins, for somebody who doesn't type its mark.
 STARTS = re.compile(
-    r"(?i)\W*(how|what|which|where|when|who|do|does|is|are|can|could|will|should|may)\b"
+    r"(?i)\W*(how|what|which|where|when|who|do|does|is|are|can|could|will|should|may|tell me|"
+    r"i'd like to know|i need to know|i want to know|i'd ask|let me ask)\b"
 )
 Claims = Sequence[Sequence[str]]
 
