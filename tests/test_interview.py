@@ -21,9 +21,10 @@ from rehearsal.interviews import session as sessions
 from rehearsal.interviews.boxes import SHARES, box_at, boxes
 from rehearsal.interviews.built import facts_of, notebook_text
 from rehearsal.interviews.heard import cause_in, prompts, questions_in, sources_in
-from rehearsal.interviews.interviewer import TURNS, bank, turns
+from rehearsal.interviews.interviewer import TURNS, _fitting, bank, turns
 from rehearsal.interviews.rubric import ROWS, RUBRIC
 from rehearsal.interviews.session import Interview, interview
+from rehearsal.interviews.state import Asked, Said
 from rehearsal.interviews.store import BadInterview
 
 TYPED = (
@@ -391,6 +392,27 @@ class TestTheConversation:
         hear_until(held, clock, "torn_newest_file")
         assert "weights_and_step" not in asked_in(held)
 
+    def test_what_contradicts_the_facts_is_not_asked(self, clock: Clock) -> None:
+        """An interviewer who asks for what is on the screen hasn't looked."""
+        held = interview(45, 3, clock=clock)
+        held.say("We save checkpoints, and then I'd restart the job.")
+        held.type("import torch\n\n\ndef save_checkpoint(path, s):\n    torch.save(s, path)\n")
+        fitting = [one.card for one in _fitting(held._script, held._state, 20)]
+        assert "torn_newest_file" in fitting
+        assert "weights_and_step" not in fitting
+        assert "is_fsync_needed" not in fitting
+
+    def test_pushback_waits_for_its_turn(self, clock: Clock) -> None:
+        """Only what follows from a word that was said comes at once."""
+        held = interview(45, 3, clock=clock)
+        heard_from(held)
+        held.say("How many GPUs are there? Let me sketch it.")
+        heard_from(held)
+        held.type(TYPED)
+        clock.at(5.2)
+        heard_from(held)
+        assert asked_in(held) == []
+
     def test_a_wrong_claim_is_questioned(self, clock: Clock) -> None:
         held = interview(45, 3, clock=clock)
         heard_from(held)
@@ -421,6 +443,7 @@ class TestTheConversation:
             clock.seconds += 15
         rows = {event["row"] for event in held.events if event.get("kind") == "question"}
         assert rows == {row for row, _ in TURNS} - {"debugs"}
+        assert len(asked_in(held)) == len(set(asked_in(held)))  # nothing is asked twice
 
     def test_it_ends_when_the_time_is_up_and_drafts_count(self, clock: Clock) -> None:
         held = interview(15, 3, clock=clock)
@@ -645,6 +668,35 @@ class TestTheScorecard:
         understands = held.scorecard().rows[0]
         asked = [one for one in understands.evidence if one.what == "asked about scale"]
         assert [one.minute for one in asked] == [pytest.approx(2)]
+
+    def test_the_newest_verdict_counts(
+        self, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A candidate who breaks a working trainer has a broken trainer."""
+        held = interview(15, 3, clock=clock)
+        held.type(TYPED)
+
+        def wrong(drill: str, text: str, **_: object) -> rehearsal.Verdict:
+            finding = rehearsal.Finding("off-plan", "3 samples twice", "each once", "there")
+            return rehearsal.Verdict(drill=drill, status="wrong", findings=[finding])
+
+        monkeypatch.setattr("rehearsal.interviews.checks.grade_source", wrong)
+        held.type("x = 1\n")
+        held.end()
+        builds = next(mark for mark in held.scorecard().rows if mark.row == "builds")
+        assert builds.mark == 1
+        assert any("3 samples twice" in one.what for one in builds.evidence)
+
+    def test_a_point_may_take_two_sentences_said_apart(self, clock: Clock) -> None:
+        """People answer, get interrupted, and go on."""
+        card = next(card for card in cards() if card.id == "torn_newest_file")
+        words = card.strong.split()
+        asked = Asked(card, "failures", 1.0)
+        asked.answers = [Said(1.0, " ".join(words[n : n + 6])) for n in range(0, len(words), 6)]
+        assert asked.share > max(
+            Asked(card, "failures", 1.0, [answer]).share for answer in asked.answers
+        )
+        assert asked.share >= 0.5
 
     def test_a_correction_counts(self, clock: Clock) -> None:
         """Being wrong and saying so is what the follow-up is for."""
