@@ -22,6 +22,8 @@ from rehearsal.interviews.scorecard import (
     volunteered,
 )
 from rehearsal.interviews.state import Asked, Said, State
+from rehearsal.session.history import Found
+
 
 CARD = card_named("torn_newest_file")
 WRONG = "Weights and step are enough to continue."  # against a point of weights_and_step
@@ -43,6 +45,19 @@ def verdict(stages: list[str], status: str = "not_attempted", **more: Any) -> di
     """What an event keeps of a check."""
     found = {"did": "checked", "at": 1200.0, "file": "001.py", "drill": "live_trainer"}
     return {**found, "status": status, "stages": stages, "findings": [], **more}
+
+
+class Judged(Asked):
+    """A question whose answer has been judged."""
+
+    def __init__(self, found: dict[str, Found]) -> None:
+        super().__init__(card_named("weights_and_step"), "failures", 20.0, [Said(21.0, "...")])
+        names = [point.id for point in self.card.points]
+        self.found = dict(zip(names, found.values(), strict=True))
+
+    @property
+    def points(self) -> dict[str, tuple[Found, str, float]]:
+        return {name: (what, "words", 21.0) for name, what in self.found.items()}
 
 
 ALL = ["config", "data", "model", "who am I?", "training step", "checkpoint", "metrics"]
@@ -69,15 +84,13 @@ class TestAnswers:
         assert answers_row("failures", State(asked=both)).mark < 4
 
     def test_being_wrong_is_worse_than_saying_less(self) -> None:
-        good = card_named("weights_and_step").strong
-        right = answers_row("failures", State(asked=[answered("weights_and_step", good)]))
-        asked = answered("weights_and_step", half_of("weights_and_step"))
-        less = answers_row("failures", State(asked=[asked]))
-        asked.answers.append(Said(22.0, WRONG))
-        wrong = answers_row("failures", State(asked=[asked]))
-        assert wrong.mark < right.mark
-        assert wrong.mark <= less.mark
-        assert any(one.what.startswith("against: ") for one in wrong.evidence)
+        three: dict[str, Found] = {"a": "covered", "b": "covered", "c": "covered"}
+        less = Judged({**three, "d": "missed", "e": "missed"})
+        wrong = Judged({**three, "d": "contradicted", "e": "missed"})
+        assert answers_row("failures", State(asked=[less])).mark == 3
+        mark = answers_row("failures", State(asked=[wrong]))
+        assert mark.mark == 2
+        assert any(one.what.startswith("against: ") for one in mark.evidence)
 
     def test_each_point_shows_the_words_that_decided(self) -> None:
         mark = answers_row("failures", State(asked=[answered(CARD.id, CARD.strong)]))
