@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
-from pathlib import PurePosixPath
 from typing import Any
 
 from rehearsal.deck.asked import FOUND, GRADES, Asked
+from rehearsal.deck.places import address_from, links
+from rehearsal.session.executions import notebooks_folder
 from rehearsal.session.history import Found, Grade
 
 # Shape and word, not only color: a learner who can't tell red from green reads them too.
@@ -19,7 +20,8 @@ def widget(asked: Asked) -> Any:
     import ipywidgets as widgets
 
     card = asked.card
-    head = f"{html.escape(card.topic)}, {card.level}: <code>{html.escape(card.id)}</code>"
+    title = html.escape(card.topic_title)
+    head = f"{title}, {card.level}: <code>{html.escape(card.id)}</code>"
     question = widgets.HTML(
         f"<p>{head}</p><p style='font-size:1.2em'><b>{html.escape(card.question)}</b></p>",
         layout=WIDE,
@@ -36,14 +38,14 @@ def widget(asked: Asked) -> Any:
     )
     below = widgets.VBox()
 
-    def answered(text: str) -> None:
+    def answered(text: str | None) -> None:
         asked.answer(text)
         typed.disabled = judging.disabled = only_spoken.disabled = True
         grading = _Grading(asked, widgets)
         below.children = [_points(asked, grading, widgets), _rest(asked, widgets), grading.box]
 
-    judging.on_click(lambda _: answered(typed.value))
-    only_spoken.on_click(lambda _: answered(""))
+    judging.on_click(lambda _: answered(typed.value.strip() or None))
+    only_spoken.on_click(lambda _: answered(None))
     return widgets.VBox([question, typed, widgets.HBox([judging, only_spoken]), below])
 
 
@@ -51,9 +53,10 @@ def _points(asked: Asked, grading: _Grading, widgets: Any) -> Any:
     """One line for each point: what was found, to be corrected, and the words that decided."""
     rows = []
     for point in asked.card.points:
+        found = asked.points.get(point.id)
         mark = widgets.Dropdown(
             options=[(f"{MARKS[found]} {found}", found) for found in FOUND],
-            value=asked.points[point.id],
+            value=found,  # None shows an empty field: not marked
             layout={"width": "9.5em"},
         )
 
@@ -76,9 +79,7 @@ class _Grading:
     def __init__(self, asked: Asked, widgets: Any) -> None:
         self.asked = asked
         self.buttons = {grade: widgets.Button(description=grade) for grade in GRADES}
-        self.said = widgets.HTML(
-            "<b>How did it go?</b> The blue one is what the points come to."
-        )
+        self.said = widgets.HTML()
         for grade, button in self.buttons.items():
             button.on_click(lambda _, grade=grade: self.graded(grade))
         self.box = widgets.VBox([self.said, widgets.HBox([*self.buttons.values()])])
@@ -88,9 +89,11 @@ class _Grading:
         """Mark the grade that the points come to now; not any more once there is a grade."""
         if self.asked.graded is not None:
             return
-        self.said.value = f"<b>How did it go?</b> The points come to: {self.asked.suggested}."
+        suggested = self.asked.suggested
+        hint = f"The points come to: {suggested}." if suggested else "Mark the points."
+        self.said.value = f"<b>How did it go?</b> {hint}"
         for grade, button in self.buttons.items():
-            button.button_style = "primary" if grade == self.asked.suggested else ""
+            button.button_style = "primary" if grade == suggested else ""
 
     def graded(self, grade: Grade) -> None:
         """The learner's last word."""
@@ -111,15 +114,6 @@ def _rest(asked: Asked, widgets: Any) -> Any:
         "What would prove you wrong": card.falsifier,
     }
     texts = [f"<p><b>{name}.</b> {html.escape(text)}</p>" for name, text in parts.items()]
-    places = ", ".join(_link(place) for place in card.shown_in)
+    here = notebooks_folder()
+    places = links((place, address_from(here, place)) for place in card.shown_in)
     return widgets.HTML("".join([*texts, f"<p><b>Shown in.</b> {places}</p>"]), layout=WIDE)
-
-
-def _link(place: str) -> str:
-    """A link to a place in the project, from a notebook in notebooks/."""
-    path, _, heading = place.partition("#")
-    address = path.removeprefix("notebooks/")
-    if heading:
-        address += f"#{heading.replace(' ', '-')}"
-    name = heading or PurePosixPath(path).stem
-    return f'<a href="{html.escape(address)}" target="_blank">{html.escape(name)}</a>'

@@ -31,22 +31,18 @@ class Asked:
         self.text = ""
         self.seconds = 0.0
         self.coverage: Coverage | None = None
-        self.points: dict[str, Found] = {}
+        self.points: dict[str, Found] = {}  # as judged or marked; without those that weren't
         self.graded: Answer | None = None
 
-    def answer(self, text: str) -> Mapping[str, Found]:
-        """Take the answer; empty if it was only spoken, and the learner marks the points.
-
-        Returns:
-            What was found about each point.
-        """
-        self.text, self.seconds = text.strip(), time.time() - self.began
-        self.coverage = judge(self.card, self.text) if self.text else None
-        self.points = dict.fromkeys([point.id for point in self.card.points], "missed")
-        if self.coverage is not None:
-            self.points |= dict.fromkeys(self.coverage.covered, "covered")
-            self.points |= dict.fromkeys(self.coverage.contradicted, "contradicted")
-        return self.points
+    def answer(self, text: str | None) -> None:
+        """Take the answer; None if it was only spoken, and the learner marks the points."""
+        self.seconds = time.time() - self.began
+        if text is None:
+            return
+        self.text = text.strip()
+        self.coverage = judge(self.card, self.text)
+        for found in FOUND:
+            self.points |= dict.fromkeys(getattr(self.coverage, found), found)
 
     def correct(self, point: str, found: Found) -> None:
         """The learner knows better about one point."""
@@ -64,9 +60,14 @@ class Asked:
         return point in getattr(self.coverage, self.points[point])
 
     @property
-    def suggested(self) -> Grade:
-        """The grade that the points come to."""
-        return suggested_grade([*self.points.values()])
+    def suggested(self) -> Grade | None:
+        """The grade that the points come to; None if none of them is marked.
+
+        After the first mark, what isn't marked counts as not said.
+        """
+        if not self.points:
+            return None
+        return suggested_grade([self.points.get(p.id, "missed") for p in self.card.points])
 
     def grade(self, grade: Grade) -> str:
         """Put it into the history. Once: a second click must not count as a second answer.
