@@ -10,6 +10,7 @@ from pathlib import Path
 from rehearsal.deck import anki, ask_terminal
 from rehearsal.deck.asked import Asked
 from rehearsal.deck.cards import Card, UnknownCard, card_named, cards, topic_named
+from rehearsal.deck.examiner import examiner
 from rehearsal.deck.judge import judge
 from rehearsal.deck.standings import CardStanding, card_standings, next_card
 from rehearsal.session.display import has_front_end, show, show_markdown
@@ -36,13 +37,13 @@ def ask(card_id: str | None = None, *, topic: str | None = None) -> None:
         show("Nothing is due now, and no card is new. ask(CARD) asks one all the same.")
         return
     if not has_front_end():
-        ask_terminal.run(Asked(card))
+        ask_terminal.run(Asked(card, examiner=examiner()))
         return
     from IPython.display import display
 
     from rehearsal.deck.ask_widgets import widget
 
-    display(widget(Asked(card)))
+    display(widget(Asked(card, examiner=examiner())))
 
 
 def _of(topic: str | None) -> list[CardStanding]:

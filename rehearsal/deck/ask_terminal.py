@@ -22,17 +22,21 @@ def run(asked: Asked) -> None:
     print(textwrap.fill(card.question, 88))
     print("\nSay it aloud, then type the gist, and a line with a dot. To mark the points")
     print("yourself, type only the dot.")
-    lines, is_ended = _lines()
+    if asked.examiner is not None:
+        print("A question mark alone asks a language model to put it in other words.")
+    lines, is_ended = _lines(asked)
     if not (is_ended or any(line.strip() for line in lines)):
         print("\nNo answer, so nothing was recorded.")
         return
     asked.answer("\n".join(lines).strip() or None)
     print("\n".join(points(asked)))
+    _second_opinion(asked)
     while correction := _asked(
         "To correct a mark, type for example 2 covered. Press Enter to go on: "
     ):
         _correct(asked, correction)
     print("\n".join(_rest(asked)))
+    _say("A language model asks", asked.follow_up(), asked.new_problem())
     grade = _grade(asked)
     if grade is None:
         print("\nNo point was marked and no grade was given, so nothing was recorded.")
@@ -40,14 +44,42 @@ def run(asked: Asked) -> None:
     print(f"\n{asked.card.id}: {asked.grade(grade)}.")
 
 
-def _lines() -> tuple[list[str], bool]:
+def _lines(asked: Asked) -> tuple[list[str], bool]:
     """The answer's lines, and whether a dot ended them, not the end of the input."""
     lines = list[str]()
     while line := sys.stdin.readline():
         if line.strip() == ".":
             return lines, True
-        lines.append(line.rstrip())
+        if line.strip() == "?" and asked.examiner is not None:
+            _say("In other words, by a language model", asked.rephrased(), asked.problem)
+        else:
+            lines.append(line.rstrip())
     return lines, False
+
+
+def _say(head: str, said: str | None, problem: str) -> None:
+    """Print what the language model says, or else why it says nothing."""
+    text = f"{head}. {said}" if said else problem
+    if text:
+        print("\n" + "\n".join(_wrapped("", text)))
+
+
+def _second_opinion(asked: Asked) -> None:
+    """What the language model finds, below what the matcher found, and apart from it."""
+    if asked.examiner is None or not asked.text:
+        return
+    print("\nAsking a language model for a second opinion.", flush=True)
+    opinion = asked.second_opinion()
+    if opinion is None:
+        print("\n".join(_wrapped("", asked.new_problem())))
+        return
+    marks = []
+    for number, point in enumerate(asked.card.points, 1):
+        found = opinion[point.id]
+        differs = " (differs)" if found != asked.points[point.id] else ""
+        marks.append(f"{MARKS[found]} {number}{differs}")
+    print("    " + "   ".join(marks))
+    print("    It can be wrong. The marks above stay as they are.")
 
 
 def _asked(prompt: str) -> str | None:

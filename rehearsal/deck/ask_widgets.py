@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rehearsal.deck.asked import FOUND, GRADES, Asked
@@ -13,6 +15,8 @@ from rehearsal.session.history import Found, Grade
 # Shape and word, not only color: a learner who can't tell red from green reads them too.
 MARKS: dict[Found, str] = {"covered": "✓", "missed": "○", "contradicted": "✗"}
 WIDE = {"width": "100%", "max_width": "52em"}
+OPINION = "The second opinion is a language model's. It can be wrong, and it changes no mark."
+BACKGROUND = "rehearsal-examiner"  # the name of the threads that wait for a language model
 
 
 def widget(asked: Asked) -> Any:
@@ -36,22 +40,73 @@ def widget(asked: Asked) -> Any:
     only_spoken = widgets.Button(
         description="I said it: show the points", layout={"width": "auto"}
     )
-    below = widgets.VBox()
+    buttons, below = [judging, only_spoken], widgets.VBox()
+    if asked.examiner is not None:
+        buttons.append(_in_other_words(asked, question, widgets))
 
     def answered(text: str | None) -> None:
         asked.answer(text)
-        typed.disabled = judging.disabled = only_spoken.disabled = True
+        for field in (typed, *buttons):
+            field.disabled = True
         grading = _Grading(asked, widgets)
-        below.children = [_points(asked, grading, widgets), _rest(asked, widgets), grading.box]
+        points, texts = _points(asked, grading, widgets)
+        below.children = [points, _rest(asked, widgets), grading.box]
+        if asked.examiner is not None and asked.text:
+            _ask_examiner(asked, texts, below, widgets)
 
     judging.on_click(lambda _: answered(typed.value.strip() or None))
     only_spoken.on_click(lambda _: answered(None))
-    return widgets.VBox([question, typed, widgets.HBox([judging, only_spoken]), below])
+    return widgets.VBox([question, typed, widgets.HBox(buttons), below])
 
 
-def _points(asked: Asked, grading: _Grading, widgets: Any) -> Any:
-    """One line for each point: what was found, to be corrected, and the words that decided."""
-    rows = []
+def _in_background(work: Callable[[], None]) -> None:
+    """A language model takes seconds, in which the card must work."""
+    threading.Thread(target=work, daemon=True, name=BACKGROUND).start()
+
+
+def _in_other_words(asked: Asked, question: Any, widgets: Any) -> Any:
+    """A button that has the language model rephrase the question."""
+    button = widgets.Button(description="Ask it in other words", layout={"width": "auto"})
+
+    def rephrase() -> None:
+        said = asked.rephrased()
+        text = f"In other words, by a language model: {said}" if said else asked.problem
+        question.value += f"<p>{html.escape(text)}</p>"
+
+    def clicked(_: Any) -> None:
+        button.disabled = True
+        _in_background(rephrase)
+
+    button.on_click(clicked)
+    return button
+
+
+def _ask_examiner(asked: Asked, texts: Mapping[str, Any], below: Any, widgets: Any) -> None:
+    """Add what a language model says: a second opinion at each point, and a question."""
+    said = widgets.HTML("Asking a language model for a second opinion.", layout=WIDE)
+    points, *rest = below.children
+    below.children = [points, said, *rest]
+
+    def ask() -> None:
+        opinion = asked.second_opinion() or {}
+        for point_id, found in opinion.items():
+            texts[point_id].value += f"<br><i>Second opinion: {MARKS[found]} {found}</i>"
+        said.value = html.escape(OPINION if opinion else asked.new_problem())
+        if question := asked.follow_up():
+            said.value += f"<br>The language model asks: {html.escape(question)}"
+        else:
+            said.value += f"<br>{html.escape(asked.new_problem())}"
+
+    _in_background(ask)
+
+
+def _points(asked: Asked, grading: _Grading, widgets: Any) -> tuple[Any, dict[str, Any]]:
+    """One line for each point: what was found, to be corrected, and the words that decided.
+
+    Returns:
+        All of it, and the text of each point by its id.
+    """
+    rows, texts = [], {}
     for point in asked.card.points:
         found = asked.points.get(point.id)
         mark = widgets.Dropdown(
@@ -68,9 +123,10 @@ def _points(asked: Asked, grading: _Grading, widgets: Any) -> Any:
         text = html.escape(point.text)
         if point.id in asked.because:
             text += f"<br><mark>{html.escape(asked.because[point.id])}</mark>"
-        rows.append(widgets.HBox([mark, widgets.HTML(text, layout=WIDE)]))
+        texts[point.id] = widgets.HTML(text, layout=WIDE)
+        rows.append(widgets.HBox([mark, texts[point.id]]))
     title = "The points of a strong answer. The mark is yours: correct it where it's wrong."
-    return widgets.VBox([widgets.HTML(f"<p><b>{title}</b></p>"), *rows])
+    return widgets.VBox([widgets.HTML(f"<p><b>{title}</b></p>"), *rows]), texts
 
 
 class _Grading:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import get_args
 
 from rehearsal.deck.cards import Card
+from rehearsal.deck.examiner import Examiner
 from rehearsal.deck.judge import Coverage, judge
 from rehearsal.deck.standings import suggested_grade
 from rehearsal.session.history import Answer, Found, Grade
@@ -23,16 +24,21 @@ class Asked:
     Args:
         card: the question.
         began: when it was asked, in unix seconds; now, by default.
+        examiner: a language model, if there is one. What it says decides nothing.
     """
 
-    def __init__(self, card: Card, began: float | None = None) -> None:
+    def __init__(
+        self, card: Card, began: float | None = None, examiner: Examiner | None = None
+    ) -> None:
         self.card = card
+        self.examiner = examiner
         self.began = time.time() if began is None else began
         self.text = ""
         self.seconds = 0.0
         self.coverage: Coverage | None = None
         self.points: dict[str, Found] = {}  # as judged or marked; without those that weren't
         self.graded: Answer | None = None
+        self._told = ""
 
     def answer(self, text: str | None) -> None:
         """Take the answer; None if it was only spoken, and the learner marks the points."""
@@ -68,6 +74,33 @@ class Asked:
         if not self.points:
             return None
         return suggested_grade([self.points.get(p.id, "missed") for p in self.card.points])
+
+    def second_opinion(self) -> Mapping[str, Found] | None:
+        """What the language model finds about each point. Takes seconds."""
+        if self.examiner is None or not self.text:
+            return None
+        return self.examiner.opinion(self.card, self.text)
+
+    def follow_up(self) -> str | None:
+        """A question of the language model's to what was typed. Takes seconds."""
+        if self.examiner is None or not self.text:
+            return None
+        return self.examiner.follow_up(self.card, self.text)
+
+    def rephrased(self) -> str | None:
+        """The question in the language model's words. Takes seconds."""
+        return None if self.examiner is None else self.examiner.rephrased(self.card)
+
+    @property
+    def problem(self) -> str:
+        """Why the language model doesn't answer, in one line; empty if it does."""
+        return self.examiner.problem if self.examiner else ""
+
+    def new_problem(self) -> str:
+        """The same, but only once."""
+        problem, told = self.problem, self._told
+        self._told = problem
+        return "" if problem == told else problem
 
     def grade(self, grade: Grade) -> str:
         """Put it into the history. Once: a second click must not count as a second answer.
