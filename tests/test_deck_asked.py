@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import sys
@@ -55,7 +56,7 @@ class Shown:
 
 
 def hrefs(text: str) -> list[str]:
-    return re.findall(r'<a href="([^"]+)"', text)
+    return [html.unescape(href) for href in re.findall(r'<a href="([^"]+)"', text)]
 
 
 def anchors(notebook: Path) -> set[str]:
@@ -77,8 +78,7 @@ class TestShownIn:
             target = NOTEBOOKS / folder / unquote(path)
             assert target.resolve() == ROOT / place.partition("#")[0]
             assert ("#" in place) == bool(anchor)
-            assert not anchor or unquote(anchor) in anchors(target)
-            assert not re.search(r"""[ "'<>`]""", address), "a browser would end it there"
+            assert not anchor or anchor.replace("%25", "%") in anchors(target)
 
     def test_a_card_s_links_are_those(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ask_widgets, "notebooks_folder", lambda: NOTEBOOKS / "drills")
@@ -86,6 +86,8 @@ class TestShownIn:
         shown.click("I said it: show the points")
         wanted = [places.address_from(NOTEBOOKS / "drills", place) for place in CARD.shown_in]
         assert hrefs(shown.html) == wanted
+        quoted = places.links([("a#b", 'a#"b"')])
+        assert hrefs(quoted) == ['a#"b"']
         assert wanted[0] == "../handbook/13_checkpointing.ipynb"
 
     def test_on_colab_they_lead_to_the_repository(

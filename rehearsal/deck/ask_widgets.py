@@ -15,7 +15,7 @@ from rehearsal.session.history import Found, Grade
 # Shape and word, not only color: a learner who can't tell red from green reads them too.
 MARKS: dict[Found, str] = {"covered": "✓", "missed": "○", "contradicted": "✗"}
 WIDE = {"width": "100%", "max_width": "52em"}
-OPINION = "The second opinion is a language model's. It can be wrong, and it changes no mark."
+OPINION = "The second opinion can be wrong. It changes no mark."
 BACKGROUND = "rehearsal-examiner"  # the name of the threads that wait for a language model
 
 
@@ -90,7 +90,8 @@ def _ask_examiner(asked: Asked, texts: Mapping[str, Any], below: Any, widgets: A
     def ask() -> None:
         opinion = asked.second_opinion() or {}
         for point_id, found in opinion.items():
-            texts[point_id].value += f"<br><i>Second opinion: {MARKS[found]} {found}</i>"
+            mark = f"Second opinion, by a language model: {MARKS[found]} {found}"
+            texts[point_id].value += f"<br><i>{mark}</i>"
         said.value = html.escape(OPINION if opinion else asked.new_problem())
         if question := asked.follow_up():
             said.value += f"<br>The language model asks: {html.escape(question)}"

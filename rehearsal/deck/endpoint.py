@@ -14,15 +14,12 @@ import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import BaseModel, ValidationError
 
 from rehearsal.engine.plain_message import PlainMessage
-
-if TYPE_CHECKING:
-    import httpx
 
 DEADLINE_S = 8.0  # for all of a call; a model on a laptop takes seconds for its first words
 MAX_BYTES = 256 * 1024  # of a reply; an answer has 2,000, and some models send their thoughts
@@ -103,20 +100,11 @@ class Endpoint:
         In a thread: httpx's timeouts are for one read each, and none is for a name that isn't
         resolved.
         """
-        import httpx
-
-        client = httpx.Client(
-            timeout=DEADLINE_S,
-            follow_redirects=False,  # the key and the answer go where the user said
-            # A proxy from the environment wouldn't find this machine's own server.
-            trust_env=not _is_here(urlsplit(self.address)),
-        )
         line, done = _Line(), queue.SimpleQueue[bytes | NoReply]()
 
         def call() -> None:
             try:
-                with client:
-                    done.put(self._read(client, body, line))
+                done.put(self._read(body, line))
             except NoReply as error:
                 done.put(error)
             except Exception as error:  # its text may have the key: an illegal header has
@@ -132,21 +120,28 @@ class Endpoint:
             raise content
         return content
 
-    def _read(self, client: httpx.Client, body: dict[str, Any], line: _Line) -> bytes:
+    def _read(self, body: dict[str, Any], line: _Line) -> bytes:
+        import httpx
+
         headers = {
             "Content-Type": "application/json",
             "Accept-Encoding": "identity",  # a small reply can't unpack into a huge one
         }
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        content = bytearray()
-        with client.stream(
-            "POST",
-            self.address,
-            content=json.dumps(body),
+        client = httpx.Client(
             headers=headers,
-            extensions={"trace": line.opened},
-        ) as response:
+            timeout=DEADLINE_S,
+            follow_redirects=False,  # the key and the answer go where the user said
+            # A proxy from the environment wouldn't find this machine's own server.
+            trust_env=not _is_here(urlsplit(self.address)),
+        )
+        sent, trace = json.dumps(body), {"trace": line.opened}
+        content = bytearray()
+        with (
+            client,
+            client.stream("POST", self.address, content=sent, extensions=trace) as response,
+        ):
             if response.is_redirect:
                 raise NoReply(
                     "redirects to elsewhere. Set REHEARSAL_LLM_URL to its new address"
@@ -173,9 +168,9 @@ class _Line:
 
     def opened(self, event: str, details: Mapping[str, Any]) -> None:
         """httpcore's trace: remember each socket that the call opens."""
-        stream = details.get("return_value")
-        if hasattr(stream, "get_extra_info"):
-            self._sockets.append(stream.get_extra_info("socket"))
+        extra_info = getattr(details.get("return_value"), "get_extra_info", None)
+        if extra_info is not None:
+            self._sockets.append(extra_info("socket"))
             if self._is_cut:  # the name was resolved too late
                 self.hang_up()
 

@@ -53,8 +53,12 @@ def address_online(place: str) -> str | None:
 
 
 def _anchor(heading: str) -> str:
-    """JupyterLab's name for a heading: its text as it is drawn, with dashes for spaces."""
-    return quote(heading.replace("`", "").replace(" ", "-"))
+    """JupyterLab's name for a heading: its text as it is drawn, with dashes for spaces.
+
+    JupyterLab doesn't decode it, so nothing is encoded but a percent sign, which would keep the
+    link from opening. Such a link, and one with quotation marks, leads to the notebook's top.
+    """
+    return heading.replace("`", "").replace(" ", "-").replace("%", "%25")
 
 
 def links(places: Iterable[tuple[str, str | None]]) -> str:
