@@ -2,13 +2,15 @@
 
     python scripts/deck_agreement.py              the answers that it was never tuned on
     python scripts/deck_agreement.py --set tuning    those that it was
+    python scripts/deck_agreement.py --write      the first, into docs/deck.md
 
-Prints a table by topic, as in docs/deck.md.
+Prints a table by topic.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import time
 import tomllib
@@ -21,7 +23,9 @@ from rehearsal.deck.cards import CARDS, Card, Point, read_deck
 from rehearsal.deck.judge import judge
 from rehearsal.session.history import Found
 
-ANSWERS = Path(__file__).resolve().parents[1] / "tests/answers"
+ROOT = Path(__file__).resolve().parents[1]
+ANSWERS, PAGE = ROOT / "tests/answers", ROOT / "docs/deck.md"
+TABLE = re.compile(r"^\| topic \|.*\n(\|.*\n)+", re.MULTILINE)  # in the page
 HEAD = ("topic", "points", "agree", "falsely covered", "covered, found", "negated, found")
 
 
@@ -92,19 +96,29 @@ def milliseconds(which: str) -> list[float]:
     return found
 
 
+def table(which: str) -> str:
+    """The table of a set, a row for each topic and one for all."""
+    rows = ["| " + " | ".join(HEAD) + " |", "|---|---|---|---|---|---|"]
+    counts = agreement(which)
+    rows += [row(topic, count) for topic, count in counts.items()]
+    rows.append(row("all", sum(counts.values(), Counter())))
+    return "\n".join(rows) + "\n"
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the table, or write it into the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--set", choices=["held_out", "tuning"], default="held_out")
-    which = parser.parse_args().set
-    spent = sorted(milliseconds(which))
-    print("| " + " | ".join(HEAD) + " |\n|---|---|---|---|---|---|")
-    total: Counter[str] = Counter()
-    for topic, count in agreement(which).items():
-        print(row(topic, count))
-        total.update(count)
-    print(row("all", total))
-    print(f"\nan answer takes {statistics.median(spent):.1f} ms, at most {spent[-1]:.0f} ms")
+    parser.add_argument("--write", action="store_true", help="into docs/deck.md")
+    options = parser.parse_args()
+    if options.write:
+        found = table("held_out")
+        PAGE.write_text(TABLE.sub(lambda _: found, PAGE.read_text("utf-8")), "utf-8")
+        print(f"Wrote the table in {PAGE}.")
+        return
+    spent = sorted(milliseconds(options.set))
+    print(table(options.set))
+    print(f"an answer takes {statistics.median(spent):.1f} ms, at most {spent[-1]:.0f} ms")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ from rehearsal.engine import programs
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A check at a terminal would leave a process behind for ten minutes; its own tests allow it.
 os.environ["REHEARSAL_NO_SERVER"] = "1"
+# The developer's language model is not asked by tests.
+for name in ("URL", "MODEL", "KEY"):
+    os.environ.pop(f"REHEARSAL_LLM_{name}", None)
 
 # No test fails because the machine is busy.
 settings.register_profile("unhurried", deadline=None)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import rehearsal
+from llm_stub import examines, serving
 from rehearsal.grading.drill import Drill, load
 from rehearsal.session.clock import pace
 from rehearsal.session.widgets import TickingClock, stopping
@@ -485,3 +486,51 @@ def test_a_card_from_the_question_to_the_grade(lab: str, tmp_path: Path) -> None
     ((card, grade, points),) = rows
     assert (card, grade) == ("resume_is_correct", "hard")
     assert json.loads(points)["defines_correct"] == "covered"
+
+
+def test_a_language_model_draws_nothing_into_the_page(lab: str, tmp_path: Path) -> None:
+    """Its words are shown as they are, whatever is in them; and a card's links work."""
+    from playwright.sync_api import expect, sync_playwright
+
+    pictures = Path(os.environ.get("REHEARSAL_SCREENSHOTS", tmp_path))
+    address = f"{lab.rpartition('/')[0]}/03_deck.ipynb"
+    evil = "<img src=x onerror='window.owned = 1'><script>window.owned = 1</script><b>Why?</b>"
+    with serving() as stub, sync_playwright() as playwright:
+        stub.behaves = examines(evil)
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": 940, "height": 960})
+        page.goto(address)
+        expect(page.locator(".jp-StatusBar-Widget").filter(has_text="Idle")).to_be_visible(
+            timeout=90_000
+        )
+        imports, asking = (page.locator(".jp-CodeCell").nth(place) for place in (1, 2))
+        run(page, imports)
+        setting = f'import os; os.environ["REHEARSAL_LLM_URL"] = "{stub.url}"'
+        retype(page, asking, f'{setting}; ask("two_million_spent")')
+        expect(asking.locator("textarea")).to_be_visible(timeout=60_000)
+        asking.get_by_role("button", name="Ask it in other words").click()
+        expect(
+            asking.get_by_text(f"In other words, by a language model: {evil}")
+        ).to_be_visible(timeout=30_000)
+        asking.locator("textarea").fill("The two million are sunk.")
+        asking.get_by_role("button", name="Judge it").click()
+        expect(asking.get_by_text(f"The language model asks: {evil}")).to_be_visible(
+            timeout=30_000
+        )
+        expect(
+            asking.get_by_text("Second opinion, by a language model: ✓").first
+        ).to_be_visible()
+        page.screenshot(path=pictures / "second_opinion.png")
+        assert asking.locator(".jp-OutputArea img, .jp-OutputArea script").count() == 0
+        assert asking.locator(".jp-OutputArea b", has_text="Why?").count() == 0
+        assert page.evaluate("window.owned") is None
+
+        with page.context.expect_page() as opened:
+            asking.get_by_role("link", name="22_hard_questions, When would you stop").click()
+        anchor = f"[data-jupyter-id='{opened.value.url.partition('#')[2]}']"
+        expect(opened.value.locator(anchor)).to_have_text(
+            re.compile("When would you stop a run"), timeout=90_000
+        )
+        browser.close()

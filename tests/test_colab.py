@@ -108,7 +108,7 @@ class TestWhatEachNotebookHas:
         installed = Message()
         installed["Version"], installed["Project-URL"] = "1.2.0", line
         monkeypatch.setattr(addresses, "metadata", lambda name: installed)
-        link = addresses.on_colab(DRILL.id, DRILL.order)
+        link = addresses.online(f"notebooks/{DRILLS[0]}")
         assert link is not None
         assert link.startswith(f"{addresses.COLAB}/me/x/blob/v1.2.0/notebooks/drills/")
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import re
 import sqlite3
+import time
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -29,10 +31,13 @@ from rehearsal.deck.cards import (
 from rehearsal.deck.standings import card_standings, next_card, suggested_grade
 from rehearsal.session.history import Answer
 from rehearsal.session.progress import progress
+from rehearsal.session.terminal import program
+from scripts import sync_notebooks as sync
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = read_deck([CARDS])
 DAY = 86400.0
+CARD = "mine.toml: card 'why_did_you_leave'"
 OWN = """
 topic = "mine"
 title = "My own questions"
@@ -116,29 +121,70 @@ class TestOwnCards:
     @pytest.mark.parametrize(
         ("old", "new", "says"),
         [
-            ('weak = "The pay."\n', "", "card 'why_did_you_leave', weak: field required"),
-            ("weak =", "week =", "card 'why_did_you_leave', week: extra inputs"),
-            ('id = "why_did_you_leave"\n', "", "card number 1, id: field required"),
-            ('level = "senior"', 'level = "boss"', "'senior' or 'staff'"),
-            ('"I wanted to own something."', '""', "point 'owns', text: string should have"),
-            ('id = "honest"', 'id = "owns"', "two points are called owns"),
+            ('weak = "The pay."\n', "", f"{CARD}: weak is missing. Every card needs one: add"),
+            ('weak = "The', 'weak = 3 # "', f"{CARD}: weak is 3. It must be text in quotes"),
+            ('"The pay."', '" "', f"{CARD}: weak is empty. It must have a text: write weak"),
+            ("follow_up", "folow_up", f"{CARD}: a card has no field folow_up. Did you mean f"),
+            ('text = "I don', 'txt = "I', "point 'honest': a point has no field txt. Did you"),
+            ("level =", 'topic = "x"\nlevel =', "a card has no field topic. It has id, level"),
+            ('id = "why_did_you_leave"\n', "", "card number 1: id is missing. Every card"),
+            ('"why_did_you_leave"', '"Why?"', "underscores, beginning with a letter: for "),
+            ('"Why did you', '["Why", "Why did', "unclosed array"),
+            ('level = "senior"', 'level = "boss"', "must be 'senior' or 'staff': choose one."),
+            ("[[card]]", "[card]", "It must be a list in brackets: write [[card]]."),
+            ('title = "My own questions"', "", "mine.toml: title is missing. Every file n"),
+            ('id = "owns", ', "", f"{CARD}, point number 1: id is missing. Every point needs"),
+            ('"I wanted to own something."', '""', f"{CARD}, point 'owns': text is empty"),
+            ('[["own"]]', '["own"]', f"{CARD}, point 'owns': says is \"own\". It must be a l"),
+            (
+                "= [[",
+                "= [[], [",
+                f"{CARD}, point 'owns': says is empty. A point needs at least 1",
+            ),
+            ('id = "honest"', 'id = "owns"', f"{CARD}: point: two points are called owns."),
             ('[["own"]]', '[["own | "]]', "says: the phrase '' has no word"),
             ('[["own"]]', '[["own .. "]]', "says: the phrase 'own ..' has no word, or begins"),
             ('[["own"]]', '[["@nosuch"]]', "says: @nosuch is not in synonyms.toml"),
-            ("topic =", "topic", "Expected '=' after a key"),
-            ('id = "why_did_you_leave"', 'id = "resume_is_correct"', "exists already, in"),
+            ("topic =", "topic", "expected '=' after a key in a key/value pair (at line 2, c"),
+            ('"why_did_you_leave"', '"resume_is_correct"', "exists already, in"),
         ],
     )
-    def test_a_file_that_cannot_be_used_says_which_and_where(
+    def test_a_file_that_cannot_be_used_says_which_where_and_what_to_do(
         self, own: Path, old: str, new: str, says: str
     ) -> None:
+        """In the words of who writes a card, not of the library that checks it."""
         assert old in OWN
-        own.write_text(OWN.replace(old, new))
+        own.write_text(OWN.replace(old, new, 1))
+        with pytest.raises(BadDeck) as caught:
+            cards()
+        said = str(caught.value)
+        assert says in said
+        assert said.startswith(f"{own}: ")
+        assert "\n" not in said
+        assert said.count("card 'why") <= 1, "one mistake is one complaint"
+        for theirs in ("input", "valid", "extra", "pattern", "tuple", "dictionary", "at least"):
+            assert theirs not in said.replace("needs at least", ""), said
+
+    @pytest.mark.parametrize(
+        ("points", "says"),
+        [
+            ("", f"{CARD}: point is missing. Every card needs one: add [[card.point]]."),
+            ("point = []", f"{CARD}: point is empty. A card needs at least 2: add"),
+            ('point = [{id = "a", text = "b"}]', f"{CARD}: it has 1 point. A card needs at"),
+            ("point = [3, 4]", f"{CARD}, point number 1: point is 3. It must be a table"),
+        ],
+    )
+    def test_a_card_needs_two_points(self, own: Path, points: str, says: str) -> None:
+        own.write_text(OWN.partition("point =")[0] + points)
         with pytest.raises(BadDeck) as caught:
             cards()
         assert says in str(caught.value)
-        assert str(own) in str(caught.value)
-        assert "\n" not in str(caught.value)
+
+    def test_a_card_that_was_only_begun_is_not_a_page_of_complaints(self, own: Path) -> None:
+        own.write_text('topic = "mine"\ntitle = "Mine"\n[[card]]\nid = "a"\n')
+        with pytest.raises(BadDeck, match=r"card 'a': level is missing.* And 6 more like") as e:
+            cards()
+        assert len(str(e.value)) < 400
 
     def test_an_editor_s_lock_file_is_none_of_them(self, own: Path) -> None:
         """Emacs leaves a dangling link while you edit."""
@@ -148,8 +194,20 @@ class TestOwnCards:
 
     def test_a_file_that_is_not_text_says_so(self, own: Path) -> None:
         own.write_bytes(b"\xff\xfe")
-        with pytest.raises(BadDeck, match="A deck file is TOML"):
+        with pytest.raises(BadDeck, match=r"mine.toml: byte 1 isn't UTF-8. .* save it with"):
             cards()
+
+    def test_a_file_that_may_not_be_read_says_so(
+        self, own: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Tests run as root, whom no mode keeps out."""
+
+        def refuses(path: Path, *arguments: object) -> str:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+        monkeypatch.setattr(Path, "read_text", refuses)
+        with pytest.raises(BadDeck, match=r"mine.toml can't be read: Permission denied\.$"):
+            read_deck([own.parent])
 
 
 class TestNames:
@@ -240,6 +298,49 @@ class TestAtATerminal:
         assert "nothing was recorded" in capsys.readouterr().out
         assert progress().answers() == []
 
+    def test_a_spoken_answer_is_stored_as_it_was_marked(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Points that nobody has marked were not missed."""
+        self.typed(monkeypatch, ".\n\ngood\n")
+        self.typed(monkeypatch, ".\n1 covered\n3 contradicted\n\ngood\n")
+        said = capsys.readouterr().out
+        assert "[?] 1. Says first" in said
+        assert "[?] not marked" in said
+        unmarked, marked = progress().answers()
+        assert unmarked.points == {}
+        ids = [point.id for point in card_named("resume_is_correct").points]
+        assert marked.points == {ids[0]: "covered", ids[2]: "contradicted"}
+
+    def test_the_end_of_the_input_suggests_nothing_about_a_spoken_answer(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """It used to count as forgotten, and was due the next day."""
+        self.typed(monkeypatch, ".\n\n\n")
+        assert "nothing was recorded" in capsys.readouterr().out
+        assert progress().answers() == []
+
+    def test_advice_is_spelled_as_a_command(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """ask(CARD) typed into a shell is a syntax error."""
+        for card in SHIPPED:
+            progress().add_answer(answer(card, "easy", at=time.time()))
+        assert main(["ask"]) == 0
+        assert f"{program()} ask CARD asks one" in capsys.readouterr().out
+        assert main(["ask", "zzz"]) == 2
+        assert f"{program()} ask shows" in capsys.readouterr().err
+
+    def test_topics_have_titles(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """data_at_scale is a file's name."""
+        main(["cards"])
+        assert "architecture    The shape of the system " in capsys.readouterr().out
+        main(["cards", "recovery"])
+        assert capsys.readouterr().out.startswith("Failures and recovery\n")
+        self.typed(monkeypatch, "")
+        head = "Failures and recovery, staff: resume_is_correct\n"
+        assert capsys.readouterr().out.startswith(head)
+
     def test_an_unknown_card_is_one_line(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["ask", "resume_was_correct"]) == 2
         assert "Did you mean resume_is_correct" in capsys.readouterr().err
@@ -261,6 +362,10 @@ class TestAnki:
         card = SHIPPED[0]
         fields = next(fields for guid, fields, _ in notes if guid == card.id)
         assert fields.count("<li>") == len(card.points)
+        for place in card.shown_in:
+            notebook = place.partition("#")[0].removeprefix("notebooks/")
+            address = sync.addresses(ROOT, notebook)["{{colab}}"]
+            assert f'<a href="{address}"' in fields, "a phone has no notebooks"
 
     def test_an_existing_file_is_not_overwritten(self, tmp_path: Path) -> None:
         """It may be a collection."""

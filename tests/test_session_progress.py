@@ -16,7 +16,7 @@ import pytest
 from rehearsal.engine.programs import Program
 from rehearsal import forget
 from rehearsal.grading.drill import Drill, drill_ids, former_ids, load
-from rehearsal.session.history import PAUSE_S, Entry, Kind, Round, rounds_of
+from rehearsal.session.history import PAUSE_S, Answer, Entry, Kind, Round, rounds_of
 from rehearsal.session.progress import FILE, Progress, home, progress
 from rehearsal.session.schedule import MAX_INTERVAL_DAYS, due_at, grade_of, next_of, standings
 from rehearsal.grading.verdict import ENGINE_FINDINGS, FORMER_CODES, Finding, Verdict
@@ -93,6 +93,19 @@ class TestHistory:
         assert abs(attempt.at - time.time()) < 60
         assert solution.status == "gave_up"
         assert len(Progress(tmp_path).entries("d")) == 3
+
+    def test_a_history_from_before_the_deck_keeps_its_entries(self, book: Book) -> None:
+        """Set aside as unusable, it would take months of rehearsals with it."""
+        book.progress.add("d", "start")
+        connection = sqlite3.connect(book.progress.path)
+        connection.execute("DROP TABLE answers")
+        connection.execute("PRAGMA user_version = 1")
+        connection.commit()
+        connection.close()
+        book.progress.add_answer(Answer(1.0, "a_card", "good", {"a_point": "covered"}))
+        assert [entry.drill for entry in book.progress.entries()] == ["d"]
+        assert [answer.card for answer in book.progress.answers()] == ["a_card"]
+        assert book.said == []
 
     def test_only_its_owner_may_read_it(self, book: Book) -> None:
         """What you typed, and how often it failed, is private."""

@@ -63,6 +63,9 @@ for text in (
 # It runs offline and sends nothing anywhere. At a terminal, `python -m rehearsal ask` asks the same
 # cards, and `python -m rehearsal judge CARD FILE` judges a text file.
 #
+# If you have a language model at hand, local or not, it can add a second opinion and a follow-up
+# question: [docs/deck.md](../docs/deck.md) says how, and what is sent.
+#
 # ## Take it along
 #
 # The whole deck, or one topic of it, as a file for Anki. Importing a newer one updates the notes and

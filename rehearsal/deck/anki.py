@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rehearsal.deck.cards import Card
+from rehearsal.deck.places import address_online, links
 from rehearsal.engine.plain_message import PlainMessage
 
 
@@ -21,8 +22,9 @@ BACK = """{{FrontSide}}<hr id="answer">
 <p><b>Strong.</b> {{Strong}}</p>
 <p><b>Weak.</b> {{Weak}} <i>{{Why}}</i></p>
 <p><b>They ask next.</b> {{FollowUp}}</p>
-<p><b>What would prove you wrong.</b> {{Falsifier}}</p>"""
-FIELDS = ("Question", "Points", "Strong", "Weak", "Why", "FollowUp", "Falsifier")
+<p><b>What would prove you wrong.</b> {{Falsifier}}</p>
+<p><b>Shown in.</b> {{ShownIn}}</p>"""
+FIELDS = ("Question", "Points", "Strong", "Weak", "Why", "FollowUp", "Falsifier", "ShownIn")
 
 
 def export(cards: Sequence[Card], path: Path) -> None:
@@ -51,7 +53,13 @@ def export(cards: Sequence[Card], path: Path) -> None:
             decks[card.topic] = genanki.Deck(_number(card.topic), name)
         points = "".join(f"<li>{html.escape(point.text)}</li>" for point in card.points)
         texts = [card.strong, card.weak, card.why_weak, card.follow_up, card.falsifier]
-        fields = [html.escape(card.question), f"<ul>{points}</ul>", *map(html.escape, texts)]
+        places = links((place, address_online(place)) for place in card.shown_in)
+        fields = [
+            html.escape(card.question),
+            f"<ul>{points}</ul>",
+            *map(html.escape, texts),
+            places,
+        ]
         note = genanki.Note(model, fields, guid=card.id, tags=[card.topic, card.level])
         decks[card.topic].add_note(note)
     part = path.with_name(f"{path.name}.part")

@@ -10,6 +10,7 @@ from pathlib import Path
 from rehearsal.deck import anki, ask_terminal
 from rehearsal.deck.asked import Asked
 from rehearsal.deck.cards import Card, UnknownCard, card_named, cards, topic_named
+from rehearsal.deck.examiner import examiner
 from rehearsal.deck.judge import judge
 from rehearsal.deck.standings import CardStanding, card_standings, next_card
 from rehearsal.session.display import has_front_end, show, show_markdown
@@ -36,13 +37,13 @@ def ask(card_id: str | None = None, *, topic: str | None = None) -> None:
         show("Nothing is due now, and no card is new. ask(CARD) asks one all the same.")
         return
     if not has_front_end():
-        ask_terminal.run(Asked(card))
+        ask_terminal.run(Asked(card, examiner=examiner()))
         return
     from IPython.display import display
 
     from rehearsal.deck.ask_widgets import widget
 
-    display(widget(Asked(card)))
+    display(widget(Asked(card, examiner=examiner())))
 
 
 def _of(topic: str | None) -> list[CardStanding]:
@@ -65,19 +66,21 @@ def topics(topic: str | None = None) -> None:
     """
     standings, now = _of(topic), time.time()
     if topic is None:
-        rows = [("topic", "cards", "answered", "due now")]
+        rows: list[tuple[str, ...]] = [("topic", "title", "cards", "answered", "due now")]
         for name in dict.fromkeys(each.card.topic for each in standings):
             of = [each for each in standings if each.card.topic == name]
             answered = sum(bool(each.answers) for each in of)
             due = sum(each.due is not None and each.due <= now for each in of)
-            rows.append((name, str(len(of)), str(answered), str(due)))
+            title = of[0].card.topic_title
+            rows.append((name, title, str(len(of)), str(answered), str(due)))
     else:
         rows = [("card", "level", "status", "question")]
         for each in standings:
             rows.append((each.card.id, each.card.level, each.words(now), each.card.question))
     head, *rest = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     table = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rest]]
-    show_markdown("\n".join(table))
+    heading = [] if topic is None else [f"### {standings[0].card.topic_title}", ""]
+    show_markdown("\n".join([*heading, *table]))
 
 
 def judge_file(card_id: str, text: str, *, as_json: bool = False) -> None:

@@ -27,14 +27,15 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from rehearsal.deck.claims import EITHER_WAY, phrases_of
+from rehearsal.deck.complaints import complaints
 from rehearsal.engine.plain_message import PlainMessage
 from rehearsal.session.progress import home
 
@@ -78,11 +79,10 @@ class Point(_Part):
         return claims
 
 
-class Card(_Part):
-    """One question, what a strong answer to it says, and how a weak one sounds."""
+class _WrittenCard(_Part):
+    """A card as it is in a file."""
 
     id: Id
-    topic: Id = ""
     level: Level
     question: Text
     points: Annotated[tuple[Point, ...], Field(alias="point", min_length=2)]
@@ -98,58 +98,62 @@ class Card(_Part):
     def _unique(cls, points: tuple[Point, ...]) -> tuple[Point, ...]:
         ids = [point.id for point in points]
         if twice := sorted({name for name in ids if ids.count(name) > 1}):
-            raise ValueError(f"two points are called {' and '.join(twice)}")
+            raise ValueError(
+                f"two points are called {' and '.join(twice)}. A point's id must be its own: "
+                "rename one"
+            )
         return points
 
 
-class Topic(_Part):
+class Card(_WrittenCard):
+    """One question, what a strong answer to it says, and how a weak one sounds."""
+
+    topic: str = ""
+    topic_title: str = ""
+
+
+class _File(_Part):
     """One deck file."""
 
     topic: Id
     title: Text
-    cards: Annotated[tuple[Card, ...], Field(alias="card", min_length=1)]
+    cards: Annotated[tuple[_WrittenCard, ...], Field(alias="card", min_length=1)]
 
 
-def read_topic(path: Path) -> Topic:
-    """One deck file.
+def read_topic(path: Path) -> list[Card]:
+    """The cards of one deck file.
 
     Raises:
         BadDeck: if it isn't TOML, or if a field is missing, unknown or empty.
     """
     try:
         found = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadDeck(f"{path}: {error}. A deck file is TOML.") from None
+    except UnicodeDecodeError as error:
+        raise BadDeck(
+            f"{path}: byte {error.start + 1} isn't UTF-8. A deck file is TOML in UTF-8: save "
+            "it with that encoding."
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        what = str(error)
+        raise BadDeck(
+            f"{path}: {what[0].lower()}{what[1:]}. A deck file is TOML: fix it there, or a "
+            "little before."
+        ) from None
+    except OSError as error:
+        raise BadDeck(f"{path} can't be read: {error.strerror}.") from None
     try:
-        topic = Topic.model_validate(found)
+        file = _File.model_validate(found)
     except ValidationError as error:
-        raise BadDeck(f"{path}: {'; '.join(_complaints(error, found))}.") from None
-    named = tuple(card.model_copy(update={"topic": topic.topic}) for card in topic.cards)
-    return topic.model_copy(update={"cards": named})
-
-
-def _complaints(error: ValidationError, found: dict[str, Any]) -> Iterator[str]:
-    """What is wrong, and where: a card by its id, as far as it has one."""
-    errors = error.errors()
-    for one in errors:
-        if any(
-            one["loc"] == other["loc"][: len(one["loc"])]
-            for other in errors
-            if other is not one
-        ):
-            continue  # it only says that a part of this was refused
-        at: Any = found
-        where: list[str] = []
-        for step in one["loc"]:
-            inside = isinstance(step, int) and isinstance(at, list) and step < len(at)
-            at = at[step] if inside or (isinstance(at, dict) and step in at) else None
-            if isinstance(step, int):
-                name = at.get("id") if isinstance(at, dict) else None
-                where[-1] += f" {name!r}" if name else f" number {step + 1}"
-            else:
-                where.append(str(step))
-        message = one["msg"].removeprefix("Value error, ")
-        yield f"{', '.join(where)}: {message[0].lower()}{message[1:]}"
+        parts: dict[str, type[BaseModel]] = {
+            "file": _File,
+            "card": _WrittenCard,
+            "point": Point,
+        }
+        raise BadDeck(f"{path}: {complaints(error, found, parts)}") from None
+    return [
+        Card.model_construct(topic=file.topic, topic_title=file.title, **dict(card))
+        for card in file.cards
+    ]
 
 
 def read_deck(folders: Sequence[Path]) -> list[Card]:
@@ -161,7 +165,7 @@ def read_deck(folders: Sequence[Path]) -> list[Card]:
     cards: dict[str, Card] = {}
     home: dict[str, Path] = {}
     for path in (path for folder in folders for path in _files(folder)):
-        for card in read_topic(path).cards:
+        for card in read_topic(path):
             if card.id in cards:
                 raise BadDeck(
                     f"{path}: the card {card.id!r} exists already, in {home[card.id]}. An id "

@@ -1,4 +1,4 @@
-"""Where Colab opens a notebook.
+"""Where a browser opens a file of the project.
 
 Badges, setup cells and the links of the coach all come from here, so they open and install the
 same version.
@@ -51,10 +51,14 @@ def is_colab() -> bool:
     return "google.colab" in sys.modules
 
 
-def on_colab(drill_id: str, order: int) -> str | None:
-    """Where Colab opens a drill's notebook, at the version that is installed here.
+def online(path: str) -> str | None:
+    """Where a file of the project is, at the version that is installed here.
 
-    None if that isn't known, as in a clone that was never installed.
+    Colab opens a notebook, and GitHub shows anything else. None if the repository isn't known,
+    as in a clone that was never installed.
+
+    Args:
+        path: in the project, such as notebooks/03_deck.ipynb.
     """
     try:
         installed = metadata(PROJECT)
@@ -63,5 +67,7 @@ def on_colab(drill_id: str, order: int) -> str | None:
     urls = dict(url.split(", ", 1) for url in installed.get_all("Project-URL", []))
     if (repository := repository_in(urls)) is None:
         return None
-    notebook = f"drills/{notebook_of(drill_id, order)}"
-    return colab_address(repository, installed["Version"], notebook)
+    version = installed["Version"]
+    if path.startswith("notebooks/") and path.endswith(".ipynb"):
+        return colab_address(repository, version, path.removeprefix("notebooks/"))
+    return f"{repository}/blob/{ref_of(version)}/{path}"

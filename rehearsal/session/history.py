@@ -35,8 +35,8 @@ class Answer(NamedTuple):
     at: float
     card: str
     grade: Grade
-    points: Mapping[str, Found]  # by point id; empty if it was only spoken
-    text: str = ""  # what was typed
+    points: Mapping[str, Found]  # by point id; of a spoken answer, those that were marked
+    text: str = ""  # what was typed; empty if it was only spoken
     seconds: float = 0.0  # from the question to the end of the answer
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rehearsal.grading.drill import Drill
 from rehearsal.grading.verdict import Verdict
-from rehearsal.session.addresses import is_colab, on_colab
+from rehearsal.session.addresses import is_colab, notebook_of, online
 from rehearsal.session.history import Round
 
 
@@ -52,7 +52,7 @@ def link_to(drill: Drill, folder: Path) -> tuple[str, str] | None:
     """
     title = f"open the next drill: {drill.title}"
     if is_colab():
-        address = on_colab(drill.id, drill.order)
+        address = online(f"notebooks/drills/{notebook_of(drill.id, drill.order)}")
         return (title, address) if address else None
     for beside in ("", "drills/", "../drills/"):
         for path in sorted((folder / beside).glob(f"*_{drill.id}.ipynb")):

@@ -13,9 +13,11 @@ from itertools import zip_longest
 from pathlib import Path
 
 CALL = re.compile(
-    r"`?(?<![\w.])(?:rehearsal\.)?(start|check|hint|solution|narration|diff|status|debrief)"
-    r"\((?:\"(\w+)\"(?:, \"(solution)\"|, (give_up)=True)?)?\)`?"
+    r"`?(?<![\w.])(?:rehearsal\.)?"
+    r"(start|check|hint|solution|narration|diff|status|debrief|ask|topics)"
+    r"\((?:\"(\w+)\"(?:, \"(solution)\"|, (give_up)=True)?|([A-Z]+)|topic=\"(\w+)\")?\)`?"
 )
+COMMANDS = {"topics": "cards"}  # where the command has another name than the call
 FILE = "attempt.py"  # where the README has you type
 _file: str | None = None  # what a running command checks; None if no command runs
 
@@ -63,9 +65,10 @@ def spelled(text: str) -> str:
 
 
 def _command(call: re.Match[str]) -> str:
-    name, drill, solution, gives_up = call.groups(default="")
+    name, named, solution, gives_up, placeholder, topic = call.groups(default="")
     file = shlex.quote(file_checked()) if name == "check" else ""
-    words = [name, drill, file, solution, gives_up and "--give-up"]
+    options = [gives_up and "--give-up", topic and f"--topic {topic}"]
+    words = [COMMANDS.get(name, name), named or placeholder, file, solution, *options]
     return " ".join([program(), *filter(None, words)])
 
 
