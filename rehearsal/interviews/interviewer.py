@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from rehearsal.deck.cards import card_named
 from rehearsal.interviews.boxes import box_at, boxes
 from rehearsal.interviews.heard import prompts
+from rehearsal.interviews.second_opinion import PATIENCE
 from rehearsal.interviews.state import State
 
 QUESTIONS = Path(__file__).with_name("questions.toml")
@@ -43,7 +44,8 @@ class Line(NamedTuple):
     """Something the interviewer says.
 
     Args:
-        kind: prompt, reply, nudge, question, follow up, alert, evidence, incident over, end.
+        kind: prompt, reply, nudge, question, follow up, alert, evidence, incident over, end;
+            or a note, which isn't part of the conversation.
         facts: what the events keep about it.
     """
 
@@ -113,7 +115,7 @@ def next_line(
         return Line(text, "end")
     if state.in_incident:
         return _on_call(script, state, minute, is_diagnosed)
-    for lines in (_reply, _follow_up, _due_question, _nudge):
+    for lines in (_reply, _note, _follow_up, _due_question, _nudge):
         for line in lines(script, state, minute):
             return line
     return None
@@ -127,6 +129,12 @@ def _reply(script: Script, state: State, minute: float) -> Iterator[Line]:
         yield Line("That's up to you. Tell me what you assume.", "reply")
 
 
+def _note(script: Script, state: State, minute: float) -> Iterator[Line]:
+    for problem in state.problems:
+        if problem not in [line["text"] for line in state.lines]:
+            yield Line(problem, "note")
+
+
 def _follow_up(script: Script, state: State, minute: float) -> Iterator[Line]:
     if not state.asked or state.asked[-1].has_followed_up or not state.asked[-1].answers:
         return
@@ -134,12 +142,16 @@ def _follow_up(script: Script, state: State, minute: float) -> Iterator[Line]:
     upcoming = [at for _, at in _turns_left(script, state)]
     if upcoming and upcoming[0] <= minute:
         return  # no time for it
+    if last.waits_for_model and minute - last.answers[-1].minute < PATIENCE:
+        return
     wrong = [words for what, words, _ in last.points.values() if what == "contradicted"]
     facts = {"card": last.card.id}
     if wrong:
         yield Line(f'You said: "{wrong[0]}". Are you sure?', "follow up", facts)
     elif last.share < 0.34:
         yield Line("Go on. What else?", "follow up", facts)
+    elif last.share >= 0.6 and last.model_asks:
+        yield Line(last.model_asks, "follow up", {**facts, "by": "language model"})
     elif last.share >= 0.6:
         yield Line(last.card.follow_up, "follow up", facts)
 

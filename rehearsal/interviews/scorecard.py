@@ -15,7 +15,7 @@ from rehearsal.deck.cards import card_named
 from rehearsal.interviews.boxes import boxes
 from rehearsal.interviews.interviewer import CLOSING
 from rehearsal.interviews.rubric import MARKS, ROWS, RUBRIC
-from rehearsal.interviews.state import State, judged
+from rehearsal.interviews.state import Asked, State, judged
 
 OPENING = "opening_minute"
 STAGES = 12  # of the live trainer, reached in an hour
@@ -142,6 +142,7 @@ def answers_row(row: str, state: State) -> Mark:
                 evidence.append(Evidence(minute, f'against: {point} ("{words}")', False))
             elif asked.answers:
                 evidence.append(Evidence(minute, f"not said: {point}", False))
+        evidence += second_opinions(asked)
         shares.append(asked.share)
     first = list(volunteered(row, state))
     evidence += first[:MOST_UNASKED]
@@ -150,6 +151,16 @@ def answers_row(row: str, state: State) -> Mark:
     score = 3 * sum(shares) / len(shares) if shares else 0.0
     score += 0.4 * min(2, len(first)) - 0.75 * wrong
     return Mark(row, marked(score), _in_order(evidence))
+
+
+def second_opinions(asked: Asked) -> Iterator[Evidence]:
+    """Where a language model disagrees with the matcher. Shown, and not counted."""
+    for point_id, (what, _, minute) in asked.points.items():
+        other = asked.opinion.get(point_id, what)
+        if other != what:
+            text = f"second opinion of a language model, not counted: {other}: "
+            helps = other == "covered"
+            yield Evidence(minute, f"{text}{_point(asked.card.id, point_id)}", helps)
 
 
 def volunteered(row: str, state: State) -> Iterator[Evidence]:

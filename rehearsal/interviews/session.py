@@ -21,12 +21,14 @@ from rehearsal.interviews.checks import Checks, drill_for
 from rehearsal.interviews.interviewer import Line, Script, next_line, script_of
 from rehearsal.interviews.on_call import OnCall
 from rehearsal.interviews.scorecard import Scorecard, scorecard_of
+from rehearsal.interviews.second_opinion import SecondOpinion
 from rehearsal.interviews.state import State, state_of
 from rehearsal.interviews.store import BadInterview, Event, Store, new_store, stores
 
 Mode = Literal["real", "study"]
 _open: dict[str, Interview] = {}  # of this process
 LAST_CHECK_S = 90.0  # how long the end waits for the graders
+LAST_OPINION_S = 10.0
 TICK_S = 5.0  # how often the clock is kept, in case the process dies
 
 
@@ -45,6 +47,7 @@ class Interview:
         self._script: Script = script_of(self.seed, self.minutes)
         self._checks = Checks(self._checked, waits=is_simulated)
         self._on_call = OnCall(store.folder / "incident", self.seed, waits=is_simulated)
+        self._second = SecondOpinion(self._opinion, waits=is_simulated)
         self._events = store.events()
         self._cells = {
             event["file"]: store.cell(event["file"])
@@ -131,6 +134,14 @@ class Interview:
         if not isinstance(text, str) or not text.strip():
             raise BadInterview("say() got no words, so nothing was kept. Pass what you'd say.")
         self._add("say", text=text.strip())
+        state = self._state
+        if self._second.is_on and state.asked and not state.in_incident:
+            card, answer = (
+                state.asked[-1].card,
+                " ".join(a.text for a in state.asked[-1].answers),
+            )
+            self._add("opinion asked", card=card.id)
+            self._second.hear(card, answer)
 
     def type(self, source: str) -> None:
         """Type a cell. Judged in the background, with the cells before it.
@@ -200,6 +211,7 @@ class Interview:
         if self._since is not None:
             self._spent, self._since = self._seconds, None
         self._checks.wait(LAST_CHECK_S)
+        self._second.wait(LAST_OPINION_S)
         self._add("end", why=why)
         card = self._made()
         self._store.keep_scorecard(
@@ -322,6 +334,10 @@ class Interview:
         if self.is_over:
             return  # the end has waited long enough, and the marks are out
         self._events.append(self._store.add("checked", at, file=name, **found))
+
+    def _opinion(self, found: dict[str, Any]) -> None:
+        if not self.is_over:
+            self._add("opinion", **found)
 
     def _made(self) -> Scorecard:
         state = self._state

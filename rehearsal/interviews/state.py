@@ -31,6 +31,9 @@ class Asked:
     minute: float
     answers: list[Said] = field(default_factory=list)
     has_followed_up: bool = False
+    opinion: dict[str, Found] = field(default_factory=dict)  # a language model's, by point
+    model_asks: str = ""  # its question to what was said
+    waits_for_model: bool = False
 
     @property
     def points(self) -> dict[str, tuple[Found, str, float]]:
@@ -85,6 +88,7 @@ class State:
     incident_over: float | None = None
     unseen: list[str] = field(default_factory=list)  # sources of the incident asked for
     hints: int = 0
+    problems: list[str] = field(default_factory=list)  # the language model's
     ended: float | None = None
 
     @property
@@ -137,6 +141,8 @@ def state_of(events: Sequence[Event], cells: dict[str, str]) -> State:
             state.checked.append(event)
         elif event["did"] == "line":
             _line(state, minute, event)
+        elif event["did"] in ("opinion asked", "opinion"):
+            _opinion(state, event)
         elif event["did"] == "hint":
             state.hints += 1
         elif event["did"] == "end":
@@ -158,6 +164,16 @@ def _say(state: State, minute: float, text: str) -> None:
     state.is_asked = not topics and text.rstrip().endswith("?")
     if state.asked:
         state.asked[-1].answers.append(said)
+
+
+def _opinion(state: State, event: Event) -> None:
+    for asked in state.asked:
+        if asked.card.id == event["card"]:
+            asked.waits_for_model = event["did"] == "opinion asked"
+            asked.opinion = event.get("points", asked.opinion)
+            asked.model_asks = event.get("question", asked.model_asks)
+    if event.get("problem"):
+        state.problems.append(event["problem"])
 
 
 def _line(state: State, minute: float, event: Event) -> None:
