@@ -22,21 +22,29 @@ SETS = {"tuning": (0.97, 0.02, 0.95), "held_out": (0.85, 0.04, 0.65)}
 DECK = {card.id: card for card in read_deck([CARDS])}
 
 
-def card_with(says: Any, denies: Any = ()) -> Card:
-    """A card whose first point has these claims."""
+def card_with(text: str, says: Any, denies: Any = ()) -> Card:
+    """A card whose first point has this text and these claims."""
     points = [
-        {"id": "it", "text": "It.", "says": says, "denies": denies},
-        {"id": "other", "text": "Other.", "says": [["elephant"]]},
+        {"id": "it", "text": text, "says": says, "denies": denies},
+        {
+            "id": "other",
+            "text": "A cursor says which samples have been trained on.",
+            "says": [["cursor | position", "sample | trained"]],
+        },
     ]
-    texts = dict.fromkeys(
-        "question weak why_weak strong follow_up falsifier".split(), "Some text."
-    )
+    texts = dict.fromkeys("why_weak follow_up falsifier".split(), "Some text.")
+    texts |= {
+        "question": "What does a restart need?",
+        "weak": "A restart loads the newest file.",
+        "strong": f"{text} A cursor says which samples have been trained on.",
+    }
     return Card.model_validate(
         {"id": "a", "level": "staff", "point": points, "shown_in": ["README.md"], **texts}
     )
 
 
 SAVED = card_with(
+    "The optimizer's moments are saved, not only the weights.",
     [["optimizer | adam | moments", "save | checkpoint | restore"]],
     [["weights", "enough | suffice"]],
 )
@@ -90,12 +98,12 @@ class TestPolarity:
         assert found(text) == wanted
 
     def test_a_group_may_be_negated_where_that_says_the_same(self) -> None:
-        card = card_with([["sample", "any: twice | once"]])
+        card = card_with("Each sample is trained on once.", [["sample", "any: twice | once"]])
         assert found("no sample is trained twice", card) == "covered"
         assert found("each sample once", card) == "covered"
 
     def test_a_phrase_may_contain_its_own_negation(self) -> None:
-        card = card_with([["weights", "not .. enough"]])
+        card = card_with("The weights are not enough.", [["weights", "not .. enough"]])
         assert found("the weights aren't nearly enough", card) == "covered"
         assert found("the weights are enough", card) == "missed"
 
@@ -118,12 +126,12 @@ class TestWords:
 
     def test_a_word_that_is_spelled_right_is_not_corrected(self) -> None:
         """Sharded is one letter away from shared, and means something else."""
-        card = card_with([["shared | shares", "weights"]])
+        card = card_with("The weights are shared.", [["shared | shares", "weights"]])
         text = card.model_copy(update={"strong": "Sharded weights."})
         assert found("the weights are sharded", text) == "missed"
 
     def test_all_reduce_is_one_word_or_two(self) -> None:
-        card = card_with([["all reduce", "gradient"]])
+        card = card_with("Gradients are all-reduced.", [["all reduce", "gradient"]])
         for text in ("allreduce the grads", "all-reduce gradients", "gradients all reduced"):
             assert found(text, card) == "covered"
 

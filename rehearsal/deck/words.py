@@ -139,7 +139,7 @@ def words_of(
 
     Args:
         meant: the stems that a typing error is corrected to.
-        spelled_right: words that are none.
+        spelled_right: stems that are none.
     """
     ends = [found.start() for found in END.finditer(text)]
     words, sentence = list[Word](), 0
@@ -147,7 +147,7 @@ def words_of(
         while sentence < len(ends) and ends[sentence] < start:
             sentence += 1
         cut = stem(plain)
-        if plain not in spelled_right:
+        if cut not in spelled_right:
             cut = _corrected(cut, meant)
         words.append(Word(cut, sentence, start, end))
     return words
