@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from typing import Any
 
@@ -9,16 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rehearsal.deck.cards import CARDS, Card, UnknownCard, read_deck
-from rehearsal.deck.judge import judge, judge_answer
+from rehearsal.deck.cards import CARDS, Card, Point, UnknownCard, read_deck
+from rehearsal.deck.evidence import evidence
+from rehearsal.deck.judge import judge, judge_answer, read
+from rehearsal.deck.weights import ALWAYS, MATCHER
 from rehearsal.deck.words import words_of
 from scripts.deck_agreement import PAGE, agreement, labeled, table
 
 KINDS = "right paraphrased terse rambling wrong negated off_topic other_card".split()
 # For each set: the least agreement, the most that may be falsely covered, and the least share
-# of the negated answers' contradictions. The answers that were never used for tuning are not
-# at the targets yet (0.9, 0.03, 0.9); docs/deck.md has the figures.
-SETS = {"tuning": (0.97, 0.02, 0.95), "held_out": (0.85, 0.04, 0.65)}
+# of the negated answers' contradictions. The targets are 0.9, 0.03 and 0.9; docs/deck.md has
+# the figures. The claims were fitted to the tuning answers, and alone they agree with more of
+# those, but with fewer of the others.
+SETS = {"tuning": (0.95, 0.01, 0.97), "held_out": (0.885, 0.03, 0.8)}
 DECK = {card.id: card for card in read_deck([CARDS])}
 
 
@@ -106,6 +110,28 @@ class TestPolarity:
         card = card_with("The weights are not enough.", [["weights", "not .. enough"]])
         assert found("the weights aren't nearly enough", card) == "covered"
         assert found("the weights are enough", card) == "missed"
+
+
+class TestCloseness:
+    """Nobody can list all the words for a thing."""
+
+    def test_a_point_is_covered_in_words_that_no_claim_lists(self) -> None:
+        card = DECK["faster_per_epoch"]
+        without = card.model_copy(update={"points": tuple(map(unreachable, card.points))})
+        coverage = judge(without, card.strong)
+        assert coverage.covered == tuple(point.id for point in card.points)
+        assert "log sample IDs per rank" in coverage.because["check_ids"]
+
+    def test_every_number_has_its_weights(self) -> None:
+        """A number without one fails in the learner's hands."""
+        (one, *_) = evidence(SAVED, read(SAVED, "I save the optimizer"))
+        known = tomllib.loads(MATCHER.read_text("utf-8"))
+        assert {*known["covered"]} == {*known["contradicted"]} == {ALWAYS, *one.numbers}
+
+
+def unreachable(point: Point) -> Point:
+    """The point with a further concept in each of its claims, which no answer has."""
+    return point.model_copy(update={"says": tuple((*c, "zeppelin") for c in point.says)})
 
 
 class TestWords:

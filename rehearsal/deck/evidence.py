@@ -120,7 +120,7 @@ def evidence(card: Card, words: Sequence[Word]) -> list[Evidence]:
     for at in looked:
         others = [other for other in looked if other is not at]
         numbers = {
-            **_from_claims(at, words),
+            **_from_claims(at),
             **_from_passage(at, others, words),
             **_from_others(at, others),
             **whole,
@@ -173,33 +173,39 @@ def _nearly(claims: tuple[Claim, ...], passages: Sequence[Passage]) -> Nearly:
     return best
 
 
+class Phrase(NamedTuple):
+    """A phrase of a claim, with what each of its words counts."""
+
+    counts: Mapping[str, float]
+    total: float
+    is_negative: bool
+
+
 @cache
-def _weighed(claims: tuple[Claim, ...]) -> Sequence[Sequence[Sequence[Mapping[str, float]]]]:
-    """The groups of each claim; a phrase is its words, with what each counts."""
-    return [
-        [
-            [
-                {word: 0.2 + rarity(word) for word in one if word != GAP}
-                for one in group_of(text)
-            ]
-            for text in claim
-        ]
-        for claim in claims
-    ]
+def _weighed(claims: tuple[Claim, ...]) -> Sequence[Sequence[Sequence[Phrase]]]:
+    """The groups of each claim."""
+
+    def weighed(one: Sequence[str]) -> Phrase:
+        counts = {word: 0.2 + rarity(word) for word in one if word != GAP}
+        return Phrase(counts, sum(counts.values()), not NEGATIONS.isdisjoint(counts))
+
+    return [[[weighed(one) for one in group_of(text)] for text in claim] for claim in claims]
 
 
-def _share(group: Sequence[Mapping[str, float]], stems: AbstractSet[str]) -> float:
-    """The share of a phrase that a passage has, for the phrase of which it has most."""
-    best = 0.0
-    for one in group:
-        is_here = not stems.isdisjoint(one)
-        if is_here and (NEGATIONS.isdisjoint(one) or not NEGATIONS.isdisjoint(stems)):
-            found = sum(count for word, count in one.items() if word in stems)
-            best = max(best, found / sum(one.values()))
+def _share(group: Sequence[Phrase], stems: AbstractSet[str]) -> float:
+    """The share of a phrase that a passage has, for the phrase of which it has most.
+
+    Of "not enough", "enough" is nothing.
+    """
+    is_negative, best = not NEGATIONS.isdisjoint(stems), 0.0
+    for counts, total, needs_negation in group:
+        if not stems.isdisjoint(counts) and (is_negative or not needs_negation):
+            found = sum(count for word, count in counts.items() if word in stems)
+            best = max(best, found / total)
     return best
 
 
-def _from_claims(at: Looked, words: Sequence[Word]) -> dict[str, float]:
+def _from_claims(at: Looked) -> dict[str, float]:
     denied, said, negated, refused = at.claimed
     is_negated, is_refused = bool(negated and not said), bool(refused and not denied)
     return {
@@ -242,7 +248,7 @@ def _is_negative(at: Looked, words: Sequence[Word]) -> bool:
     own = [n for n in at.passage.positions if words[n].stem[:ROOT] in at.expected.text]
     if not own:
         return at.expected.is_negative
-    near = range(max(own[0] - AROUND, at.passage.positions.start), own[-1] + AROUND)
+    near = range(own[0] - AROUND, own[-1] + AROUND + 1)
     inside = [words[n].stem for n in near if n in at.passage.positions]
     return sum(word in NEGATIONS for word in inside) % 2 == 1
 

@@ -6,9 +6,9 @@
     evidence     both, in 25 numbers for each point                              evidence.py
     weights      what each number counts for "covered" and for "contradicted"     weights.py
 
-"Missed" has 0, and the largest sum decides. Sentence embeddings were tried instead. They measure
-the topic and not the claim: a claim and its negation are 0.99 similar. The learner has the last
-word.
+"Missed" has 0, and the largest sum decides. Sentence embeddings were tried instead: they
+measure the topic and not the claim, and a claim and its negation are 0.99 similar. The learner
+has the last word.
 """
 
 from __future__ import annotations
