@@ -114,6 +114,7 @@ class TestWhatIsSent:
         ):
             assert path == "/v1/chat/completions"
             assert headers["Authorization"] == f"Bearer {KEY}"
+            assert headers["Accept-Encoding"] == "identity", "or a bomb unpacks here"
             assert {*body} == {"model", "messages"}
             assert body["model"] == "small"
             system, user = body["messages"]
