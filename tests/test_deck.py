@@ -11,6 +11,7 @@ import time
 import zipfile
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,7 @@ from rehearsal.deck.cards import (
     card_named,
     cards,
     read_deck,
+    read_topic,
     topic_named,
 )
 from rehearsal.deck.standings import card_standings, next_card, suggested_grade
@@ -57,6 +59,19 @@ point = [
   { id = "honest", text = "I don't blame anybody.", says = [["not .. blame"]] },
 ]
 """
+
+FIELDS = "topic title card point id level question weak shown_in says denies text x".split()
+CONTENTS = st.dictionaries(
+    st.sampled_from(FIELDS),
+    st.recursive(
+        st.text(max_size=5) | st.integers() | st.floats() | st.booleans() | st.dates(),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=5), inner, max_size=5)
+        ),
+        max_leaves=20,
+    ),
+)
 
 
 @cache
@@ -185,6 +200,16 @@ class TestOwnCards:
         with pytest.raises(BadDeck, match=r"card 'a': level is missing.* And 6 more like") as e:
             cards()
         assert len(str(e.value)) < 400
+
+    @given(CONTENTS)
+    def test_whatever_is_in_a_file_is_one_line(self, content: dict[str, object]) -> None:
+        """Never a traceback of ours."""
+        read = patch("rehearsal.deck.cards.tomllib.loads", return_value=content)
+        with read, pytest.raises(BadDeck) as caught:
+            read_topic(Path(__file__))
+        assert str(caught.value).startswith(f"{__file__}: ")
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 2000
 
     def test_an_editor_s_lock_file_is_none_of_them(self, own: Path) -> None:
         """Emacs leaves a dangling link while you edit."""
