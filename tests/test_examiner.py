@@ -231,6 +231,9 @@ class TestWhatComesBack:
             (COMPLETION % json.dumps('{"question": "", "points": {}}')).encode(),
             (COMPLETION % json.dumps('{"question": " \\u200b\\n"}')).encode(),
             (COMPLETION % json.dumps('{"question": ["a"]}')).encode(),
+            (COMPLETION % json.dumps("```json" + "\n" * 100_000)).encode(),
+            (COMPLETION % json.dumps("<think>" * 10_000)).encode(),
+            (COMPLETION % json.dumps(json.dumps({"question": "\x1b]" * 9000}))).encode(),
         ],
     )
     def test_nonsense_is_one_line(self, asked_at: Stub, content: bytes) -> None:

@@ -59,9 +59,7 @@ ESCAPES = re.compile(
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|\x1b[ -/]*[0-~]?",
     re.DOTALL,
 )
-# What models put around JSON although they are told not to.
-THOUGHTS = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
-FENCE = re.compile(r"^\s*```(?:json)?\s*\n(.*)\n\s*```\s*$", re.DOTALL)
+FENCE = "```"
 
 
 class _Strict(BaseModel):
@@ -164,10 +162,16 @@ class Examiner:
 
 
 def _unwrapped(text: str) -> str:
-    """The JSON in a reply."""
-    text = THOUGHTS.sub("", text)
-    fenced = FENCE.match(text)
-    return fenced[1] if fenced else text
+    """A reply without what models put around JSON although they are told not to.
+
+    No regular expression: on a hostile text, one with several repeats takes hours.
+    """
+    text = text.strip()
+    if text.startswith("<think>"):
+        text = text.partition("</think>")[2].strip()
+    if text.startswith(FENCE) and text.endswith(FENCE):
+        text = text.removesuffix(FENCE).partition("\n")[2]
+    return text
 
 
 def one_line(text: str) -> str:
