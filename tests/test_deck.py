@@ -327,7 +327,7 @@ class TestAtATerminal:
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """Points that nobody has marked were not missed."""
-        self.typed(monkeypatch, ".\n\ngood\n")
+        self.typed(monkeypatch, ".\n\n\ngood\n")  # Enter alone is no grade here
         self.typed(monkeypatch, ".\n1 covered\n3 contradicted\n\ngood\n")
         said = capsys.readouterr().out
         assert "[?] 1. Says first" in said

@@ -579,6 +579,7 @@ class TestInANotebook:
         shown.click("I said it: show the points")
         waited(shown)
         assert asked_at.calls == []
+        assert "second opinion" not in shown.html.lower()
 
 
 class TestAtATerminal:
