@@ -18,6 +18,8 @@ from rehearsal.grading import drills_page, mutation_record, mutation_score, new_
 from rehearsal.grading.check import BadSeed
 from rehearsal.grading.drill import UnknownDrill
 from rehearsal.incidents.store import BadCase
+from rehearsal.interviews import arguments as interviews
+from rehearsal.interviews.store import BadInterview
 from rehearsal.session import coach, daemon_client
 from rehearsal.session.ids import drill_named
 from rehearsal.session.prints import MOST, SHOWN
@@ -123,6 +125,8 @@ def parser() -> argparse.ArgumentParser:
     rehearsing.add_argument("what", choices=["list", "prove"])
     rehearsing.add_argument("kind", nargs="*", help="default: all kinds")
     rehearsing.add_argument("--seeds", type=int, default=20, help="how many, from 0")
+    interviews.add_interview(add("interview", "hold a mock interview against a clock"))
+    interviews.add_interviews(add("interviews", "list your interviews, or show one"))
     add("docs", "write docs/drills.md")
     creating = add("new", "create the folder of a new drill that already works")
     creating.add_argument("drill", help="its id, such as shard_the_sampler")
@@ -246,7 +250,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises:
         UnknownDrill, UnknownCard, BadDeck, BadSeed, CannotStartRanks, Unreadable, BadName,
-        BadSurvivors, CannotScore, CannotExport: for a mistake the user can fix.
+        BadSurvivors, CannotScore, CannotExport, BadInterview: for a mistake the user can fix.
         CheckInterrupted: after Ctrl-C in a check, unless nothing ran.
     """
     if options.command == "check":
@@ -262,6 +266,11 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.command == "incidents":
         return run_incidents(options.what, options.kind, options.seeds)
+    if options.command in ("interview", "interviews"):
+        from rehearsal.interviews import command  # imports numpy
+
+        command.hold(options) if options.command == "interview" else command.obey(options)
+        return 0
     if options.command == "docs":
         if not drills_page.PATH.parent.is_dir():
             raise Unreadable(
@@ -332,7 +341,7 @@ def run_or_explain(arguments: Sequence[str]) -> int:
     """Run the command line; a mistake you can fix is a message. Returns the exit code."""
     try:
         options = parser().parse_args(arguments)
-        with spelled_for_a_shell(str(getattr(options, "file", FILE))):
+        with spelled_for_a_shell(str(getattr(options, "file", None) or FILE)):
             return run(options)
     except (
         UnknownDrill,
@@ -346,6 +355,7 @@ def run_or_explain(arguments: Sequence[str]) -> int:
         mutation_record.BadSurvivors,
         mutation_score.CannotScore,
         BadCase,
+        BadInterview,
     ) as error:
         # What the library says about calls and commands, as it is typed in this folder.
         with spelled_for_a_shell():

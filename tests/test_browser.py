@@ -28,6 +28,7 @@ import pytest
 import rehearsal
 from llm_stub import examines, serving
 from rehearsal.grading.drill import Drill, load
+from rehearsal.interviews.interviewer import script_of
 from rehearsal.session.clock import pace
 from rehearsal.session.widgets import TickingClock, stopping
 from scripts import work_folder
@@ -534,3 +535,80 @@ def test_a_language_model_draws_nothing_into_the_page(lab: str, tmp_path: Path) 
             re.compile("When would you stop a run"), timeout=90_000
         )
         browser.close()
+
+
+TRAINER = """\
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    run_dir: str
+    seed: int = 0
+
+
+print(TrainConfig("runs"))"""
+MARKUP = "How many GPUs do we have? <img src=x onerror=\"document.title='broken'\"> <b>bold</b>"
+
+
+def test_an_interview_from_the_prompt_to_the_scorecard(lab: str, tmp_path: Path) -> None:
+    """Said in the panel, typed in a cell, ended with the mouse; what's typed stays text."""
+    from playwright.sync_api import expect, sync_playwright
+
+    pictures = Path(os.environ.get("REHEARSAL_SCREENSHOTS", tmp_path))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": 940, "height": 960})
+        outside: list[str] = []
+        page.on("request", lambda r: outside.append(r.url) if not is_here(r.url) else None)
+        page.goto(f"{lab.rpartition('/')[0]}/05_interview.ipynb")
+        expect(page.locator(".jp-StatusBar-Widget", has_text="Idle")).to_be_visible(
+            timeout=90_000
+        )
+        page.keyboard.press("Control+B")
+        imports, begin, mine = (page.locator(".jp-CodeCell").nth(place) for place in (1, 2, 3))
+        run(page, imports)
+        retype(page, begin, "held = interview(15, seed=4)\nheld")
+        clock = begin.locator(".rehearsal-now")
+        expect(clock).to_contain_text("left of 15:00", timeout=60_000)
+        expect(begin.locator(".rehearsal-last")).not_to_be_empty(timeout=30_000)
+        shown = clock.inner_text()
+        expect(clock).not_to_have_text(shown, timeout=10_000)
+
+        begin.locator("textarea").fill(MARKUP)
+        begin.get_by_role("button", name="Say").click()
+        said = begin.get_by_role("log")
+        expect(said).to_contain_text(MARKUP, timeout=30_000)
+        expect(begin.locator("textarea")).to_have_value("")
+        expect(begin.locator(".rehearsal-last")).to_have_text(
+            script_of(4, 15).situation["scale"], timeout=30_000
+        )
+        page.screenshot(path=pictures / "interview.png")
+
+        retype(page, mine, TRAINER)
+        expect(mine).to_contain_text("TrainConfig(run_dir='runs', seed=0)", timeout=60_000)
+        expect(said).to_contain_text("You typed TrainConfig (", timeout=30_000)
+        mine.evaluate("it => it.scrollIntoView({block: 'start'})")
+        pin = page.locator(".jp-NotebookPanel > .rehearsal-pin")
+        expect(pin).to_contain_text("left of 15:00", timeout=30_000)
+        page.screenshot(path=pictures / "interview_pinned.png")
+
+        begin.get_by_role("button", name="Pause").click()
+        expect(clock).to_contain_text("paused", timeout=30_000)
+        expect(begin.get_by_role("button", name="Say")).to_be_disabled()
+        begin.get_by_role("button", name="Resume").click()
+        begin.get_by_role("button", name="End").click()
+        begin.get_by_role("button", name="Sure? End").click()
+        card = begin.locator(".jp-OutputArea-output", has_text="The three weakest")
+        expect(card).to_be_visible(timeout=120_000)
+        card.evaluate("it => it.scrollIntoView({block: 'start'})")
+        page.screenshot(path=pictures / "interview_scorecard.png")
+        assert page.title() != "broken"
+        assert begin.locator("img").count() == 0
+        chapter = card.locator("a", has_text=re.compile(r"^\d\d_")).first
+        chapter.click()
+        expect(page.locator(".jp-Notebook h1").last).to_be_visible(timeout=60_000)
+        browser.close()
+    assert outside == [], "nothing leaves the machine"

@@ -16,7 +16,7 @@ SHARES = {
     "instrumentation": 4 / 45,
     "pushback": 9 / 45,
 }
-# What the box is for, as study mode shows it.
+# What each box is for, as it's shown beside the clock.
 PURPOSE = {
     "clarify": "Ask what changes the design, and say what has to hold.",
     "sketch": "Processes, state, failure domains. What you'll type, what stays an interface.",
@@ -33,6 +33,11 @@ class Box(NamedTuple):
     name: str
     begins: float
     ends: float
+
+    @property
+    def purpose(self) -> str:
+        """What it is for."""
+        return PURPOSE[self.name]
 
 
 def boxes(minutes: float) -> list[Box]:

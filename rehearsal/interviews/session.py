@@ -10,10 +10,12 @@ interview.scorecard()
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
 
 from rehearsal.interviews.boxes import LEAST, MOST, Box, box_at
 from rehearsal.interviews.built import why_unparsable
@@ -30,6 +32,21 @@ _open: dict[str, Interview] = {}  # of this process
 LAST_CHECK_S = 90.0  # how long the end waits for the graders
 LAST_OPINION_S = 10.0
 TICK_S = 5.0  # how often the clock is kept, in case the process dies
+_Given = ParamSpec("_Given")
+_Returned = TypeVar("_Returned")
+
+
+def _in_turn(
+    call: Callable[Concatenate[Interview, _Given], _Returned],
+) -> Callable[Concatenate[Interview, _Given], _Returned]:
+    """One call at a time: in a notebook, the interviewer speaks from another thread."""
+
+    @functools.wraps(call)
+    def waits(self: Interview, /, *args: _Given.args, **named: _Given.kwargs) -> _Returned:
+        with self._turn:
+            return call(self, *args, **named)
+
+    return waits
 
 
 class Interview:
@@ -44,6 +61,7 @@ class Interview:
         self.mode: Mode = header["mode"]
         self.name = store.name
         self._store, self._clock = store, clock
+        self._turn = threading.RLock()
         self._script: Script = script_of(self.seed, self.minutes)
         self._checks = Checks(self._checked, waits=is_simulated)
         self._on_call = OnCall(store.folder / "incident", self.seed, waits=is_simulated)
@@ -99,6 +117,7 @@ class Interview:
         """The incident, once the pager has gone off: look(), diagnose(), fix(). Else None."""
         return self._on_call.case if self._state.incident_at is not None else None
 
+    @_in_turn
     def next(self) -> str | None:
         """What the interviewer says now; None to go on. Ask again until there is nothing."""
         self._tick()
@@ -124,6 +143,7 @@ class Interview:
         self._say_line(line)
         return line.text
 
+    @_in_turn
     def say(self, text: str) -> None:
         """Say something. It answers the question that is open, or narrates.
 
@@ -143,10 +163,15 @@ class Interview:
             self._add("opinion asked", card=card.id)
             self._second.hear(card, answer)
 
-    def type(self, source: str) -> None:
+    @_in_turn
+    def type(self, source: str, *, cell: str | None = None) -> None:
         """Type a cell. Judged in the background, with the cells before it.
 
         A name that a later cell defines again replaces the earlier one, as in a notebook.
+
+        Args:
+            cell: which one it is, for an editor that knows. Typed again, it replaces what it
+                was, unless the new text doesn't parse.
 
         Raises:
             BadInterview: if the interview is over or paused, or it isn't text.
@@ -160,9 +185,10 @@ class Interview:
         name = self._store.keep_cell(source)
         self._cells[name] = source
         problem = why_unparsable(source)
-        self._add("type", file=name, problem=problem)
+        self._add("type", file=name, problem=problem, cell=cell)
         self._check(name)
 
+    @_in_turn
     def pause(self) -> None:
         """Stop the clock until ``resume``.
 
@@ -175,22 +201,25 @@ class Interview:
             self._add("pause")
             self._spent, self._since = self._seconds, None
 
+    @_in_turn
     def resume(self) -> None:
         """Let the clock run again."""
         if self._since is None and not self.is_over:
             self._since = self._clock()
             self._add("resume")
 
+    @_in_turn
     def hint(self) -> str:
         """In study mode: what a strong answer to the open question says. Counted.
 
         Raises:
-            BadInterview: in real mode.
+            BadInterview: in real mode, or if it is over or paused.
         """
         if self.mode != "study":
             raise BadInterview(
                 'There are no hints in real mode. interview(..., mode="study") has them.'
             )
+        self._must_run("hint")
         from rehearsal.interviews.boxes import PURPOSE
 
         asked = self._state.asked[-1:]
@@ -204,6 +233,7 @@ class Interview:
                 return "Still missing:\n" + "\n".join(f"- {text}" for text in missing)
         return f"{self.box.name}: {PURPOSE[self.box.name]}"
 
+    @_in_turn
     def end(self, *, why: str = "asked") -> None:
         """End it, now. What has been typed by now counts. Harmless if it is over."""
         if self.is_over:
@@ -237,6 +267,7 @@ class Interview:
         )
         self._store.release()
 
+    @_in_turn
     def close(self) -> None:
         """Let go of it without ending it, so that somebody else may continue it."""
         if self._since is not None:
@@ -272,6 +303,22 @@ class Interview:
     def events(self) -> list[Event]:
         """All that happened, in order."""
         return list(self._events)
+
+    @property
+    def cells(self) -> Mapping[str, str]:
+        """The text of each cell, by the name that its event has."""
+        return dict(self._cells)
+
+    def _ipython_display_(self) -> None:
+        """In a notebook: the panel in which it's held."""
+        from rehearsal.session.display import has_front_end
+
+        if not has_front_end():
+            print(repr(self))
+            return
+        from rehearsal.interviews.widgets import show_panel
+
+        show_panel(self)
 
     def __repr__(self) -> str:
         left = max(0.0, self.minutes - self.minute)

@@ -76,6 +76,7 @@ class State:
     asked: list[Asked] = field(default_factory=list)
     typed_at: list[float] = field(default_factory=list)  # minutes
     cells: list[str] = field(default_factory=list)
+    place_of: dict[str, int] = field(default_factory=dict)  # of a cell that can be edited
     problem: str = ""  # why the last cell doesn't parse
     checked: list[Event] = field(default_factory=list)  # verdicts
     topics: dict[str, float] = field(default_factory=dict)  # asked about, and when
@@ -134,9 +135,7 @@ def state_of(events: Sequence[Event], cells: dict[str, str]) -> State:
         if event["did"] == "say":
             _say(state, minute, event["text"])
         elif event["did"] == "type":
-            state.typed_at.append(minute)
-            state.problem = event.get("problem", "")
-            state.cells.append(cells.get(event["file"], ""))
+            _type(state, minute, event, cells.get(event["file"], ""))
         elif event["did"] == "checked":
             state.checked.append(event)
         elif event["did"] == "line":
@@ -148,6 +147,17 @@ def state_of(events: Sequence[Event], cells: dict[str, str]) -> State:
         elif event["did"] == "end":
             state.ended = minute
     return state
+
+
+def _type(state: State, minute: float, event: Event, text: str) -> None:
+    state.typed_at.append(minute)
+    state.problem = event.get("problem", "")
+    cell = event.get("cell")
+    if cell is not None and not state.problem:
+        if cell in state.place_of:
+            state.cells[state.place_of[cell]] = ""  # edited and run again
+        state.place_of[cell] = len(state.cells)
+    state.cells.append(text)
 
 
 def _say(state: State, minute: float, text: str) -> None:

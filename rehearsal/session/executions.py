@@ -57,13 +57,13 @@ class Recorder:
         # What runs now, innermost last: its text, its cell, and the names before it.
         self.running: list[tuple[str, str | None, dict[str, int] | None]] = []
         if is_running:
-            self.running.append((inputs[-1], self._cell(None), None))
+            self.running.append((inputs[-1], cell_of(shell, None), None))
         shell.events.register("pre_run_cell", self.begin)
         shell.events.register("post_run_cell", self.end)
 
     def begin(self, info: Any) -> None:
         """A cell begins to run."""
-        self.running.append((info.raw_cell, self._cell(info), self._names()))
+        self.running.append((info.raw_cell, cell_of(self.shell, info), self._names()))
 
     def end(self, result: Any) -> None:
         """A cell has ended."""
@@ -111,18 +111,24 @@ class Recorder:
         except Exception:  # a magic that cannot be read; IPython has reported it
             return raw
 
-    def _cell(self, info: Any) -> str | None:
-        if found := getattr(info, "cell_id", None):  # IPython 8.3 and newer
-            return str(found)
-        try:
-            metadata = self.shell.get_parent().get("metadata") or {}
-        except AttributeError:  # IPython at a terminal
-            return None
-        # JupyterLab and VS Code say cellId; Colab keeps what it says under its own name.
-        for place in (metadata, metadata.get("colab") or {}):
-            if found := place.get("cellId") or place.get("cell_id"):
-                return str(found)
+
+def cell_of(shell: Any, info: Any) -> str | None:
+    """The front end's id of the cell that runs, or has just run; None where it gives none.
+
+    Args:
+        info: what IPython says about the execution, if it's known.
+    """
+    if found := getattr(info, "cell_id", None):  # IPython 8.3 and newer
+        return str(found)
+    try:
+        metadata = shell.get_parent().get("metadata") or {}
+    except AttributeError:  # IPython at a terminal
         return None
+    # JupyterLab and VS Code say cellId; Colab keeps what it says under its own name.
+    for place in (metadata, metadata.get("colab") or {}):
+        if found := place.get("cellId") or place.get("cell_id"):
+            return str(found)
+    return None
 
 
 def runs_a_cell(shell: Any) -> bool:

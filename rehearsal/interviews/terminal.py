@@ -1,0 +1,375 @@
+"""A mock interview at a terminal: lines that you type are said, and / begins a command.
+
+    $ python -m rehearsal interview --minutes 45 --file attempt.py
+    44:58 clarify> How many GPUs do we have, and does the model fit on one?
+    ...
+
+The interviewer speaks while you're silent, so nothing here waits for a line alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rehearsal.incidents import terminal as incidents
+from rehearsal.incidents.store import BadCase
+from rehearsal.interviews.session import Interview
+from rehearsal.interviews.spoken import Entry, entries
+from rehearsal.interviews.stdin import Lines
+from rehearsal.interviews.store import BadInterview
+from rehearsal.session.clock import minutes_of
+from rehearsal.session.terminal import program
+from rehearsal.session.watch import signature_of
+
+TURN_S = 0.5  # how long a turn waits for a line
+COMPOSING_S = 60.0  # for how long the interviewer lets somebody finish a thought
+WIDEST = 88
+KEEP_TITLE, TITLE_BACK = "\x1b[22;0t", "\x1b[23;0t"  # of the terminal's window
+HELP = """\
+What you type is said, once you press Enter on an empty line. Lines with a slash are commands:
+
+/type FILE                      hand in a file, as a cell of your notebook
+/paste                          hand in lines, until one with only a dot
+/incident look SOURCE NAME=VALUE
+                                look closer, once you're on call: look phases rank=1
+/names                          the names that the graders call, with their arguments
+/status                         the clock, the plan, and what you have typed
+/hint                           in study mode: what's missing
+/pause, /resume                 stop the clock, and let it run again
+/end                            end it now; whatever you've typed by now counts
+/export FILE                    at the end: the scorecard as one HTML page
+/help                           this list
+
+Ctrl-C pauses. Ctrl-D leaves, and the interview waits for you. If the interviewer interrupts
+you in the middle of a line, Ctrl-R shows the line again."""
+
+
+class Room:
+    """One sitting of an interview: from its beginning, or where it was left, to its end.
+
+    Args:
+        file: typed by itself, each time it's saved.
+        lines: what is typed at the prompt.
+        say: prints.
+        is_terminal: whether a person sits there, who gets a prompt.
+    """
+
+    def __init__(
+        self,
+        interview: Interview,
+        lines: Lines,
+        *,
+        file: File | None = None,
+        say: Callable[[str], None] = print,
+        is_terminal: bool = False,
+    ) -> None:
+        self.interview, self._lines, self._say = interview, lines, say
+        self._is_terminal = is_terminal
+        self._shown = len(interview.events)
+        self._pending: list[str] = []  # said once there is an empty line
+        self._pasted: list[str] | None = None
+        self._last_line_at = 0.0
+        self._has_prompt = False
+        self._titled = ""
+        self._file = file
+
+    def hold(self) -> None:
+        """Hold it until it's over and the input has ended, or until somebody leaves."""
+        while True:
+            try:
+                if not self._turn():
+                    break
+            except KeyboardInterrupt:
+                if self.interview.is_paused or self.interview.is_over:
+                    break
+                self._pause_and_say()
+        self._leave()
+
+    def _turn(self) -> bool:
+        """Listen once; False at the end of the input."""
+        self._listen()
+        self._title()
+        self._prompt()
+        line = self._lines.next(TURN_S)
+        if line is None:
+            return not self._lines.is_at_end
+        self._has_prompt = False
+        self._last_line_at = time.monotonic()
+        try:
+            self._heard(line)
+        except (BadInterview, BadCase, incidents.BadCommand) as error:
+            self._print(spelled(str(error)))
+        return True
+
+    # ------------------------------------------------------------ the other side
+
+    def _listen(self) -> None:
+        """Hand in the file if it was saved; then whatever the interviewer says now."""
+        interview = self.interview
+        if interview.is_over or interview.is_paused:
+            return self._show_new()
+        is_time = interview.minute >= interview.minutes
+        self._take_the_file(at_once=is_time)
+        if is_time:
+            self._say_pending()
+        if is_time or not self._is_composing():
+            while interview.next() is not None:
+                self._show_new()
+        self._show_new()
+        return None
+
+    def _take_the_file(self, *, at_once: bool) -> None:
+        if self._file is None:
+            return
+        try:
+            text = self._file.saved(at_once=at_once)
+        except BadInterview as error:
+            self._print(str(error))
+            return
+        if text is not None:
+            self.interview.type(text, cell=self._file.name)
+
+    def _is_composing(self) -> bool:
+        """Whether somebody is in the middle of a thought, and isn't to be interrupted."""
+        began = self._pending or self._pasted is not None
+        return bool(began) and time.monotonic() - self._last_line_at < COMPOSING_S
+
+    def _show_new(self) -> None:
+        events = self.interview.events
+        new, self._shown = events[self._shown :], len(events)
+        for entry in entries(new, self.interview.cells, self.interview.mode):
+            if entry.who != "you":
+                self._print(in_lines(entry))
+        if any(event["did"] == "end" for event in new):
+            self._print(f"\n{as_commands(str(self.interview.scorecard()))}\n")
+            self._print("/export FILE writes it as one page. Ctrl-D leaves.")
+
+    # ------------------------------------------------------------ this side
+
+    def _heard(self, line: str) -> None:
+        """A line that somebody typed."""
+        if self._pasted is not None:
+            if line.strip() != ".":
+                self._pasted.append(line)
+                return
+            text, self._pasted = "\n".join(self._pasted), None
+            self.interview.type(text)
+        elif line.startswith("/"):
+            if not self.interview.is_paused:
+                self._say_pending()
+            self._obey(line)
+        elif line.strip():
+            self._pending.append(line)
+        else:
+            self._say_pending()
+
+    def _say_pending(self) -> None:
+        if not self._pending:
+            return
+        if self.interview.is_paused and not self.interview.is_over:
+            raise BadInterview("Paused, so nobody has heard that yet. /resume says it.")
+        text, self._pending = "\n".join(self._pending), []
+        self.interview.say(text)
+
+    def _resume(self) -> None:
+        self.interview.resume()
+        self._say_pending()
+
+    def _obey(self, line: str) -> None:
+        word, _, rest = line.strip().partition(" ")
+        rest = rest.strip()
+        interview = self.interview
+        commands: dict[str, Callable[[], object]] = {
+            "/type": lambda: interview.type(text_of(rest), cell=Path(rest).name),
+            "/paste": self._paste,
+            "/incident": lambda: self._print(self._incident(rest)),
+            "/names": lambda: self._print(named(interview)),
+            "/status": lambda: self._print(self._status()),
+            "/hint": lambda: self._print(interview.hint()),
+            "/pause": self._pause_and_say,
+            "/resume": self._resume,
+            "/end": interview.end,
+            "/export": lambda: self._print(f"Wrote {self._export(rest)}."),
+            "/help": lambda: self._print(HELP),
+        }
+        if word not in commands:
+            raise BadInterview(f"{word} is not a command. /help lists the commands.")
+        commands[word]()
+
+    def _paste(self) -> None:
+        self._pasted = []
+        if self._is_terminal:
+            self._print("Paste your code, and then a line with only a dot.")
+
+    def _pause_and_say(self) -> None:
+        self.interview.pause()
+        self._show_new()
+        self._print(
+            f"The clock stands at {self._clock()}. /resume lets it run again, /end ends the "
+            "interview. Ctrl-C or Ctrl-D leaves; it waits for you."
+        )
+
+    def _incident(self, rest: str) -> str:
+        if self.interview.incident is None:
+            raise BadInterview("Nothing has broken yet: you aren't on call.")
+        words = rest.split()
+        if words[:1] not in (["look"], ["sources"]):
+            raise BadInterview(
+                "/incident look SOURCE shows more of a source, such as /incident look phases "
+                "rank=1; /incident sources lists them. Name the cause in words: say it."
+            )
+        return incidents.obey(self.interview.incident, words, [])
+
+    def _export(self, rest: str) -> Path:
+        if not rest:
+            raise BadInterview("/export needs the name of a file, such as interview.html.")
+        return self.interview.export(Path(rest).expanduser())
+
+    # ------------------------------------------------------------ what is printed
+
+    def _clock(self) -> str:
+        return minutes_of(60 * max(0.0, self.interview.minutes - self.interview.minute))
+
+    def _status(self) -> str:
+        interview = self.interview
+        if interview.is_over:
+            return as_commands(str(interview.scorecard()))
+        state = "paused, " if interview.is_paused else ""
+        box = interview.box
+        seen = entries(interview.events, interview.cells, interview.mode)
+        notes = [entry.text for entry in seen if entry.who == "note"][-3:]
+        return "\n".join(
+            [
+                f"{interview.name}: {state}{self._clock()} of {interview.minutes:g}:00 left.",
+                f"{box.name}, until {minutes_of(60 * (interview.minutes - box.ends))} is left: "
+                f"{box.purpose}",
+                *notes,
+            ]
+        )
+
+    def _prompt(self) -> None:
+        if not self._is_terminal or self._has_prompt:
+            return
+        if self._pasted is not None or self._pending:
+            prompt = "... "
+        elif self.interview.is_over:
+            prompt = "over> "
+        else:
+            box = "paused" if self.interview.is_paused else self.interview.box.name
+            prompt = f"{self._clock()} {box}> "
+        print(prompt, end="", flush=True)
+        self._has_prompt = True
+
+    def _print(self, text: str) -> None:
+        if self._has_prompt:
+            print()  # below what somebody is typing
+            self._has_prompt = False
+        self._say(text)
+
+    def _leave(self) -> None:
+        interview = self.interview
+        if self._is_terminal:
+            print(TITLE_BACK, end="", flush=True)
+        if interview.is_over:
+            return
+        if not interview.is_paused:
+            self._say_pending()
+            self._listen()
+        interview.close()
+        self._print(
+            f"\nThe interview {interview.name} waits at minute {interview.minute:.0f} of "
+            f"{interview.minutes:g}. To continue it: {program()} interview --seed "
+            f"{interview.seed}"
+        )
+
+    def _title(self) -> None:
+        """The clock, ticking, in the window's title, where it isn't in anybody's way."""
+        clock = "over" if self.interview.is_over else self._clock()
+        if self._is_terminal and clock != self._titled:
+            keep = "" if self._titled else KEEP_TITLE
+            title = f"\x1b]0;{clock} {self.interview.box.name}\x07"
+            print(keep + title, end="", flush=True)
+            self._titled = clock
+
+
+class File:
+    """A file that is handed in each time somebody saves it, from now on."""
+
+    def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise BadInterview(
+                f"{path} is a folder. Pass the file that you type into; nothing was begun."
+            )
+        self.name, self._path = path.name, path
+        self._seen = self._changed = signature_of(path)
+
+    def saved(self, *, at_once: bool) -> str | None:
+        """Its text, if it was saved since the last time; None if not.
+
+        A file that has only just changed may still be being written, so it's taken at the next
+        look, unless ``at_once``.
+
+        Raises:
+            BadInterview: if it can't be read.
+        """
+        now = signature_of(self._path)
+        if now is None or now == self._seen:
+            return None
+        if now != self._changed and not at_once:
+            self._changed = now
+            return None
+        self._seen = now
+        return text_of(str(self._path))
+
+
+def text_of(name: str) -> str:
+    """The text of a file. Raises BadInterview if it isn't a text file."""
+    if not name:
+        raise BadInterview("/type needs the name of a file, such as attempt.py.")
+    try:
+        return Path(name).expanduser().read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInterview(
+            f"{name} can't be read ({error}), so nothing was handed in. /type takes a file of "
+            "Python source."
+        ) from None
+
+
+def named(interview: Interview) -> str:
+    """The names that the graders call, each with its arguments."""
+    called = "\n".join(f"    {name}{takes}" for name, takes in interview.names.items())
+    return f"The graders call these names, as far as you define them:\n{called}"
+
+
+def in_lines(entry: Entry) -> str:
+    """An entry, as wide as the terminal."""
+    width = min(WIDEST, shutil.get_terminal_size().columns)
+    if entry.who == "note":
+        return textwrap.fill(f"[{entry.text}]", width)
+    who = "Interviewer: " if entry.who == "interviewer" else "You: "
+    if entry.is_table:
+        return f"\n{who}\n{entry.text}\n"
+    paragraphs = (textwrap.fill(text, width) for text in f"{who}{entry.text}".split("\n"))
+    return "\n" + "\n".join(paragraphs) + "\n"
+
+
+def spelled(text: str) -> str:
+    """What the library says about calls, as it's typed here."""
+    text = text.replace('interview(..., mode="study") has them', "--mode study has them")
+    text = re.sub(r"\bscorecard\(\)", "/status", text)
+    return re.sub(r'\b(end|resume|pause|hint|export)\((?:"([^"]*)")?\)', _command, text)
+
+
+def as_commands(text: str) -> str:
+    """A scorecard's advice, as it's typed at a shell."""
+    text = re.sub(r'\bask\(topic="(\w+)"\)', rf"{program()} ask --topic \1", text)
+    return re.sub(r'\b(ask|start)\("(\w+)"\)', rf"{program()} \1 \2", text)
+
+
+def _command(call: re.Match[str]) -> str:
+    return " ".join(filter(None, [f"/{call[1]}", call[2]]))

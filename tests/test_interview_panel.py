@@ -1,0 +1,501 @@
+"""The mock interview in a notebook: which cells count, what the panel shows, who ends it."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.manager import start_new_kernel
+
+import rehearsal
+from rehearsal.interviews import session as sessions
+from rehearsal.interviews import widgets
+from rehearsal.interviews.cells import CellHook, counted
+from rehearsal.interviews.faces import clock_html, html_of, spoken_html
+from rehearsal.interviews.scorecard import Evidence, Mark, Scorecard
+from rehearsal.interviews.session import Interview, interview
+from rehearsal.interviews.spoken import Entry
+
+ROOT = Path(__file__).resolve().parents[1]
+DEFINES = "def shard(n):\n    return n\n"
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+def no_job(*_: object) -> None:
+    raise OSError("no job in this test")
+
+
+def passes_so_far(drill: str, text: str, **_: object) -> rehearsal.Verdict:
+    return rehearsal.Verdict(
+        drill=drill, status="not_attempted", findings=[], stages=["config"], next_stage="data"
+    )
+
+
+@pytest.fixture(autouse=True)
+def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without the mark, no ranks start; and whatever was begun is let go of."""
+    if request.node.get_closest_marker("ranks") is None:
+        monkeypatch.setattr("rehearsal.interviews.checks.grade_source", passes_so_far)
+        monkeypatch.setattr("rehearsal.interviews.on_call.incident_in", no_job)
+    yield
+    for held in [*sessions._open.values()]:
+        held.close()
+
+
+class TestWhatCounts:
+    @pytest.mark.parametrize(
+        ("cell", "text"),
+        [
+            (DEFINES, DEFINES),
+            ("import torch", "import torch"),
+            ("SEED = 3", "SEED = 3"),
+            ("x = torch.zeros(3)  # data", "x = torch.zeros(3)  # data"),
+            ("print(1)", None),
+            ("# a thought", None),
+            ("", None),
+            ("for n in range(3):\n    print(n)", None),
+            ("held.say('hello')", None),
+            ("from rehearsal import interview", None),
+            ("from rehearsal.kit import observe", "from rehearsal.kit import observe"),
+            (f"{DEFINES}shard(3)", f"{DEFINES}# shard(3)"),
+            (f"{DEFINES}n = shard(\n  3)", f"{DEFINES}# n = shard(\n#   3)"),
+            ("a = 1; print(a)", "a = 1; print(a)"),
+            ("try:\n    import x\nexcept ImportError:\n    x = None",) * 2,
+            ("class C: ...\nc = C()", "class C: ...\nc = C()"),
+            ("if __name__ == '__main__':\n    main()", None),
+            ("def broken(:", "def broken(:"),
+            ("1 +", None),
+        ],
+    )
+    def test_what_defines_something_and_never_what_runs_it(
+        self, cell: str, text: str | None
+    ) -> None:
+        """The graders load the text on every rank: a training there would hang the check."""
+        assert counted(cell) == text
+
+    @pytest.mark.parametrize(
+        ("cell", "text"),
+        [
+            (f"%%time\n{DEFINES}", f"# %%time\n{DEFINES}"),
+            (f"%%writefile train.py\n{DEFINES}", f"# %%writefile train.py\n{DEFINES}"),
+            (f"%%writefile notes.txt\n{DEFINES}", None),
+            ("%%bash\nFOO=1", None),
+            (f"%matplotlib inline\n{DEFINES}", f"# %matplotlib inline\n{DEFINES}"),
+            (f"files = !ls\n{DEFINES}", f"# files = !ls\n{DEFINES}"),
+            ("def f():\n    !ls\n", "def f():\n    pass  # !ls\n"),
+            ("!torchrun train.py", None),
+            ("torch.save?", None),
+            ('TEXT = """\n%d of %d\n"""', 'TEXT = """\n%d of %d\n"""'),
+        ],
+    )
+    def test_magics_are_comments(self, cell: str, text: str | None) -> None:
+        """In a rank there is no notebook to run them."""
+        assert counted(cell) == text
+
+    def test_to_call_what_an_earlier_cell_made_is_to_run_it(self) -> None:
+        assert counted("losses = run(cfg)", frozenset({"run"})) is None
+        assert counted("loss = trainer.fit()[0]", frozenset({"trainer"})) is None
+        assert counted("cfg = Config()", frozenset({"run"})) == "cfg = Config()"
+
+
+class Shell:
+    """An IPython shell without a kernel, and what was handed in."""
+
+    def __init__(self) -> None:
+        from IPython.core.interactiveshell import InteractiveShell
+
+        self.shell = InteractiveShell()
+        self.taken = True
+        self.handed_in: list[tuple[str, str | None]] = []
+        self.shell.user_ns["begin"] = self.begin
+        self.hook: CellHook | None = None
+
+    def begin(self) -> None:
+        self.hook = CellHook(self.shell, self.typed)
+
+    def typed(self, text: str, cell: str | None) -> bool:
+        self.handed_in.append((text, cell))
+        return self.taken
+
+    def run(self, source: str, cell: str | None = None) -> None:
+        self.shell.run_cell(source, store_history=True, cell_id=cell)
+
+    def texts(self) -> list[str]:
+        return [text for text, _ in self.handed_in]
+
+
+@pytest.fixture
+def notebook(capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    mine = Shell()
+    yield mine
+    mine.shell.history_manager.end_session()
+
+
+class TestTheHook:
+    def test_cells_are_handed_in_from_the_one_after_the_beginning(
+        self, notebook: Shell
+    ) -> None:
+        """What was typed before the prompt wasn't typed in the interview."""
+        notebook.run("before = 1")
+        notebook.run("mine = begin()")
+        assert notebook.texts() == []
+        notebook.run("after = 1", "a")
+        notebook.run("after", "b")
+        notebook.run("fails = 1\n1 / 0", "c")
+        notebook.run("def broken(:", "d")
+        assert notebook.handed_in == [
+            ("after = 1", "a"),
+            ("fails = 1\n# 1 / 0", "c"),
+            ("def broken(:", "d"),
+        ]
+
+    def test_a_cell_that_runs_again_unchanged_was_not_typed_again(
+        self, notebook: Shell
+    ) -> None:
+        """Unless nobody took it, as in a pause."""
+        notebook.run("begin()")
+        notebook.taken = False
+        notebook.run("x = 1", "a")
+        notebook.taken = True
+        notebook.run("x = 1", "a")
+        notebook.run("x = 1", "a")
+        notebook.run("x = 2", "a")
+        assert notebook.texts() == ["x = 1", "x = 1", "x = 2"]
+
+    def test_what_calls_the_interview_is_not_code(self, notebook: Shell) -> None:
+        notebook.shell.user_ns["held"] = interview(15, 1, clock=lambda: 0.0)
+        notebook.run("begin()")
+        notebook.run("line = held.next()")
+        notebook.run("import rehearsal")
+        assert notebook.texts() == []
+
+    def test_what_ran_is_a_comment_in_the_next_cell_too(self, notebook: Shell) -> None:
+        notebook.run("begin()")
+        notebook.run("def train(n):\n    return n")
+        notebook.run("losses = train(3)")
+        assert notebook.texts() == ["def train(n):\n    return n"]
+
+    def test_nothing_is_handed_in_after_it_is_closed(self, notebook: Shell) -> None:
+        """The next exercise in this notebook isn't part of the interview."""
+        notebook.run("begin()")
+        assert notebook.hook is not None
+        notebook.hook.close()
+        notebook.hook.close()
+        notebook.run("x = 1")
+        assert notebook.texts() == []
+        assert notebook.hook.ended not in notebook.shell.events.callbacks["post_run_cell"]
+
+
+class Seat:
+    """A panel whose thread does nothing, so that a test takes its turns."""
+
+    def __init__(self, notebook: Shell, seed: int = 1, mode: Any = "real") -> None:
+        self.minute, self.notebook = 0.0, notebook
+        self.held = interview(15, seed, mode=mode, clock=lambda: 60 * self.minute)
+        widgets.show_panel(self.held)
+        self.panel = widgets._panels[self.held.name]
+
+    def press(self, name: str) -> None:
+        self.panel._buttons[name].click()
+
+    def say(self, text: str) -> None:
+        self.panel._text.value = text
+        self.press("Say")
+
+    def wait(self, minutes: float = 0.0) -> None:
+        self.minute += minutes
+        self.panel._guarded(self.panel._turn)()
+
+    @property
+    def told(self) -> str:
+        return str(self.panel._told.value)
+
+    def did(self, what: str) -> list[dict[str, Any]]:
+        return [event for event in self.held.events if event["did"] == what]
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch, notebook: Shell) -> list[Any]:
+    """What was displayed, and later updated."""
+    found: list[Any] = []
+    monkeypatch.setattr(widgets, "shell", lambda: notebook.shell)
+    monkeypatch.setattr(widgets, "_panels", {})
+    monkeypatch.setattr(widgets.Panel, "_run", lambda _: None)
+    monkeypatch.setattr("IPython.display.display", lambda what, **_: found.append(what))
+    monkeypatch.setattr("IPython.display.update_display", lambda what, **_: found.append(what))
+    return found
+
+
+@pytest.fixture
+def seat(shown: list[Any], notebook: Shell) -> Seat:
+    return Seat(notebook)
+
+
+class TestThePanel:
+    def test_it_shows_the_clock_the_box_and_what_was_said(self, seat: Seat) -> None:
+        seat.wait()
+        assert "15:00 left of 15:00" in seat.panel._clock.value
+        assert seat.held.prompt in seat.panel._spoken.value
+        seat.wait(2.0)
+        assert "13:00 left of 15:00" in seat.panel._clock.value
+        assert "<b>sketch</b>, until" in seat.panel._clock.value
+
+    def test_what_somebody_types_is_text(self, seat: Seat) -> None:
+        """A page that somebody shares must not run what was typed."""
+        seat.wait()
+        seat.say(MARKUP)
+        seat.wait()
+        assert MARKUP not in seat.panel._spoken.value
+        assert "&lt;img" in seat.panel._spoken.value
+        assert seat.panel._text.value == ""
+        seat.panel._tell(MARKUP)
+        assert MARKUP not in seat.told
+
+    def test_nothing_to_say_is_said_to_be_nothing(self, seat: Seat) -> None:
+        seat.say("  ")
+        assert "Type what you'd say" in html_text(seat.told)
+        assert seat.did("say") == []
+
+    def test_cells_count_while_it_runs(self, seat: Seat, notebook: Shell) -> None:
+        notebook.run(DEFINES, "a")
+        notebook.run(f"{DEFINES}\n# edited", "a")
+        assert len(seat.did("type")) == 2
+        assert seat.held._state.text.count("def shard") == 1
+        seat.wait()
+        assert "You typed shard (2 lines)." in seat.panel._spoken.value
+
+    def test_in_a_pause_nothing_counts_and_it_says_so(
+        self, seat: Seat, notebook: Shell
+    ) -> None:
+        seat.press("Pause")
+        assert seat.panel._buttons["Pause"].description == "Resume"
+        assert seat.panel._buttons["Say"].disabled
+        notebook.run(DEFINES, "a")
+        assert "that cell isn't handed in" in html_text(seat.told)
+        assert seat.did("type") == []
+        seat.press("Pause")
+        notebook.run(DEFINES, "a")
+        assert len(seat.did("type")) == 1
+
+    def test_the_time_ends_it_and_a_draft_counts(
+        self, seat: Seat, shown: list[Any], notebook: Shell
+    ) -> None:
+        """The last sentence, in the field and not yet said."""
+        seat.wait()
+        seat.panel._text.value = "The hole is the disk."
+        seat.wait(15.0)
+        assert [event["text"] for event in seat.did("say")] == ["The hole is the disk."]
+        assert seat.did("end")[0]["why"] == "time"
+        assert "The three weakest" in shown[-1]["text/html"]
+        assert "over" in seat.panel._clock.value
+        assert all(button.disabled for button in seat.panel._buttons.values())
+        assert seat.panel._stopped.is_set()
+        before = len(seat.held.events)
+        notebook.run(DEFINES)
+        assert len(seat.held.events) == before
+
+    def test_one_click_does_not_end_it(self, seat: Seat, shown: list[Any]) -> None:
+        """There is no way back."""
+        seat.wait()
+        seat.press("End")
+        assert seat.panel._buttons["End"].description == "Sure? End"
+        seat.wait()
+        assert not seat.held.is_over
+        seat.panel._ending_since -= widgets.SURE_S  # type: ignore[operator]
+        seat.wait()
+        assert seat.panel._buttons["End"].description == "End"
+        seat.press("End")
+        seat.press("End")
+        assert not seat.held.is_over, "it's ended where it can wait for the graders"
+        seat.wait()
+        assert seat.held.is_over
+        assert "The three weakest" in shown[-1]["text/html"]
+
+    def test_an_end_in_a_cell_is_noticed(self, seat: Seat, shown: list[Any]) -> None:
+        seat.held.end()
+        seat.wait()
+        assert "The three weakest" in shown[-1]["text/html"]
+        assert seat.panel._stopped.is_set()
+
+    def test_a_failure_is_told_and_the_interview_goes_on(
+        self, seat: Seat, monkeypatch: pytest.MonkeyPatch, notebook: Shell
+    ) -> None:
+        """A traceback from a thread ends up below some cell that has nothing to do with it."""
+        with monkeypatch.context() as broken:
+            broken.setattr(Interview, "next", lambda _: 1 / 0)
+            broken.setattr(Interview, "type", lambda *_, **__: 1 / 0)
+            seat.wait()
+            assert "ZeroDivisionError" in seat.told
+            notebook.run(DEFINES)
+        seat.wait()
+        assert seat.held.prompt in seat.panel._spoken.value
+
+    def test_hints_are_for_study_mode(self, shown: list[Any], notebook: Shell) -> None:
+        names = [
+            button.description for button in Seat(notebook, 2).panel.box.children[3].children
+        ]
+        assert "Hint" not in names
+        study = Seat(notebook, 3, "study")
+        study.press("Hint")
+        assert "clarify:" in study.told
+        assert len(study.did("hint")) == 1
+
+    def test_the_cell_that_runs_again_shows_the_same_panel(
+        self, seat: Seat, shown: list[Any]
+    ) -> None:
+        """Two threads would say everything twice."""
+        boxes = [what for what in shown if what is seat.panel.box]
+        widgets.show_panel(seat.held)
+        assert [what for what in shown if what is seat.panel.box] == [*boxes, seat.panel.box]
+        assert len(widgets._panels) == 1
+
+    def test_of_two_interviews_only_one_runs(self, seat: Seat, notebook: Shell) -> None:
+        """A cell counts for one of them, and two clocks can't both be right."""
+        seat.wait()
+        other = Seat(notebook, 2)
+        assert seat.held.is_paused
+        assert "another interview goes on" in seat.told
+        notebook.run(DEFINES, "a")
+        assert (len(seat.did("type")), len(other.did("type"))) == (0, 1)
+        seat.press("Pause")
+        assert (seat.held.is_paused, other.held.is_paused) == (False, True)
+
+    def test_one_that_is_over_shows_its_scorecard(self, seat: Seat, shown: list[Any]) -> None:
+        seat.held.end()
+        shown.clear()
+        widgets.show_panel(seat.held)
+        assert "The three weakest" in shown[-1]["text/html"]
+
+
+def html_text(text: str) -> str:
+    return text.replace("&#x27;", "'")
+
+
+class TestFaces:
+    CARD = Scorecard(
+        MARKUP,
+        (Mark("builds", 1, (Evidence(3.0, MARKUP, False),)),),
+        ("builds",),
+        (
+            {"do": 'ask(topic="data")', "why": MARKUP},
+            {"do": 'start("happy_path")', "why": "w"},
+            {"do": "notebooks/handbook/13_checkpointing.ipynb", "why": "w"},
+            {"do": 'start("gone")', "why": "w"},
+        ),
+        15.0,
+        1,
+    )
+
+    def test_nothing_of_a_scorecard_is_markup(self) -> None:
+        shown = html_of(self.CARD, ROOT / "notebooks")
+        assert "<img" not in shown
+        assert shown.count("&lt;img") == 3
+        assert "with 1 hint." in shown
+
+    @pytest.mark.parametrize("folder", ["notebooks", "notebooks/handbook"])
+    def test_its_links_lead_to_notebooks(self, folder: str) -> None:
+        """A dead link is the end of "what to do next"."""
+        shown = html_of(self.CARD, ROOT / folder)
+        links = re.findall(r'href="([^"]+)"', shown)
+        assert len(links) == 3
+        assert all((ROOT / folder / link).is_file() for link in links)
+
+    def test_tables_keep_their_columns_and_nothing_said_is_markup(self) -> None:
+        shown = spoken_html([Entry(1, "interviewer", f"a  b\n{MARKUP}", True)])
+        assert "white-space:pre;" in shown
+        assert "<img" not in shown
+
+    def test_the_clock_says_which_state_it_is_in(self) -> None:
+        held = interview(15, 1, clock=lambda: 0.0)
+        assert 'data-state="paused"' in clock_html(held, "paused")
+        assert "15:00 left of 15:00, paused" in clock_html(held, "paused")
+
+
+def test_two_threads_take_turns() -> None:
+    """The panel's thread asks for the next line while a cell ends the interview."""
+    held = interview(15, 1, clock=lambda: 0.0)
+    other = threading.Thread(target=held.end)
+    with held._turn:
+        other.start()
+        time.sleep(0.05)
+        assert not held.is_over
+    other.join(10)
+    assert held.is_over
+
+
+class Kernel:
+    """A real kernel."""
+
+    def __init__(self, home: Path) -> None:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "REHEARSAL_HOME": str(home)}
+        self.manager, self.client = start_new_kernel(
+            kernel_name="python3", cwd=str(ROOT / "notebooks"), env=env
+        )
+
+    def run(self, source: str) -> str:
+        """Run a cell; what it printed or raised."""
+        shown: list[str] = []
+
+        def hear(message: dict[str, Any]) -> None:
+            content = message["content"]
+            if message["msg_type"] == "stream":
+                shown.append(content["text"])
+            elif message["msg_type"] == "error":
+                shown.append(f"{content['ename']}: {content['evalue']}")
+
+        self.client.execute_interactive(source, timeout=90, output_hook=hear, allow_stdin=False)
+        return "".join(shown)
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+WAIT = """
+import time
+until = time.monotonic() + 60
+while not ({}) and time.monotonic() < until: time.sleep(0.1)
+print({})
+"""
+
+
+@pytest.mark.ranks
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_it_goes_on_while_a_cell_runs_and_after_the_kernel_died(tmp_path: Path) -> None:
+    """The interviewer's thread, the cells' hook and the files on disk, in a real kernel."""
+    begin = "import rehearsal\nheld = rehearsal.interview(15, seed=1)\nheld"
+    said = "len([e for e in held.events if e['did'] == 'line'])"
+    typed = "sum('def shard' in cell for cell in held.cells.values())"
+    first = Kernel(tmp_path)
+    try:
+        assert first.run(begin) == ""
+        # The cell blocks the kernel, and the prompt comes all the same.
+        assert first.run(WAIT.format(said, said)).strip() == "1"
+        assert first.run("held.say('How many GPUs do we have?')") == ""
+        assert first.run(DEFINES) == ""
+        assert first.run(f"print({typed})").strip() == "1"
+        assert first.run(WAIT.format(f"{said} > 1", said)).strip() == "2"
+    finally:
+        first.manager.shutdown_kernel(now=True)
+        first.close()
+    second = Kernel(tmp_path)
+    try:
+        assert "Continuing the interview" in second.run(begin)
+        look = "from rehearsal.interviews.widgets import _panels\n"
+        look += "print(_panels[held.name]._spoken.value)"
+        assert "How many GPUs do we have?" in second.run(look)
+        assert "You typed shard" in second.run(look)
+        assert second.run("held.end()") == ""
+        over = (
+            "_panels[held.name]._stopped.is_set() and not _panels[held.name]._thread.is_alive()"
+        )
+        assert second.run(WAIT.format(over, over)).strip() == "True"
+    finally:
+        second.close()
