@@ -226,4 +226,5 @@ status()
 # | [02_rehearse](02_rehearse.ipynb) | the eight live cells and then the eight hardened ones, timed and graded on real ranks |
 # | [03_deck](03_deck.ipynb) | the questions that interviewers ask: say the answer, type the gist, and see which points it covers |
 # | [04_incidents](04_incidents.ipynb) | you're on call: find the fault in a job that really ran, fix it, and write the postmortem |
+# | [05_interview](05_interview.ipynb) | a whole mock interview against a clock, with a scorecard that shows its evidence |
 # | the drills, linked in section 4 | one notebook each |

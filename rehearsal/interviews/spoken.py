@@ -40,7 +40,7 @@ def entries(events: Sequence[Event], cells: Mapping[str, str], mode: str) -> Ite
     for event in events:
         minute = event["at"] / 60
         if event["did"] == "line":
-            is_table = event["kind"] == "evidence"
+            is_table = bool(event.get("sources"))  # what an incident's source shows
             yield Entry(minute, "interviewer", event["text"], is_table)
         elif event["did"] == "say":
             yield Entry(minute, "you", event["text"])
