@@ -14,13 +14,14 @@ import pytest
 import rehearsal
 from rehearsal.__main__ import main
 from rehearsal.interviews.command import begun
+from rehearsal.interviews.files import File
 from rehearsal.interviews.interviewer import script_of
 from rehearsal.interviews import session as sessions
 from rehearsal.interviews.session import interview
 from rehearsal.interviews.spoken import entries, typed_in
 from rehearsal.interviews.stdin import LinesOf
 from rehearsal.interviews.store import BadInterview, stores
-from rehearsal.interviews.terminal import File, Room
+from rehearsal.interviews.terminal import Room
 
 ROOT = Path(__file__).resolve().parents[1]
 ASKS = "How many GPUs do we have, and does the model fit on one?"

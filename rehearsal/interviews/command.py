@@ -15,11 +15,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rehearsal.interviews.files import File
 from rehearsal.interviews.scorecard import Evidence, Mark, Scorecard
 from rehearsal.interviews.session import Interview, interview, unfinished
 from rehearsal.interviews.stdin import Lines, LinesOf
 from rehearsal.interviews.store import BadInterview, Store, stores
-from rehearsal.interviews.terminal import File, Room, as_commands, in_lines, spelled
+from rehearsal.interviews.terminal import Room
+from rehearsal.interviews.terminal_text import as_commands, in_lines, spelled
 from rehearsal.interviews.spoken import entries
 from rehearsal.session.terminal import program
 

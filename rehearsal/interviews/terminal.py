@@ -9,26 +9,23 @@ The interviewer speaks while you're silent, so nothing here waits for a line alo
 
 from __future__ import annotations
 
-import re
-import shutil
-import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from rehearsal.incidents import terminal as incidents
 from rehearsal.incidents.store import BadCase
+from rehearsal.interviews.files import File, text_of
 from rehearsal.interviews.session import Interview
-from rehearsal.interviews.spoken import Entry, entries
+from rehearsal.interviews.spoken import entries
 from rehearsal.interviews.stdin import Lines
 from rehearsal.interviews.store import BadInterview
+from rehearsal.interviews.terminal_text import as_commands, in_lines, named, spelled
 from rehearsal.session.clock import minutes_of
 from rehearsal.session.terminal import program
-from rehearsal.session.watch import signature_of
 
 TURN_S = 0.5  # how long a turn waits for a line
 COMPOSING_S = 60.0  # for how long the interviewer lets somebody finish a thought
-WIDEST = 88
 KEEP_TITLE, TITLE_BACK = "\x1b[22;0t", "\x1b[23;0t"  # of the terminal's window
 HELP = """\
 What you type is said, once you press Enter on an empty line. Lines with a slash are commands:
@@ -295,81 +292,3 @@ class Room:
             title = f"\x1b]0;{clock} {self.interview.box.name}\x07"
             print(keep + title, end="", flush=True)
             self._titled = clock
-
-
-class File:
-    """A file that is handed in each time somebody saves it, from now on."""
-
-    def __init__(self, path: Path) -> None:
-        if path.is_dir():
-            raise BadInterview(
-                f"{path} is a folder. Pass the file that you type into; nothing was begun."
-            )
-        self.name, self._path = path.name, path
-        self._seen = self._changed = signature_of(path)
-
-    def saved(self, *, at_once: bool) -> str | None:
-        """Its text, if it was saved since the last time; None if not.
-
-        A file that has only just changed may still be being written, so it's taken at the next
-        look, unless ``at_once``.
-
-        Raises:
-            BadInterview: if it can't be read.
-        """
-        now = signature_of(self._path)
-        if now is None or now == self._seen:
-            return None
-        if now != self._changed and not at_once:
-            self._changed = now
-            return None
-        self._seen = now
-        return text_of(str(self._path))
-
-
-def text_of(name: str) -> str:
-    """The text of a file. Raises BadInterview if it isn't a text file."""
-    if not name:
-        raise BadInterview("/type needs the name of a file, such as attempt.py.")
-    try:
-        return Path(name).expanduser().read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInterview(
-            f"{name} can't be read ({error}), so nothing was handed in. /type takes a file of "
-            "Python source."
-        ) from None
-
-
-def named(interview: Interview) -> str:
-    """The names that the graders call, each with its arguments."""
-    called = "\n".join(f"    {name}{takes}" for name, takes in interview.names.items())
-    return f"The graders call these names, as far as you define them:\n{called}"
-
-
-def in_lines(entry: Entry) -> str:
-    """An entry, as wide as the terminal."""
-    width = min(WIDEST, shutil.get_terminal_size().columns)
-    if entry.who == "note":
-        return textwrap.fill(f"[{entry.text}]", width)
-    who = "Interviewer: " if entry.who == "interviewer" else "You: "
-    if entry.is_table:
-        return f"\n{who}\n{entry.text}\n"
-    paragraphs = (textwrap.fill(text, width) for text in f"{who}{entry.text}".split("\n"))
-    return "\n" + "\n".join(paragraphs) + "\n"
-
-
-def spelled(text: str) -> str:
-    """What the library says about calls, as it's typed here."""
-    text = text.replace('interview(..., mode="study") has them', "--mode study has them")
-    text = re.sub(r"\bscorecard\(\)", "/status", text)
-    return re.sub(r'\b(end|resume|pause|hint|export)\((?:"([^"]*)")?\)', _command, text)
-
-
-def as_commands(text: str) -> str:
-    """A scorecard's advice, as it's typed at a shell."""
-    text = re.sub(r'\bask\(topic="(\w+)"\)', rf"{program()} ask --topic \1", text)
-    return re.sub(r'\b(ask|start)\("(\w+)"\)', rf"{program()} \1 \2", text)
-
-
-def _command(call: re.Match[str]) -> str:
-    return " ".join(filter(None, [f"/{call[1]}", call[2]]))
