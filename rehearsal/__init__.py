@@ -70,6 +70,7 @@ def drills() -> list[Drill]:
 
 if "IPython" in sys.modules:  # a notebook: from here on, remember which cell defined what
     importlib.import_module("rehearsal.session.executions").record()
+    importlib.import_module("rehearsal.interviews.shown").register()
 
 __all__ = [
     "BadDeck",

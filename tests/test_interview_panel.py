@@ -446,6 +446,8 @@ class Kernel:
             content = message["content"]
             if message["msg_type"] == "stream":
                 shown.append(content["text"])
+            elif message["msg_type"] == "execute_result":
+                shown.append(content["data"]["text/html"])
             elif message["msg_type"] == "error":
                 shown.append(f"{content['ename']}: {content['evalue']}")
 
@@ -493,6 +495,7 @@ def test_it_goes_on_while_a_cell_runs_and_after_the_kernel_died(tmp_path: Path) 
         assert "How many GPUs do we have?" in second.run(look)
         assert "You typed shard" in second.run(look)
         assert second.run("held.end()") == ""
+        assert "The three weakest" in second.run("held.scorecard()")
         over = (
             "_panels[held.name]._stopped.is_set() and not _panels[held.name]._thread.is_alive()"
         )

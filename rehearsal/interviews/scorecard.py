@@ -73,12 +73,6 @@ class Scorecard(NamedTuple):
         """0 if every mark is 1, 100 if every one is 4."""
         return percent_of(self.marks)
 
-    def _repr_html_(self) -> str:
-        from rehearsal.interviews.faces import html_of  # imports the session, which imports us
-        from rehearsal.session.executions import notebooks_folder
-
-        return html_of(self, notebooks_folder())
-
     def __str__(self) -> str:
         head = f"Interview {self.name}, {self.minutes:.0f} minutes: {self.percent} of 100."
         if self.hints:

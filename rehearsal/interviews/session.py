@@ -309,17 +309,6 @@ class Interview:
         """The text of each cell, by the name that its event has."""
         return dict(self._cells)
 
-    def _ipython_display_(self) -> None:
-        """In a notebook: the panel in which it's held."""
-        from rehearsal.session.display import has_front_end
-
-        if not has_front_end():
-            print(repr(self))
-            return
-        from rehearsal.interviews.widgets import show_panel
-
-        show_panel(self)
-
     def __repr__(self) -> str:
         left = max(0.0, self.minutes - self.minute)
         state = "over" if self.is_over else "paused" if self.is_paused else self.box.name
