@@ -19,7 +19,6 @@ import rehearsal
 from rehearsal.deck.cards import cards
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.sources import SOURCES
-from rehearsal.incidents.store import BadCase
 from rehearsal.interviews import session as sessions
 from rehearsal.interviews.boxes import SHARES, box_at, boxes
 from rehearsal.interviews.built import facts_of, notebook_text
@@ -725,8 +724,6 @@ class FakeCase:
         self.done: list[tuple[Any, ...]] = []
 
     def look(self, source: str, **scope: str) -> SimpleNamespace:
-        if source == "code" and not scope:
-            raise BadCase("code needs module")
         self.done.append(("look", source, scope))
         return SimpleNamespace(text="\n".join(f"line {n}" for n in range(30)))
 
@@ -770,7 +767,8 @@ class TestOnCall:
         assert line.kind == "incident over"
 
     def test_code_needs_a_module(self, case: FakeCase, tmp_path: Path) -> None:
-        assert "needs module" in self.heard(case, tmp_path, "Show me the code.").text
+        asks = self.heard(case, tmp_path, "Show me the code.").text
+        assert asks.startswith("Which module? There are")
         self.heard(case, tmp_path, "Show me the code of data.py.")
         assert case.done == [("look", "code", {"module": "data.py"})]
 

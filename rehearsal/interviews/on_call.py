@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rehearsal.incidents.case import Incident, incident_in
+from rehearsal.incidents.deployed import module_names
 from rehearsal.incidents.store import BadCase
 from rehearsal.interviews.heard import cause_in, sources_in
 from rehearsal.interviews.interviewer import Line
@@ -107,12 +108,11 @@ class OnCall:
 
     def _shown(self, case: Incident, source: str, text: str) -> str:
         scope: dict[str, Any] = {}
-        if source == "code" and (module := MODULE.search(text)):
+        if source == "code":
+            if (module := MODULE.search(text)) is None or module[0] not in module_names():
+                return f"Which module? There are {', '.join(module_names())}."
             scope["module"] = module[0]
-        try:
-            lines = case.look(source, **scope).text.splitlines()
-        except BadCase as error:  # it asks for more than a name
-            return str(error)
+        lines = case.look(source, **scope).text.splitlines()
         more = [f"... {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
         return "\n".join([f"{source}:", *lines[:MOST_LINES], *more])
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from rehearsal.deck.cards import card_named
+from rehearsal.grading.verdict import counted
 from rehearsal.interviews.boxes import boxes
 from rehearsal.interviews.interviewer import CLOSING
 from rehearsal.interviews.rubric import MARKS, ROWS, RUBRIC
@@ -74,9 +75,10 @@ class Scorecard(NamedTuple):
         return percent_of(self.marks)
 
     def __str__(self) -> str:
-        head = f"Interview {self.name}, {self.minutes:.0f} minutes: {self.percent} of 100."
+        length = counted(round(self.minutes), "minute")
+        head = f"Interview {self.name}, {length}: {self.percent} of 100."
         if self.hints:
-            head += f" Study mode, {self.hints} hints."
+            head += f" Study mode, {counted(self.hints, 'hint')}."
         lines = [head, "", *map(str, self.rows), "", "Weakest:"]
         lines += [f"  {ROWS[row].name}. {ROWS[row].earns}" for row in self.weakest]
         lines += ["", "Next:", *(f"  {item['do']}: {item['why']}" for item in self.next)]
@@ -266,7 +268,9 @@ def communicates(state: State, minutes: float) -> Mark:
     silences = [(later - earlier, earlier) for earlier, later in pairwise(edges)]
     longest, since = max(silences)
     talks = longest <= LONGEST_SILENCE
-    evidence.append(Evidence(since, f"longest silence: {longest:.0f} minutes", talks))
+    evidence.append(
+        Evidence(since, f"longest silence: {counted(round(longest), 'minute')}", talks)
+    )
     quiet = sum(length for length, _ in silences if length > LONGEST_SILENCE) / max(ended, 1e-9)
     check_ins = [(m, h) for m, h in state.says if h.what in ("checks_in", "restates")]
     for minute, said in check_ins[:4]:
