@@ -351,6 +351,23 @@ class TestADay:
         assert seen[0] != seen[1]
         assert all(keys == alone or keys[0] == ("cards", "") for keys in seen)
 
+    def test_a_drill_that_is_due_is_not_new_as_well(self) -> None:
+        """Listed as new, it would be missing from what is due."""
+        due = DrillState("happy_path", 15, TODAY, TODAY)
+        weak = [WeakRow("builds a correct core", 1.5, [Step("drill", "happy_path")])]
+        plan = plan_of(beginner(drills=[due], weak=weak))
+        (item,) = [item for item in plan.items if item.kind == "drill"]
+        assert item.is_due
+
+    @pytest.mark.parametrize("day", [TODAY, TODAY + timedelta(days=1)])
+    def test_a_drill_longer_than_the_day_does_not_stop_the_route(self, day: date) -> None:
+        """Everything after it would wait for an evening that somebody doesn't have."""
+        steps = [Step("page", "10_interview_map"), Step("drill", "live_trainer")]
+        steps.append(Step("page", "12_data_correctness"))
+        long = DrillState("live_trainer", 52)
+        plan = plan_of(beginner(today=day, minutes=50, drills=[long], route=steps))
+        assert [item.name for item in plan.items] == ["10_interview_map", "12_data_correctness"]
+
     def test_what_was_done_today_makes_the_rest_smaller(self) -> None:
         """Each look at the plan would ask for another 90 minutes."""
         assert plan_of(beginner(spent=70.0)).minutes <= 20

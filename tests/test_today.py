@@ -186,6 +186,7 @@ class TestWhatItKeeps:
         assert f"To undo it: {program()} today --unread 10." in out
         assert "open notebooks/handbook/10_interview_map.ipynb" not in out
         assert "25 of them done" in out
+        assert "rubric row" not in out  # nothing is known about any
         assert "Marked as unread" in said(capsys, "--unread", "10")
         assert "open notebooks/handbook/10_interview_map.ipynb" in said(capsys)
 
@@ -586,6 +587,7 @@ class TestThePicture:
         assert found.days == [TODAY - timedelta(days=n) for n in range(7, -1, -1)]
         assert found.passed == [0, 1, 1, 1, 1, 1, 1, 1]
         assert found.known[0] == 2
+        assert found.known[3] == 3  # that day's answer was missed
         assert found.known[-1] == 8 - 2  # not the missed one, and not the one that is due
         assert found.minutes[4] == 20 + 1
         assert [day for day, _ in found.incidents] == [TODAY - timedelta(days=3)]
