@@ -32,6 +32,9 @@ if TYPE_CHECKING:
         start,
         status,
     )
+    from rehearsal.plan.route import UnknownPage
+    from rehearsal.plan.today import today
+    from rehearsal.plan.wishes import BadPlan
     from rehearsal.session.progress import forget
 
 # Imported when they are first used: a rank imports this package too, and needs none of them.
@@ -45,6 +48,9 @@ _HOMES = {
     "rehearsal.incidents.case": "Incident incident incident_kinds",
     "rehearsal.interviews.session": "Interview interview",
     "rehearsal.interviews.store": "BadInterview",
+    "rehearsal.plan.route": "UnknownPage",
+    "rehearsal.plan.today": "today",
+    "rehearsal.plan.wishes": "BadPlan",
     "rehearsal.session.coach": "brief check debrief diff hint narration solution start status",
     "rehearsal.session.progress": "forget",
 }
@@ -75,6 +81,7 @@ if "IPython" in sys.modules:  # a notebook: from here on, remember which cell de
 __all__ = [
     "BadDeck",
     "BadInterview",
+    "BadPlan",
     "Card",
     "Coverage",
     "Drill",
@@ -83,6 +90,7 @@ __all__ = [
     "Interview",
     "UnknownCard",
     "UnknownDrill",
+    "UnknownPage",
     "Verdict",
     "ask",
     "brief",
@@ -104,6 +112,7 @@ __all__ = [
     "solution",
     "start",
     "status",
+    "today",
     "topics",
     "warm_up",
 ]

@@ -20,6 +20,9 @@ from rehearsal.grading.drill import UnknownDrill
 from rehearsal.incidents.store import BadCase
 from rehearsal.interviews import arguments as interviews
 from rehearsal.interviews.store import BadInterview
+from rehearsal.plan.route import UnknownPage
+from rehearsal.plan.today import today
+from rehearsal.plan.wishes import BadPlan
 from rehearsal.session import coach, daemon_client
 from rehearsal.session.ids import drill_named
 from rehearsal.session.prints import MOST, SHOWN
@@ -97,6 +100,15 @@ def parser() -> argparse.ArgumentParser:
     opening.add_argument("--give-up", action="store_true", help="show it without a pass")
     for name, (_, text) in PLAIN.items():
         add(name, text)
+    planning = add("today", "plan today from what is due and the days until the interview")
+    planning.add_argument(
+        "--date", help="the interview's, such as 2026-12-04; none if there is none"
+    )
+    planning.add_argument("--minutes", type=int, help="how many a day has")
+    planning.add_argument(
+        "--read", metavar="PAGE", help="a chapter that you've read, such as 12"
+    )
+    planning.add_argument("--unread", metavar="PAGE", help="one that you marked by mistake")
     asking = add("ask", "ask a card of the deck: the one that is due, or this one")
     asking.add_argument("card", nargs="?")
     asking.add_argument("--topic", help="only the cards of this topic")
@@ -249,8 +261,9 @@ def run(options: argparse.Namespace) -> int:
     """Run one command; returns the exit code.
 
     Raises:
-        UnknownDrill, UnknownCard, BadDeck, BadSeed, CannotStartRanks, Unreadable, BadName,
-        BadSurvivors, CannotScore, CannotExport, BadInterview: for a mistake the user can fix.
+        UnknownDrill, UnknownCard, UnknownPage, BadDeck, BadPlan, BadSeed, CannotStartRanks,
+        Unreadable, BadName, BadSurvivors, CannotScore, CannotExport, BadInterview: for a
+            mistake the user can fix.
         CheckInterrupted: after Ctrl-C in a check, unless nothing ran.
     """
     if options.command == "check":
@@ -286,6 +299,10 @@ def run(options: argparse.Namespace) -> int:
             daemon_client.warm_up()  # while the person reads
     elif options.command in PLAIN:
         PLAIN[options.command][0]()
+    elif options.command == "today":
+        today(
+            date=options.date, minutes=options.minutes, read=options.read, unread=options.unread
+        )
     elif options.command == "ask":
         deck.ask(options.card, topic=options.topic)
     elif options.command == "judge":
@@ -346,7 +363,9 @@ def run_or_explain(arguments: Sequence[str]) -> int:
     except (
         UnknownDrill,
         UnknownCard,
+        UnknownPage,
         BadDeck,
+        BadPlan,
         BadSeed,
         CannotStartRanks,
         Unreadable,

@@ -182,6 +182,7 @@ class TestCommands:
             ".venv/bin/python -m rehearsal check lift_to_distributed attempt.py",
             ".venv/bin/python -m rehearsal cards",
             ".venv/bin/python -m rehearsal ask --topic recovery",
+            ".venv/bin/python -m rehearsal today",
         ]
         assert commands() == tested
 
@@ -251,9 +252,18 @@ class TestCommands:
     ) -> None:
         """Without a terminal, the end of the input accepts what is suggested."""
         monkeypatch.setenv("REHEARSAL_HOME", str(tmp_path))
-        listing, ask = commands()[12:]
+        listing, ask = commands()[12:14]
         assert "recovery" in shell(listing)
         assert "due in 1 day" in shell(f"echo 'I save the optimizer' | {ask}")
+
+    @needs_setup
+    @pytest.mark.ranks
+    def test_the_plans_command_runs_as_printed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is the first thing to type every evening."""
+        monkeypatch.setenv("REHEARSAL_HOME", str(tmp_path))
+        assert "The interview map (chapter 10)" in shell(commands()[14])
 
     @needs_setup
     @pytest.mark.ranks

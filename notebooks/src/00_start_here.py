@@ -81,13 +81,13 @@ print(f"{'note' if slow else 'ok':8} {'cores':12} {cores!s:26} {slow}")
 # The first run takes a few seconds longer, because it also starts the server that creates ranks.
 
 # %% collapsed=true
-# {{setup torch numpy matplotlib cloudpickle platformdirs fsrs rehearsal}}
+# {{setup torch numpy matplotlib cloudpickle platformdirs fsrs pydantic rehearsal}}
 
 # %%
 import torch
 import torch.distributed as dist
 
-from rehearsal import status, warm_up
+from rehearsal import status, today, warm_up
 from rehearsal.session.primer import check_mean, show_ranks
 
 warm_up()
@@ -166,6 +166,14 @@ check_mean(mean_over_ranks)
 
 # %%
 status()
+
+# %% [markdown]
+# `today` makes one plan from everything: what's due, what's weak, what's new on the way, an incident
+# or a mock interview, and the days left. Tell it the date once, as in
+# `today(date="2026-12-04", minutes=90)`, and tell it when you've read a chapter: `today(read="10")`.
+
+# %%
+today()
 
 # %% [markdown]
 # **If you have 15 minutes.** Open a terminal in the repository and run `make train`. Two

@@ -15,6 +15,7 @@ from rehearsal.deck.judge import judge
 from rehearsal.deck.standings import CardStanding, card_standings, next_card
 from rehearsal.session.display import has_front_end, show, show_markdown
 from rehearsal.session.progress import progress
+from rehearsal.session.schedule import end_of_day
 
 
 def ask(card_id: str | None = None, *, topic: str | None = None) -> None:
@@ -53,7 +54,7 @@ def _of(topic: str | None) -> list[CardStanding]:
 
 
 def _next(topic: str | None) -> Card | None:
-    found = next_card(_of(topic), time.time())
+    found = next_card(_of(topic), end_of_day(time.time()))
     return None if found is None else found.card
 
 
@@ -64,9 +65,9 @@ def topics(topic: str | None = None) -> None:
         UnknownCard: if there is no such topic, naming all.
         BadDeck: if one of your own deck files can't be used.
     """
-    standings, now = _of(topic), time.time()
+    standings, now = _of(topic), end_of_day(time.time())
     if topic is None:
-        rows: list[tuple[str, ...]] = [("topic", "title", "cards", "answered", "due now")]
+        rows: list[tuple[str, ...]] = [("topic", "title", "cards", "answered", "due today")]
         for name in dict.fromkeys(each.card.topic for each in standings):
             of = [each for each in standings if each.card.topic == name]
             answered = sum(bool(each.answers) for each in of)

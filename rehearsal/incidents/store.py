@@ -1,7 +1,8 @@
 """A case on disk: plain files below the home of the history, so it survives the process.
 
     HOME/incidents/SEED/case.json       format, seed, kind, tier
-    HOME/incidents/SEED/events.jsonl    looks, diagnoses, fixes, the postmortem: one per line
+    HOME/incidents/SEED/events.jsonl    looks, diagnoses, fixes, the postmortem: one per line,
+                                        each with its time in unix seconds
     HOME/incidents/SEED/runs/0, 1, ...  the job, and the reruns after each fix
 
 Events are only ever appended, so a notebook and a terminal may work on the same case.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,7 +91,7 @@ class Store:
     def add(self, did: str, **facts: Any) -> None:
         """Append an event."""
         with (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"did": did, **facts}) + "\n")
+            file.write(json.dumps({"did": did, "at": time.time(), **facts}) + "\n")
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -1,8 +1,9 @@
-"""What a history consists of: entries, which make up rounds, and answers. Plain data.
+"""What a history consists of: entries, which make up rounds, answers and notes. Plain data.
 
 entry    a start, an attempt, a hint or a solution that was shown
 round    the entries of one drill, up to its next start or a pause of half a day
 answer   what was said to one card of the deck, and how well
+note     what a person has said about their plan: the interview's date, a chapter that is read
 """
 
 from __future__ import annotations
@@ -38,6 +39,14 @@ class Answer(NamedTuple):
     points: Mapping[str, Found]  # by point id; of a spoken answer, those that were marked
     text: str = ""  # what was typed; empty if it was only spoken
     seconds: float = 0.0  # from the question to the end of the answer
+
+
+class Note(NamedTuple):
+    """What a person has said about their plan."""
+
+    at: float
+    what: str  # interview, minutes, read, unread
+    value: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,3 +59,19 @@ def link_to(drill: Drill, folder: Path) -> tuple[str, str] | None:
             if re.fullmatch(rf"\d+_{drill.id}\.ipynb", path.name):
                 return title, f"{beside}{path.name}"
     return None
+
+
+def link_to_notebook(notebook: str, folder: Path) -> str | None:
+    """The address of a notebook, relative to a notebook or a shell in ``folder``.
+
+    On Colab, the repository's. None if there is none to open.
+
+    Args:
+        notebook: its path under notebooks/, such as "handbook/12_data_correctness.ipynb".
+    """
+    if is_colab():
+        return online(f"notebooks/{notebook}")
+    for beside in ("", "../", "notebooks/", "../notebooks/", "../../notebooks/"):
+        if (folder / beside / notebook).is_file():
+            return f"{beside}{notebook}"
+    return None

@@ -1,8 +1,8 @@
 """What a person has tried, kept from one session to the next in a local SQLite file.
 
 Nothing leaves the machine: the file is the only copy, and ``forget()`` deletes it. It stores
-entries and answers; everything else (rounds, pace, what is due) is derived from them when
-asked for.
+entries, answers and notes; everything else (rounds, pace, what is due) is derived from them
+when asked for.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 from rehearsal.grading.drill import current_id
 from rehearsal.grading.verdict import Verdict, current_code
-from rehearsal.session.history import Answer, Entry, Kind, Round, rounds_of
+from rehearsal.session.history import Answer, Entry, Kind, Note, Round, rounds_of
 
 FILE = "progress.sqlite3"
-VERSION = 2  # 1 had no answers
+VERSION = 3  # 1 had no answers, 2 no notes
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
     id INTEGER PRIMARY KEY,
@@ -44,6 +44,12 @@ CREATE TABLE IF NOT EXISTS answers (
     points TEXT NOT NULL,       -- JSON: point id to covered, missed or contradicted
     text TEXT NOT NULL,         -- what was typed; empty if it was only spoken
     seconds REAL NOT NULL       -- from the question to the end of the answer
+);
+CREATE TABLE IF NOT EXISTS notes (
+    id INTEGER PRIMARY KEY,
+    at REAL NOT NULL,           -- unix seconds
+    what TEXT NOT NULL,         -- interview, minutes, read, unread; an unknown one is skipped
+    value TEXT NOT NULL         -- a date, the minutes of a day, a page
 );
 """
 # The file itself is damaged. Anything else (locked, disk full) may be temporary.
@@ -105,6 +111,16 @@ class Progress:
         rows = self._run(f"SELECT {columns} FROM answers ORDER BY id", [])
         found = [Answer._make([*row[:3], json.loads(row[3]), *row[4:]]) for row in rows]
         return [answer for answer in found if card is None or answer.card == card]
+
+    def add_note(self, what: str, value: str) -> None:
+        """Add what a person has said about their plan; the newest note of a kind counts."""
+        self._insert_into("notes", Note._fields, [time.time(), what, value])
+
+    def notes(self) -> list[Note]:
+        """All notes, oldest first."""
+        columns = ", ".join(Note._fields)
+        rows = self._run(f"SELECT {columns} FROM notes ORDER BY id", [])
+        return [Note._make(row) for row in rows]
 
     def rounds(self, drill: str | None = None) -> list[Round]:
         """All rounds, or one drill's, in the order in which they began."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
 
 from rehearsal.grading.drill import Drill
 from rehearsal.session.history import Grade, Round
@@ -44,7 +44,12 @@ def due_at(rounds: Iterable[Round], minutes: float) -> float | None:
 
 
 def due_after(reviews: Iterable[tuple[float, Grade]]) -> float | None:
-    """When something with these reviews is due, in unix seconds; None before the first.
+    """When something with these reviews is due, in unix seconds; None before the first."""
+    return next(reversed(dues_after(reviews)), None)
+
+
+def dues_after(reviews: Iterable[tuple[float, Grade]]) -> list[float]:
+    """When something is due after each of its reviews, in unix seconds.
 
     Args:
         reviews: when each was, in unix seconds and in this order, and how well it went.
@@ -65,11 +70,25 @@ def due_after(reviews: Iterable[tuple[float, Grade]]) -> float | None:
         "good": Rating.Good,
         "easy": Rating.Easy,
     }
-    card, due = Card(card_id=0), None
+    card, dues = Card(card_id=0), list[float]()
     for at, grade in reviews:
         card, _ = scheduler.review_card(card, ratings[grade], datetime.fromtimestamp(at, UTC))
-        due = card.due.timestamp()
-    return due
+        dues.append(card.due.timestamp())
+    return dues
+
+
+def day_of(at: float) -> date:
+    """The local day of a moment in unix seconds."""
+    return datetime.fromtimestamp(at).date()
+
+
+def end_of_day(now: float) -> float:
+    """The next midnight here, in unix seconds: what is due before it is due today.
+
+    An interval is whole days, so without this a card answered at nine in the evening could not
+    be asked the next morning.
+    """
+    return datetime.combine(day_of(now) + timedelta(days=1), time.min).timestamp()
 
 
 def words_until(due: float, now: float) -> str:

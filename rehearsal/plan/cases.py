@@ -1,0 +1,82 @@
+"""Which incidents have been played, and how well, from their folders in HOME/incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rehearsal.incidents.store import Store
+from rehearsal.plan.scorecards import UNREADABLE
+from rehearsal.session.schedule import day_of
+
+LONGEST_PAUSE_S = 15 * 60.0  # between two things that are done in a case; the rest is a break
+
+
+class Case(NamedTuple):
+    """One incident."""
+
+    seed: int
+    ended: float | None  # unix seconds; None before its debrief
+    minutes: float  # of practice
+    grades: Mapping[str, int]  # 0 to 2, by the name of the score's row; empty before it ended
+
+    @property
+    def mark(self) -> float:
+        """Its score as a mark from 1 to 4."""
+        return sum(map(as_mark, self.grades.values())) / len(self.grades)
+
+
+def as_mark(grade: int) -> float:
+    """A grade of the score, 0 to 2, as a mark of the rubric, 1 to 4."""
+    return 1 + 1.5 * grade
+
+
+def read_cases(home: Path) -> tuple[list[Case], list[str]]:
+    """All cases, by the time of their end, unfinished ones last; a line for each bad one."""
+    found: list[Case] = []
+    problems: list[str] = []
+    folders = [path.parent for path in home.glob("incidents/*/case.json")]
+    for folder in sorted(folders):
+        if not folder.name.isdecimal():
+            continue
+        try:
+            found.append(read_case(int(folder.name)))
+        except UNREADABLE as error:
+            why = " ".join(str(error).split()) or type(error).__name__
+            problems.append(f"Skipped {folder}: it can't be read as an incident ({why}).")
+    return sorted(found, key=lambda case: (case.ended is None, case.ended, case.seed)), problems
+
+
+def read_case(seed: int) -> Case:
+    """One case.
+
+    Raises:
+        UNREADABLE: if it can't be read.
+    """
+    store = Store(seed)
+    header, events = store.header(), store.events()
+    if header is None:
+        raise LookupError("case.json is gone")
+    ends = [number for number, event in enumerate(events) if event["did"] == "debrief"]
+    done = events[: ends[0] + 1] if ends else events
+    times = [float(event["at"]) for event in done if "at" in event]
+    minutes = sum(min(b - a, LONGEST_PAUSE_S) for a, b in pairwise(times) if b > a) / 60
+    if not ends:
+        return Case(seed, None, minutes, {})
+    # Before events had a time of their own, the file's is the best there is.
+    ended = float(done[-1].get("at", 0)) or (store.folder / "events.jsonl").stat().st_mtime
+    day_of(ended)  # raises if there is no such day
+    return Case(seed, ended, minutes, grades_of(seed, header, events))
+
+
+def grades_of(
+    seed: int, header: Mapping[str, Any], events: Sequence[dict[str, Any]]
+) -> dict[str, int]:
+    """The score's rows."""
+    from rehearsal.incidents.draw import draw  # numpy, which a plan without incidents can spare
+    from rehearsal.incidents.score import score_of
+
+    score = score_of(draw(seed, str(header["kind"])), events)
+    return {row.name: row.grade for row in score.rows}
