@@ -591,7 +591,8 @@ class TestThePicture:
         assert found.known[-1] == 8 - 2  # not the missed one, and not the one that is due
         assert found.minutes[4] == 20 + 1
         assert [day for day, _ in found.incidents] == [TODAY - timedelta(days=3)]
-        assert found.interviews == [(TODAY - timedelta(days=2), 1.5)]
+        # The code weighs three times as much.
+        assert found.interviews == [(TODAY - timedelta(days=2), (3 * 2 + 1) / 4)]
 
     @pytest.mark.parametrize("is_empty", [True, False])
     def test_it_has_every_panel_with_units_and_never_a_zero_for_nothing(
