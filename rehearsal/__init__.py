@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rehearsal.grading.check import grade, grade_source, warm_up
     from rehearsal.grading.drill import Drill, UnknownDrill
     from rehearsal.grading.verdict import Finding, Verdict
-    from rehearsal.incidents.case import Incident, incident, incident_kinds
+    from rehearsal.incidents.case import Incident
+    from rehearsal.incidents.opening import incident, incident_kinds
     from rehearsal.interviews.session import Interview, interview
     from rehearsal.interviews.store import BadInterview
     from rehearsal.session.coach import (
@@ -42,7 +43,8 @@ _HOMES = {
     "rehearsal.grading.check": "grade grade_source warm_up",
     "rehearsal.grading.drill": "Drill UnknownDrill",
     "rehearsal.grading.verdict": "Finding Verdict",
-    "rehearsal.incidents.case": "Incident incident incident_kinds",
+    "rehearsal.incidents.case": "Incident",
+    "rehearsal.incidents.opening": "incident incident_kinds",
     "rehearsal.interviews.session": "Interview interview",
     "rehearsal.interviews.store": "BadInterview",
     "rehearsal.session.coach": "brief check debrief diff hint narration solution start status",
@@ -74,13 +76,11 @@ if "IPython" in sys.modules:  # a notebook: from here on, remember which cell de
 
 __all__ = [
     "BadDeck",
-    "BadInterview",
     "Card",
     "Coverage",
     "Drill",
     "Finding",
     "Incident",
-    "Interview",
     "UnknownCard",
     "UnknownDrill",
     "Verdict",
@@ -98,7 +98,6 @@ __all__ = [
     "hint",
     "incident",
     "incident_kinds",
-    "interview",
     "judge_answer",
     "narration",
     "solution",

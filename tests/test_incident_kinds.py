@@ -11,10 +11,11 @@ from rehearsal.incidents.draw import draw
 from rehearsal.incidents.job import run_job
 from rehearsal.incidents.judge import judge_plan
 from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.case import with_sources
+from rehearsal.incidents.typed_source import with_sources
 from rehearsal.incidents.deployed import module_text
 from rehearsal.incidents.kinds.registry import KINDS
-from rehearsal.incidents.prove import RECORD, prove_one
+from rehearsal.incidents.proof import prove_one
+from rehearsal.incidents.prove import RECORD
 
 # One of each layer, and the case without a fault; CI has minutes, not hours. None whose fault
 # is a matter of time, since the ranks share two cores with other tests. The seed is one that

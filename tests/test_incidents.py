@@ -14,7 +14,7 @@ import rehearsal
 from rehearsal import __main__ as command_line
 from rehearsal.incidents import terminal
 from rehearsal.incidents.alarms import ALARMS
-from rehearsal.incidents.case import Incident, modules_of
+from rehearsal.incidents.case import Incident
 from rehearsal.incidents.deployed import changed_modules, module_text
 from rehearsal.incidents.distractors import DISTRACTORS, HARMLESS
 from rehearsal.incidents.draw import Drawn, base_plan, draw
@@ -24,6 +24,7 @@ from rehearsal.incidents.score import Score, score_of
 from rehearsal.incidents.settings import BadFix, apply
 from rehearsal.incidents.sources import SOURCES, scope_of
 from rehearsal.incidents.store import BadCase, Event, Store
+from rehearsal.incidents.typed_source import modules_of
 
 SEEDS = range(30)
 
@@ -37,7 +38,7 @@ class TestDraw:
     def test_seeds_give_many_kinds_and_every_misleading_symptom(self) -> None:
         """With few of them, the next case is the last one again."""
         drawn = [draw(seed) for seed in range(300)]
-        assert {d.kind.id for d in drawn} == set(KINDS)
+        assert {cause for d in drawn for cause in d.causes} == set(KINDS)
         assert {d.distractor.id for d in drawn} == set(DISTRACTORS)
 
     @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -51,7 +52,7 @@ class TestDraw:
                 "code": d.healthy.versions != d.faulty.versions,
             }
             found = [layer for layer, has in changed.items() if has]
-            assert found == ([] if kind == "no_fault" else [d.kind.layer])
+            assert found == ([] if kind == "no_fault" else [d.kinds[0].layer])
 
     @pytest.mark.parametrize("kind", sorted(KINDS))
     def test_edits_and_fixes_can_be_applied(self, kind: str) -> None:
@@ -60,7 +61,7 @@ class TestDraw:
             d = draw(seed, kind)
             for text in changed_modules(d.faulty).values():
                 compile(text, "module", "exec")
-            reference, wrong = d.kind.reference(d.faulty), d.kind.wrong(d.faulty)
+            reference, wrong = d.reference, d.wrong
             for fix in (reference, *wrong):
                 changed = apply(d.faulty, fix.settings)
                 changed_modules(changed)
@@ -243,21 +244,20 @@ def fix(settings: dict[str, Any], is_fixed: bool) -> Event:
 
 
 def expert(drawn: Drawn) -> list[Event]:
-    """Follows the path, names the cause with its evidence, and applies the reference fix."""
-    sources = [see.source for see in drawn.kind.path]
-    move = f"first: {drawn.kind.first_moves[0]}"
-    reference = dict(drawn.kind.reference(drawn.faulty).settings)
-    return [
-        *map(look, sources),
-        diagnose(drawn.kind.id, sources, move),
-        *([fix(reference, True)] if reference else []),
-    ]
+    """Follows each path, names each cause with its evidence, applies the reference fix."""
+    events = []
+    for kind in drawn.kinds:
+        sources = [see.source for see in kind.path]
+        told = diagnose(kind.id, sources, f"first: {kind.first_moves[0]}")
+        events += [*map(look, sources), told]
+    reference = dict(drawn.reference.settings)
+    return [*events, *([fix(reference, True)] if reference else [])]
 
 
 def chaser(drawn: Drawn) -> list[Event]:
     """Follows the misleading symptom to the end."""
     false = drawn.distractor
-    cause = next(name for name in false.suggests if name != drawn.kind.id)
+    cause = next(name for name in false.suggests if name not in drawn.causes)
     return [
         *map(look, false.sources),
         fix({false.tempts[0]: "changed"}, False),
@@ -319,7 +319,7 @@ class TestScore:
     def test_evidence_counts_only_if_it_was_looked_at(self) -> None:
         """Naming a dashboard is not reading it."""
         drawn = draw(0, "slow_rank")
-        sources = [see.source for see in drawn.kind.path]
+        sources = [see.source for see in drawn.path]
         events = [diagnose("slow_rank", sources, "drain the host")]
         assert score_of(drawn, events).rows[3].grade == 0
         events = [*map(look, sources), *events]
@@ -328,7 +328,7 @@ class TestScore:
     def test_evidence_must_come_before_the_diagnosis(self) -> None:
         """Else the debrief's own words would count."""
         drawn = draw(0, "duplicate_shards")
-        told = diagnose(drawn.kind.id, ["audit", "ledger", "code"], "roll back")
+        told = diagnose(drawn.kinds[0].id, ["audit", "ledger", "code"], "roll back")
         late = [told, {"did": "debrief"}, *map(look, ["audit", "ledger", "code"]), told]
         assert score_of(drawn, late).rows[3].grade == 0
 
@@ -355,7 +355,7 @@ def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.ranks
 class TestCase:
-    SEED = next(seed for seed in range(1000) if draw(seed).kind.id == "loader_starved")
+    SEED = next(seed for seed in range(1000) if draw(seed).id == "loader_starved")
 
     @pytest.fixture(autouse=True)
     def home(self, shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,41 +13,24 @@ from __future__ import annotations
 import difflib
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rehearsal.incidents.debrief import Debrief, debrief_of
-from rehearsal.incidents.deployed import module_names, module_text
-from rehearsal.incidents.draw import Drawn, draw
+from rehearsal.incidents.draw import Drawn
 from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.job import run_job
 from rehearsal.incidents.judge import Verdict, judge_plan
 from rehearsal.incidents.kinds.kind import Kind, See
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.score import FIX_MINUTES, Score, score_of
-from rehearsal.incidents.settings import BadFix, apply, table
+from rehearsal.incidents.settings import BadFix, Settings, apply
 from rehearsal.incidents.sources import SOURCES, look_at
 from rehearsal.incidents.store import BadCase, Event, Store
+from rehearsal.incidents.typed_source import modules_of, with_sources
 from rehearsal.incidents.view import BadLook, View
-from rehearsal.incidents.world import Plan
 
 Tier = Literal["guided", "choice", "realistic"]
 POSTMORTEM = ("impact", "cause", "detection", "fix", "prevention")
-
-
-class Settings(dict[str, Any]):
-    """The settings that can be changed; printed with what each one means."""
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan.settings)
-        self.text = table(plan)
-
-    def __repr__(self) -> str:
-        return self.text
-
-    __str__ = __repr__
 
 
 class Incident:
@@ -84,7 +67,7 @@ class Incident:
         """In the tier "choice": four causes, one of them right. Otherwise all that exist."""
         if self.tier != "choice":
             return sorted(KINDS)
-        kind, false = self._drawn.kind, self._drawn.distractor
+        kind, false = self._drawn.kinds[0], self._drawn.distractor
         rng = random.Random(f"choices {self.seed}")
         near = [name for name in (*kind.like[:2], *false.suggests[:1]) if name != kind.id]
         rest = [name for name in sorted(KINDS) if name != kind.id]
@@ -224,8 +207,8 @@ class Incident:
 
     @property
     def kind(self) -> Kind:
-        """What it is. For those who know: a debrief, a proof, a scripted candidate."""
-        return self._drawn.kind
+        """What the page is about. For a debrief, a proof, a scripted candidate."""
+        return self._drawn.kinds[0]
 
     @property
     def history(self) -> list[Event]:
@@ -261,106 +244,4 @@ class Incident:
     def _next_see(self) -> See | None:
         """The first step of the expert's path that nobody has looked at."""
         looked = {e["source"] for e in self._store.events() if e["did"] == "look"}
-        return next(
-            (s for s in self._drawn.kind.path if not looked & {s.source, *s.also}), None
-        )
-
-
-def modules_of(plan: Plan, source: str | Mapping[str, str] | None) -> dict[str, str]:
-    """The modules that a fix replaces. Raises BadFix if one isn't there or doesn't compile."""
-    if source is None:
-        return {}
-    texts = {module_like(plan, source): source} if isinstance(source, str) else dict(source)
-    for name, text in texts.items():
-        if name not in module_names():
-            raise BadFix(
-                f"source: {name!r} is not a module of the trainer, so nothing ran. There are: "
-                f"{', '.join(module_names())}."
-            )
-        try:
-            compile(text, name, "exec")
-        except (SyntaxError, ValueError, TypeError) as error:
-            raise BadFix(f"source: {name} doesn't compile ({error}), so nothing ran.") from None
-    return {name: text for name, text in texts.items() if text != module_text(plan, name)}
-
-
-def module_like(plan: Plan, source: str) -> str:
-    """The module whose text shares most lines with ``source``. Raises BadFix."""
-    lines = set(source.splitlines())
-    shared = {
-        name: len(lines & set(module_text(plan, name).splitlines())) for name in module_names()
-    }
-    best = max(shared, key=lambda name: shared[name])
-    if shared[best] < 10:
-        raise BadFix(
-            "source: this is not the text of a module, so nothing ran. Pass a module's whole "
-            'text, as look("code", module="train.py").data gives it, or {"train.py": text}.'
-        )
-    return best
-
-
-def with_sources(plan: Plan, texts: Mapping[str, str]) -> Plan:
-    """The plan with modules replaced."""
-    return replace(plan, sources=dict(texts))
-
-
-def incident(seed: int, *, tier: Tier = "realistic", restart: bool = False) -> Incident:
-    """Open the case of a seed: a real job with something wrong, or nothing.
-
-    The job has run when this returns. A case that was begun continues, with its clock; with
-    ``restart`` it begins again.
-
-    Args:
-        tier: "guided" asks one question at a time, "choice" gives four causes to choose from,
-            "realistic" gives nothing.
-
-    Raises:
-        BadCase: if the seed or tier isn't possible, or the saved case can't be opened.
-    """
-    if type(seed) is not int or seed < 0:
-        raise BadCase(f"seed={seed!r}: must be a whole number, 0 or more.")
-    if tier not in get_args(Tier):
-        raise BadCase(f"tier={tier!r}: must be guided, choice or realistic.")
-    store = Store(seed)
-    header = None if restart else store.header()
-    if header is not None:
-        if header["kind"] not in KINDS:
-            raise BadCase(
-                f"Incident {seed} was begun with a kind that this version doesn't have "
-                f"({header['kind']}). rehearsal.incident({seed}, restart=True) starts over."
-            )
-        case = Incident(store, draw(seed, header["kind"]), header["tier"])
-        print(
-            f"Continuing incident {seed} at minute {case.minutes} (tier {case.tier}). "
-            f"rehearsal.incident({seed}, restart=True) starts over."
-        )
-        return case
-    with store.alone():
-        store.clear()
-        drawn = draw(seed)
-        run_job(drawn.faulty, store.runs / "0")
-        store.create(drawn.kind.id, tier)
-    return Incident(store, drawn, tier)
-
-
-def incident_in(folder: Path, seed: int, kind: str | None = None) -> Incident:
-    """A case in a folder of its own: the one that is there, or a new one of this kind.
-
-    Raises:
-        BadCase: if the one that is there can't be opened.
-    """
-    store = Store(seed, folder)
-    header = store.header()
-    if header is not None and header["kind"] in KINDS:
-        return Incident(store, draw(seed, header["kind"]), header["tier"])
-    with store.alone():
-        store.clear()
-        drawn = draw(seed, kind)
-        run_job(drawn.faulty, store.runs / "0")
-        store.create(drawn.kind.id, "realistic")
-    return Incident(store, drawn, "realistic")
-
-
-def incident_kinds() -> list[str]:
-    """The causes that may be named in an incident, "no_fault" included."""
-    return sorted(KINDS)
+        return next((s for s in self._drawn.path if not looked & {s.source, *s.also}), None)

@@ -31,32 +31,38 @@ class Debrief:
 
 def debrief_of(drawn: Drawn, alert: str, events: Sequence[Event]) -> Debrief:
     """Judge what was done, and tell the story."""
-    kind, score = drawn.kind, score_of(drawn, events)
-    lines = [f"{kind.id}: {kind.title}.", "", str(score), "", "An expert's path"]
+    score = score_of(drawn, events)
+    lines = [*(f"{kind.id}: {kind.title}." for kind in drawn.kinds), "", str(score)]
+    lines += ["", "The page", f"  {alert}"]
     minute = 0
-    for see in kind.path:
-        minute += SOURCES[see.source][0]
-        scope = "".join(f", {name}={value!r}" for name, value in see.scope.items())
-        lines.append(f'  minute {minute:>2}  look("{see.source}"{scope})  {see.asks}')
-        lines.append(f"             {see.shows}")
-    cause, mechanism, symptom = kind.chain
-    lines += ["", "The chain", f"  cause      {cause}", f"  mechanism  {mechanism}"]
-    lines += [f"  symptom    {symptom}", f"  alert      {alert}"]
+    for kind in drawn.kinds:
+        of = f" to {kind.id}" if len(drawn.kinds) > 1 else ""
+        lines += ["", f"An expert's path{of}"]
+        for see in kind.path:
+            minute += SOURCES[see.source][0]
+            scope = "".join(f", {name}={value!r}" for name, value in see.scope.items())
+            lines.append(f'  minute {minute:>2}  look("{see.source}"{scope})  {see.asks}')
+            lines.append(f"             {see.shows}")
+        lines += ["", f"The chain{of}"]
+        for link, text in zip(("cause", "mechanism", "symptom"), kind.chain, strict=True):
+            lines.append(f"  {link:<10} {text}")
     lines += ["", f"Misleading: {drawn.distractor.id}", f"  {drawn.distractor.explains}"]
-    fix = kind.reference(drawn.faulty)
+    fix = drawn.reference
     lines += ["", f"A fix: {dict(fix.settings) or 'none'}: {fix.why}."]
     for event in events:
         if event["did"] == "fix":
             changed = {**event["settings"], **dict.fromkeys(event["modules"], "(edited)")}
             lines.append(f"  yours: {changed}: {event['text']}")
-    lines += [f"Prevention: {kind.prevention}", ""]
-    kept = [event for event in events if event["did"] == "postmortem"]
-    if kept:
-        lines.append("Your postmortem")
-        lines += [f"  {name:<11} {text}" for name, text in kept[-1]["lines"].items()]
-    else:
-        lines.append(
+    lines += [*(f"Prevention: {kind.prevention}" for kind in drawn.kinds), ""]
+    return Debrief(drawn.id, score, "\n".join([*lines, *postmortem_in(events)]))
+
+
+def postmortem_in(events: Sequence[Event]) -> list[str]:
+    """The newest postmortem, or how to write one."""
+    kept = [event["lines"] for event in events if event["did"] == "postmortem"]
+    if not kept:
+        return [
             "Now write the postmortem, a line each: case.postmortem(impact=..., cause=..., "
             "detection=..., fix=..., prevention=...)"
-        )
-    return Debrief(kind.id, score, "\n".join(lines))
+        ]
+    return ["Your postmortem", *(f"  {name:<11} {text}" for name, text in kept[-1].items())]

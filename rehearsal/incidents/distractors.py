@@ -154,7 +154,8 @@ DISTRACTORS = {
             sources=("restarts", "logs", "loss"),
             pages=Alarm(
                 "restart",
-                "{value:.0f} restart",
+                "restarts: {}",
+                "{:.0f}",
                 lambda evidence: float(len(evidence.failed_attempts())),
                 0.5,
             ),
@@ -170,7 +171,8 @@ DISTRACTORS = {
             sources=("throughput", "trace", "phases"),
             pages=Alarm(
                 "first_step",
-                "the first step took {value:.0f} median steps",
+                "the first step took {} step times",
+                "{:.0f}",
                 longest_first_step,
                 5.0,
             ),
@@ -217,7 +219,11 @@ DISTRACTORS = {
             tempts=("learning_rate", "max_grad_norm", "warmup_steps"),
             sources=("loss",),
             pages=Alarm(
-                "loss_spike", "a loss of {value:.1f} times the ones before", loudest_loss, 1.4
+                "loss_spike",
+                "the loss of one step is {} times those before it",
+                "{:.1f}",
+                loudest_loss,
+                1.4,
             ),
             alert="The loss of one step was far above that of the steps before it.",
         ),

@@ -132,3 +132,16 @@ def table(plan: Plan) -> str:
         more = f" ({', '.join(choices)})" if choices else ""
         rows.append(f"{name:<{width}}  {value!s:<24}  {HELP[name]}{more}")
     return "\n".join(rows)
+
+
+class Settings(dict[str, Any]):
+    """The settings that can be changed; printed with what each one means."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan.settings)
+        self.text = table(plan)
+
+    def __repr__(self) -> str:
+        return self.text
+
+    __str__ = __repr__

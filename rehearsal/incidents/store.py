@@ -1,6 +1,6 @@
 """A case on disk: plain files below the home of the history, so it survives the process.
 
-    HOME/incidents/SEED/case.json       format, seed, kind, tier
+    HOME/incidents/SEED/case.json       format, seed, kind or "first+second", tier
     HOME/incidents/SEED/events.jsonl    looks, diagnoses, fixes, the postmortem: one per line
     HOME/incidents/SEED/runs/0, 1, ...  the job, and the reruns after each fix
 
@@ -74,6 +74,11 @@ class Store:
         temporary = self.folder / "case.json.tmp"
         temporary.write_text(json.dumps(header), "utf-8")
         temporary.replace(self.folder / "case.json")
+
+    def plan(self) -> str:
+        """The plan of the job that alerted, as ``job.run_job`` wrote it; "" if it is gone."""
+        path = self.runs / "0" / "plan.json"
+        return path.read_text("utf-8") if path.exists() else ""
 
     def clear(self) -> None:
         """Delete the case."""

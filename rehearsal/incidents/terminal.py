@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rehearsal.incidents.case import POSTMORTEM, Incident, Tier, incident
+from rehearsal.incidents.case import POSTMORTEM, Incident, Tier
+from rehearsal.incidents.opening import incident
 from rehearsal.incidents.store import BadCase
 
 HELP = """\

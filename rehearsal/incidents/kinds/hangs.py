@@ -1,20 +1,12 @@
-"""No step completes although all ranks are alive."""
+"""No step completes although all ranks are alive; or so it seems."""
 
 from __future__ import annotations
 
 import random
 
-from rehearsal.incidents.kinds.data import roll_back
-from rehearsal.incidents.kinds.kind import (
-    Claim,
-    Fix,
-    Kind,
-    See,
-    before_live,
-    other_rank,
-    rank_where,
-    spare_of,
-)
+from rehearsal.incidents.evidence import Evidence
+from rehearsal.incidents.kinds.kind import Claim, Fix, See, before_live, other_rank, spare_of
+from rehearsal.incidents.kinds.layers import code_fault, in_module, host_fault
 from rehearsal.incidents.world import Edit, Plan
 
 HUNG = "The watchdog ended the job again: all ranks were alive, and no step completed."
@@ -30,10 +22,11 @@ def stall_one_host(plan: Plan, rng: random.Random) -> Plan:
     return plan.with_host(rng.randrange(plan.world_size), stalls_at_step=rng.randrange(12, 20))
 
 
-stuck_host = Kind(
+stuck_host = host_fault(
+    "stalls_at_step",
+    "take the stuck host out",
     id="stuck_host",
     title="One host's network adapter stops answering in a collective",
-    layer="world",
     alarm="hang",
     alert=lambda e: HUNG,
     setup=with_watchdog,
@@ -41,9 +34,6 @@ stuck_host = Kind(
     claims=(
         Claim("attempts that hung", lambda e: float(e.hangs()), 0.5, 0.5),
         Claim("1 if the job gave up", lambda e: float(not e.is_done()), 0.5, 0.5),
-    ),
-    reference=lambda plan: Fix(
-        spare_of(plan, rank_where(plan, "stalls_at_step", None)), "take the stuck host out"
     ),
     wrong=lambda plan: (
         Fix({"hang_timeout_s": 4.0}, "give the collective more time"),
@@ -82,7 +72,6 @@ stuck_host = Kind(
     ),
     prevention="Have the watchdog name the rank that the others wait for, and drain its host "
     "at once.",
-    first_moves=("host", "drain", "replace", "cordon", "spare"),
     like=("collective_on_one_rank", "skewed_clock", "slow_network"),
     related=("unfinished", "crashes", "crash_loop", "checkpoint_age"),
     clashes=("noisy_restart", "slow_first_step"),
@@ -109,10 +98,9 @@ def call_it_on_one_rank(plan: Plan, rng: random.Random) -> Plan:
     )
 
 
-collective_on_one_rank = Kind(
+collective_on_one_rank = code_fault(
     id="collective_on_one_rank",
     title="One rank calls a collective that its peers don't",
-    layer="code",
     alarm="hang",
     alert=lambda e: HUNG,
     setup=with_watchdog,
@@ -121,7 +109,6 @@ collective_on_one_rank = Kind(
         Claim("attempts that hung", lambda e: float(e.hangs()), 0.5, 0.5),
         Claim("1 if the job gave up", lambda e: float(not e.is_done()), 0.5, 0.5),
     ),
-    reference=roll_back,
     wrong=lambda plan: (
         Fix({"hang_timeout_s": 4.0}, "give the collective more time"),
         Fix(spare_of(plan, other_rank(plan, 0)), "a host must be stuck"),
@@ -144,14 +131,11 @@ collective_on_one_rank = Kind(
             ("restarts",),
             {"contains": "hang"},
         ),
-        See(
-            "code",
+        in_module(
+            "launch.py",
             "Which ranks reach that line?",
             "launch.py calls the barrier behind a condition on the rank. A collective must be "
             "reached by all ranks.",
-            "cause",
-            ("deploys",),
-            {"module": "launch.py"},
         ),
     ),
     chain=(
@@ -161,10 +145,64 @@ collective_on_one_rank = Kind(
     ),
     prevention="Review: no collective below a condition on the rank. Test each path with two "
     "ranks.",
-    first_moves=("roll", "revert", "rollback", "version"),
     like=("stuck_host", "skewed_clock"),
     related=("unfinished", "crashes", "crash_loop", "checkpoint_age"),
     clashes=("noisy_restart", "slow_first_step"),
 )
 
-KINDS = (stuck_host, collective_on_one_rank)
+
+skewed_clock = host_fault(
+    "clock_skew_s",
+    "take the host out until its clock is synchronized",
+    id="skewed_clock",
+    title="A host's clock is wrong, so its log seems stale",
+    alarm="clocks",
+    alert=lambda e: "A rank's heartbeat is minutes older than its peers'; it may be hanging.",
+    inject=lambda plan, rng: plan.with_host(
+        rng.randrange(plan.world_size), clock_skew_s=-float(rng.randrange(240, 700))
+    ),
+    claims=(
+        Claim(
+            "seconds between the ranks' clocks at a step's end", Evidence.clock_gap_s, 5, 200
+        ),
+    ),
+    wrong=lambda plan: (
+        Fix({"hang_timeout_s": 5.0}, "let the watchdog end the hang sooner"),
+        Fix(before_live(plan), "the last deployment must have broken the heartbeat"),
+    ),
+    path=(
+        See(
+            "heartbeats",
+            "Which rank is stale, and has it made a step since?",
+            "One rank's heartbeat is minutes old, but its last step is the same as its peers'. "
+            "A rank that hangs would stop them all at the next gradient sync.",
+            "symptom",
+        ),
+        See(
+            "ledger",
+            "When did each rank finish the same step?",
+            "The rank's lines are a constant number of seconds behind its peers' for the same "
+            "steps, from the first to the last. A delay would grow or vary.",
+            "mechanism",
+            ("logs", "trace"),
+        ),
+        See(
+            "settings",
+            "Which host is that?",
+            "The offset belongs to one host: the others agree to a few milliseconds.",
+            "cause",
+            ("logs", "run_folder"),
+        ),
+    ),
+    chain=(
+        "one host's clock is minutes slow",
+        "every timestamp it writes is old, although each step ends at the same moment",
+        "the heartbeat looks stale while progress is normal: liveness judged by another clock",
+    ),
+    prevention="Judge heartbeats by the collector's receive time and by step; monitor NTP "
+    "offset.",
+    first_moves=("clock", "ntp", "chrony", "time", "host"),
+    like=("stuck_host",),
+)
+
+KINDS = (stuck_host, collective_on_one_rank, skewed_clock)

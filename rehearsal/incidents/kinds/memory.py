@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.kinds.data import roll_back
 from rehearsal.incidents.kinds.kind import Claim, Fix, Kind, See, spare_of
+from rehearsal.incidents.kinds.layers import code_fault, in_module
 from rehearsal.incidents.world import Edit, Plan
 
 
@@ -27,10 +27,9 @@ def leak_on_one_rank(plan: Plan, rng: random.Random) -> Plan:
     )
 
 
-memory_leak = Kind(
+memory_leak = code_fault(
     id="memory_leak",
     title="One rank's memory grows with every step",
-    layer="code",
     alarm="memory",
     alert=lambda e: "A host is running out of memory; the last such job was killed overnight.",
     inject=leak_on_one_rank,
@@ -43,7 +42,6 @@ memory_leak = Kind(
             -1000,
         ),
     ),
-    reference=roll_back,
     wrong=lambda plan: (
         Fix({"num_workers": 2}, "move the loading out of the rank's process"),
         Fix({"async_checkpoint": True}, "the saves must pile up"),
@@ -64,13 +62,10 @@ memory_leak = Kind(
             "mechanism",
             ("host_memory", "phases"),
         ),
-        See(
-            "code",
+        in_module(
+            "train.py",
             "What keeps references from one step to the next?",
             "train.py appends a copy of the inputs to a module-level list, on one rank.",
-            "cause",
-            ("deploys",),
-            {"module": "train.py"},
         ),
     ),
     chain=(

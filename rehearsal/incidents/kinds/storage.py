@@ -6,7 +6,8 @@ import random
 import re
 from dataclasses import replace
 
-from rehearsal.incidents.evidence import Evidence, middle
+from rehearsal.incidents.evidence import Evidence
+from rehearsal.incidents.job_records import middle
 from rehearsal.incidents.kinds.kind import Claim, Fix, Kind, See, spare_of
 from rehearsal.incidents.world import Kill, Plan
 
