@@ -19,7 +19,7 @@ from rehearsal.incidents.deployed import changed_modules, module_text
 from rehearsal.incidents.distractors import DISTRACTORS, HARMLESS
 from rehearsal.incidents.draw import Drawn, base_plan, draw
 from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.kinds.registry import KINDS
+from rehearsal.incidents.kinds.registry import KINDS, PAIRS
 from rehearsal.incidents.score import Score, score_of
 from rehearsal.incidents.settings import BadFix, apply
 from rehearsal.incidents.sources import SOURCES, scope_of
@@ -40,6 +40,28 @@ class TestDraw:
         drawn = [draw(seed) for seed in range(300)]
         assert {cause for d in drawn for cause in d.causes} == set(KINDS)
         assert {d.distractor.id for d in drawn} == set(DISTRACTORS)
+
+    def test_some_seeds_draw_two_faults(self) -> None:
+        """Real jobs don't wait for the first fault to be gone."""
+        pairs = [d for d in map(draw, range(1000)) if len(d.kinds) > 1]
+        assert 50 <= len(pairs) <= 200
+        assert {d.id for d in pairs} == {"+".join(pair) for pair in PAIRS}
+
+    @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+    def test_two_faults_do_not_touch_each_other(self, pair: tuple[str, str]) -> None:
+        """If one fix undid the other, nobody could cure the job."""
+        first, second = (KINDS[name] for name in pair)
+        assert first.alarm not in (second.alarm, *second.related)
+        assert second.alarm not in first.related
+        assert first.layer != second.layer
+        for seed in SEEDS:
+            d = draw(seed, "+".join(pair))
+            fixes = [kind.reference(d.faulty).settings for kind in d.kinds]
+            assert not set(fixes[0]) & set(fixes[1])
+            assert d.reference.settings == {**fixes[0], **fixes[1]}
+            alone = draw(seed, first.id)
+            assert d.alarms[0] == alone.alarms[0]
+            assert d.distractor.id not in (*first.clashes, *second.clashes)
 
     @pytest.mark.parametrize("kind", sorted(KINDS))
     def test_a_fault_lives_in_its_layer_only(self, kind: str) -> None:
@@ -139,13 +161,44 @@ class TestFixes:
         plan = base_plan(1, random.Random(1))
         (tmp_path / "run" / "ledger").mkdir(parents=True)
         for size, fires in ((plan.world.global_batch_size, False), (4, True)):
-            lines = [
-                {"attempt": 0, "step": step, "time": 0.0, "rank": 0, "samples": [*range(size)]}
-                for step in range(1, 9)
-            ]
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            (tmp_path / "run" / "ledger" / "rank-0.jsonl").write_text(text)
+            self.train(tmp_path, [plan.world.global_batch_size, size])
             assert ALARMS["batch"].fires(Evidence(tmp_path, plan)) is fires
+
+    def train(self, folder: Path, sizes: list[int]) -> None:
+        """An attempt of eight steps for each batch size."""
+        lines = [
+            {"attempt": n, "step": step, "time": 0.0, "rank": 0, "samples": [*range(size)]}
+            for n, size in enumerate(sizes)
+            for step in range(8 * n + 1, 8 * n + 9)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / "run" / "ledger" / "rank-0.jsonl").write_text(text)
+
+    def test_a_reported_loss_that_is_no_mean_over_samples_is_a_symptom(
+        self, tmp_path: Path
+    ) -> None:
+        """With uneven shares, the mean of the ranks' means is another number."""
+        plan = draw(0, "mean_of_means").faulty
+        for name in ("logs", "telemetry"):
+            (tmp_path / "run" / name).mkdir(parents=True)
+        for rank, (samples, loss) in enumerate(((3, 1.0), (2, 2.0))):
+            line = {"attempt": 0, "step": 1, "samples": samples, "local_loss": loss}
+            path = tmp_path / "run" / "telemetry" / f"rank-{rank}.jsonl"
+            path.write_text(json.dumps(line) + "\n")
+        for reported, fires in ((1.4, False), (1.5, True)):
+            facts = {"event": "train_progress", "time": 0.0, "rank": 0, "attempt": 0, "step": 1}
+            path = tmp_path / "run" / "logs" / "rank-0.jsonl"
+            path.write_text(json.dumps({**facts, "loss": reported}) + "\n")
+            assert ALARMS["loss_mismatch"].fires(Evidence(tmp_path, plan)) is fires
+
+    def test_an_alarm_says_its_figure_and_limit_in_one_unit(self, tmp_path: Path) -> None:
+        """38% against a limit of 0.27 is a sum to do at three in the morning."""
+        plan = base_plan(1, random.Random(1))
+        evidence = Evidence(tmp_path, plan)
+        for alarm in ALARMS.values():
+            text = alarm._replace(measure=lambda evidence: 0.25).describe(evidence)
+            assert text.count(alarm.form.format(0.25)) >= 1
+            assert ("limit" in text) is not (alarm.limit == 0.5 and alarm.form == "{:.0f}")
 
     def test_source_may_be_one_text(self) -> None:
         """You look at a module, edit it and hand it back; its name follows from the text."""
@@ -188,6 +241,15 @@ class TestBadInput:
         with pytest.raises(BadCase, match="newer version"):
             rehearsal.incident(5)
 
+    def test_a_case_from_another_version(self) -> None:
+        """Its run folder shows a job that this version's fixes and debrief aren't about."""
+        store = Store(5)
+        store.create("slow_rank", "realistic")
+        (store.runs / "0").mkdir(parents=True)
+        (store.runs / "0" / "plan.json").write_text(draw(6, "slow_rank").faulty.as_json())
+        with pytest.raises(BadCase, match="another version of the package"):
+            rehearsal.incident(5)
+
     def test_a_case_that_is_not_json(self) -> None:
         """It names the file and the way out."""
         Store(5).create("slow_rank", "realistic")
@@ -197,7 +259,7 @@ class TestBadInput:
 
     def test_a_kind_that_is_gone(self) -> None:
         """Kinds get renamed; the case then can't be judged."""
-        Store(5).create("gremlins", "realistic")
+        Store(5).create("slow_rank+gremlins", "realistic")
         with pytest.raises(BadCase, match="a kind that this version doesn't have"):
             rehearsal.incident(5)
 
@@ -337,6 +399,22 @@ class TestScore:
         drawn = draw(0, "loader_starved")
         events = [fix({"hosts": ["x"]}, True)]
         assert score_of(drawn, events).rows[2].grade == 1
+
+    @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+    def test_of_two_faults_one_is_half_of_it(self, pair: tuple[str, str]) -> None:
+        """Who stops at the page leaves a broken job behind."""
+        drawn = draw(0, "+".join(pair))
+        full, alone = expert(drawn), expert(draw(0, pair[0]))
+        assert score_of(drawn, full).points == 8
+        half = [*alone[:-1], fix(dict(drawn.wrong[0].settings), False)]
+        rows = score_of(drawn, half).rows
+        assert [row.grade for row in rows] == [2, 1, 0, 1], str(score_of(drawn, half))
+        assert f"{pair[1]} wasn't named" in rows[1].why
+        # The first fix brings the second fault to light, so two changes aren't guessing.
+        later = [*full[:-1], fix(dict(drawn.wrong[0].settings), False), full[-1]]
+        assert score_of(drawn, later).points == 8
+        mixed = [*full[:-1], diagnose("stuck_host", ["loss"], "drain it"), full[-1]]
+        assert score_of(drawn, mixed).rows[1].grade == 0
 
     def test_a_healthy_job_is_best_left_alone(self) -> None:
         """A rollback "to be safe" is a change to a healthy job."""
@@ -489,3 +567,36 @@ class TestCase:
         assert "loader_starved" in choice.choices
         with pytest.raises(BadCase, match="not a cause that can be named here"):
             choice.diagnose(next(name for name in KINDS if name not in choice.choices))
+
+
+@pytest.mark.ranks
+class TestTwoFaults:
+    SEED = next(s for s in range(1000) if draw(s).id == "memory_leak+skewed_clock")
+
+    def test_both_have_to_be_fixed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The page is about the first; who stops there leaves a broken job."""
+        case = rehearsal.incident(self.SEED)
+        assert case.alert == draw(self.SEED, "memory_leak").alert(case._evidence)
+        drawn = draw(self.SEED)
+        first, second = (dict(fix.settings) for fix in drawn.wrong)
+        half = case.fix(settings=first)
+        assert not half
+        assert "The symptom that paged you is gone" in half.text
+        assert "clocks are" in half.text
+        assert not case.fix(settings=second)
+        for kind in drawn.kinds:
+            sources = [see.source for see in kind.path]
+            for see in kind.path:
+                case.look(see.source, **see.scope)
+            case.diagnose(kind.id, because=sources, first_move=kind.first_moves[0])
+        assert case.fix(settings={**first, **second})
+        text = str(case.debrief())
+        for kind in drawn.kinds:
+            assert f"An expert's path to {kind.id}" in text
+            assert kind.chain[0] in text
+        # Two faults are continued as two, and the other tiers have one.
+        again = rehearsal.incident(self.SEED)
+        assert str(again.debrief()) == text
+        guided = rehearsal.incident(self.SEED, tier="choice", restart=True)
+        assert "skewed_clock" not in guided.fix(settings=first).text
+        assert guided.fix(settings=first)

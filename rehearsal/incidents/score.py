@@ -106,7 +106,12 @@ def ignored_the_distractor(drawn: Drawn, done: Done) -> Row:
         if event["cause"] in false.suggests and event["cause"] not in drawn.causes
     ]
     for minute, event in done.fixes:
-        tempting = sorted(set(event["settings"]) & set(false.tempts))
+        right = drawn.reference.settings  # of two faults, one may be left
+        tempting = sorted(
+            name
+            for name, value in event["settings"].items()
+            if name in false.tempts and right.get(name) != value
+        )
         if tempting and not event["is_fixed"]:
             chased.append((minute, f"changed {', '.join(tempting)}"))
     minute, last = done.diagnoses[-1]
