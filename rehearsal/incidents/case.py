@@ -54,7 +54,7 @@ class Incident:
 
     @property
     def settings(self) -> Settings:
-        """What can be changed, with the values of the job that alerted."""
+        """What can be changed, and what it means; ``look("settings")`` has the values."""
         return Settings(self._drawn.faulty)
 
     @property
@@ -132,8 +132,8 @@ class Incident:
         self._store.add(
             "diagnose", cause=cause, because=list(map(str, because)), first_move=str(first_move)
         )
-        after = "Leave it, or" if cause == "no_fault" else "Now"
-        return f"Noted at minute {self.minutes}: {cause}. {after} fix(...), then debrief()."
+        after = "debrief if you'd leave it alone" if cause == "no_fault" else "fix it"
+        return f"Noted at minute {self.minutes}: {cause}. Next, {after}."
 
     def fix(
         self,
@@ -147,7 +147,7 @@ class Incident:
             source: a module's whole text; or {"train.py": text}, for one or more modules.
 
         Returns:
-            True if it is; printed, what was measured.
+            True if it is; printed, what the rerun shows.
 
         Raises:
             BadCase: if a setting or module can't be changed like that; nothing ran.
@@ -160,6 +160,11 @@ class Incident:
             raise BadCase(str(error)) from None
         if texts:
             plan = with_sources(plan, texts)
+        if plan == faulty:
+            raise BadCase(
+                "This changes nothing: it's what the job ran with. Nothing ran. To leave the "
+                "job as it is, go on to the debrief."
+            )
         changed = {
             name: value
             for name, value in plan.settings.items()
@@ -178,7 +183,7 @@ class Incident:
                 text=verdict.text,
                 minutes=FIX_MINUTES,
             )
-        return verdict
+        return verdict._replace(text=self._told(verdict, number))
 
     def debrief(self) -> Debrief:
         """The score, an expert's path and the whole story. What comes later doesn't count."""
@@ -240,6 +245,21 @@ class Incident:
         newest = max(folder.iterdir(), key=lambda path: path.name)  # it may have run twice
         plan = self._drawn.faulty.with_settings(**fixes[run - 1]["settings"])
         return Evidence(newest, plan)
+
+    def _told(self, verdict: Verdict, number: int) -> str:
+        """A verdict without the figures that would name the cause; the debrief has them."""
+        after, paged = self._evidence_of(number), self._drawn.alarms[0]
+        where = f"look(..., run={number}) shows the rerun."
+        if verdict.is_fixed or not any(alarm.fires(after) for alarm in self._drawn.alarms):
+            return f"{verdict.text} {where}"
+        if paged.fires(after):
+            return f"Not fixed: the same page went off again. {where}"
+        second = self._drawn.kinds[1].alert(after)
+        return (
+            f"That page is quiet now. But a second one went off, and it was there before, too: "
+            f"{second} Each fix starts from the job that paged you, so apply both changes "
+            f"together. {where}"
+        )
 
     def _next_see(self) -> See | None:
         """The first step of the expert's path that nobody has looked at."""

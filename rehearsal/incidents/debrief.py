@@ -62,7 +62,7 @@ def postmortem_in(events: Sequence[Event]) -> list[str]:
     kept = [event["lines"] for event in events if event["did"] == "postmortem"]
     if not kept:
         return [
-            "Now write the postmortem, a line each: case.postmortem(impact=..., cause=..., "
-            "detection=..., fix=..., prevention=...)"
+            "Now write the postmortem, a line each: impact, cause, detection, fix, prevention.",
+            "case.postmortem(impact=..., ...) keeps it; at a terminal, type postmortem.",
         ]
     return ["Your postmortem", *(f"  {name:<11} {text}" for name, text in kept[-1].items())]

@@ -9,7 +9,7 @@ from rehearsal.incidents.case import Incident, Tier
 from rehearsal.incidents.draw import draw
 from rehearsal.incidents.job import run_job
 from rehearsal.incidents.kinds.registry import KINDS
-from rehearsal.incidents.store import BadCase, Store
+from rehearsal.incidents.store import START_OVER, BadCase, Store
 
 
 def incident(seed: int, *, tier: Tier = "realistic", restart: bool = False) -> Incident:
@@ -50,20 +50,20 @@ def continued(store: Store, header: Mapping[str, Any]) -> Incident:
         BadCase: if this version of the package draws something else.
     """
     seed, name = store.seed, header["kind"]
-    again = f"rehearsal.incident({seed}, restart=True) starts over."
     if not set(name.split("+")) <= set(KINDS):
         raise BadCase(
-            f"Incident {seed} was begun with a kind that this version doesn't have ({name}). "
-            f"{again}"
+            f"Incident {seed} was begun with a kind that this version doesn't have ({name}), "
+            f"so it can't continue. {START_OVER}"
         )
-    drawn = draw(seed, name)
-    if store.plan() != drawn.faulty.as_json():
-        raise BadCase(
-            f"Incident {seed} was begun with another version of the package, in which its job "
-            f"was different, so the case can't continue. {again}"
-        )
+    drawn, plan = draw(seed, name), store.plan()
+    if plan != drawn.faulty.as_json():
+        why = "was begun with another version of the package, which ran another job"
+        why = why if plan else f"has lost its run folder, {store.runs / '0'}"
+        raise BadCase(f"Incident {seed} {why}, so it can't continue. {START_OVER}")
     case = Incident(store, drawn, header["tier"])
-    print(f"Continuing incident {seed} at minute {case.minutes} (tier {case.tier}). {again}")
+    print(
+        f"Continuing incident {seed} at minute {case.minutes} (tier {case.tier}). {START_OVER}"
+    )
     return case
 
 

@@ -22,6 +22,7 @@ from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.session.progress import home
 
 FORMAT = 1
+START_OVER = "To start over, pass restart=True (at a terminal, --restart)."
 Event = dict[str, Any]
 
 
@@ -50,7 +51,6 @@ class Store:
         path = self.folder / "case.json"
         if not path.exists():
             return None
-        again = f"rehearsal.incident({self.seed}, restart=True) starts over."
         try:
             found: dict[str, Any] = json.loads(path.read_text("utf-8"))
             number = int(found["format"])
@@ -58,12 +58,12 @@ class Store:
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise BadCase(
                 f"{path} can't be read ({type(error).__name__}: {error}), so the case can't "
-                f"continue. {again}"
+                f"continue. {START_OVER}"
             ) from None
         if number > FORMAT:
             raise BadCase(
                 f"{path} is from a newer version (format {number}, this one reads {FORMAT}). "
-                f"Update the package to continue; {again}"
+                f"Update the package to continue; {START_OVER}"
             )
         return found
 
