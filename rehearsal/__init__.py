@@ -76,11 +76,13 @@ if "IPython" in sys.modules:  # a notebook: from here on, remember which cell de
 
 __all__ = [
     "BadDeck",
+    "BadInterview",
     "Card",
     "Coverage",
     "Drill",
     "Finding",
     "Incident",
+    "Interview",
     "UnknownCard",
     "UnknownDrill",
     "Verdict",
@@ -98,6 +100,7 @@ __all__ = [
     "hint",
     "incident",
     "incident_kinds",
+    "interview",
     "judge_answer",
     "narration",
     "solution",

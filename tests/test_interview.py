@@ -783,7 +783,7 @@ class TestOnRealRanks:
     @pytest.fixture(autouse=True)
     def real(self, monkeypatch: pytest.MonkeyPatch, own_home: None) -> None:
         from rehearsal.grading.check import grade_source
-        from rehearsal.incidents.case import incident_in
+        from rehearsal.incidents.opening import incident_in
 
         monkeypatch.setattr("rehearsal.interviews.checks.grade_source", grade_source)
         monkeypatch.setattr("rehearsal.interviews.on_call.incident_in", incident_in)

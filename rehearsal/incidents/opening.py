@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 from rehearsal.incidents.case import Incident, Tier
-from rehearsal.incidents.draw import draw
+from rehearsal.incidents.draw import Drawn, draw
 from rehearsal.incidents.job import run_job
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.store import START_OVER, BadCase, Store
@@ -32,18 +33,41 @@ def incident(seed: int, *, tier: Tier = "realistic", restart: bool = False) -> I
     store = Store(seed)
     header = None if restart else store.header()
     if header is not None:
-        return continued(store, header)
+        case = reopened(store, header)
+        print(
+            f"Continuing incident {seed} at minute {case.minutes} (tier {case.tier}). "
+            f"{START_OVER}"
+        )
+        return case
+    drawn = draw(seed)
+    if tier != "realistic":  # their questions and choices are about one fault
+        drawn = draw(seed, drawn.kinds[0].id)
+    return begun(store, drawn, tier)
+
+
+def incident_in(folder: Path, seed: int, kind: str | None = None) -> Incident:
+    """A case in a folder of its own: the one that is there, or a new one of this kind.
+
+    Raises:
+        BadCase: if the one that is there can't be opened.
+    """
+    store = Store(seed, folder)
+    header = store.header()
+    if header is not None:
+        return reopened(store, header)
+    return begun(store, draw(seed, kind), "realistic")
+
+
+def begun(store: Store, drawn: Drawn, tier: Tier) -> Incident:
+    """A new case, once its job has run."""
     with store.alone():
         store.clear()
-        drawn = draw(seed)
-        if tier != "realistic":  # their questions and choices are about one fault
-            drawn = draw(seed, drawn.kinds[0].id)
         run_job(drawn.faulty, store.runs / "0")
         store.create(drawn.id, tier)
     return Incident(store, drawn, tier)
 
 
-def continued(store: Store, header: Mapping[str, Any]) -> Incident:
+def reopened(store: Store, header: Mapping[str, Any]) -> Incident:
     """A case that was begun.
 
     Raises:
@@ -60,11 +84,7 @@ def continued(store: Store, header: Mapping[str, Any]) -> Incident:
         why = "was begun with another version of the package, which ran another job"
         why = why if plan else f"has lost its run folder, {store.runs / '0'}"
         raise BadCase(f"Incident {seed} {why}, so it can't continue. {START_OVER}")
-    case = Incident(store, drawn, header["tier"])
-    print(
-        f"Continuing incident {seed} at minute {case.minutes} (tier {case.tier}). {START_OVER}"
-    )
-    return case
+    return Incident(store, drawn, header["tier"])
 
 
 def incident_kinds() -> list[str]:

@@ -10,6 +10,7 @@ can be stopped at any time, and run twice at once to use two cores.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import shutil
 import tempfile
@@ -63,7 +64,7 @@ def is_current(name: str, seed: int) -> bool:
 @contextmanager
 def alone(name: str, seed: int) -> Iterator[bool]:
     """Whether no other process is at this proof; inside, none begins it."""
-    path = Path(tempfile.gettempdir()) / f"incident-{name}-{seed}.lock"
+    path = lock_file(f"{name}-{seed}")
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,6 +75,12 @@ def alone(name: str, seed: int) -> Iterator[bool]:
         path.unlink()
 
 
+def lock_file(what: str) -> Path:
+    """Where the processes that prove into the same record agree."""
+    of = hashlib.sha256(str(RECORD).encode()).hexdigest()[:8]
+    return Path(tempfile.gettempdir()) / f"incidents-{of}-{what}.lock"
+
+
 def read_record() -> Known:
     """All proofs on record."""
     known: Known = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
@@ -82,7 +89,7 @@ def read_record() -> Known:
 
 def record(proof: Proof) -> None:
     """Add a proof to docs/incidents.json."""
-    with (Path(tempfile.gettempdir()) / "incident-record.lock").open("w") as lock:
+    with lock_file("record").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may prove at a time
         known = read_record()
         known.setdefault(proof.name, {})[str(proof.seed)] = {

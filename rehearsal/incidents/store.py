@@ -63,7 +63,7 @@ class Store:
         if number > FORMAT:
             raise BadCase(
                 f"{path} is from a newer version (format {number}, this one reads {FORMAT}). "
-                f"Update the package to continue; {START_OVER}"
+                f"Update the package to continue. {START_OVER}"
             )
         return found
 
