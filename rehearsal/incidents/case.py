@@ -14,6 +14,7 @@ import difflib
 import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from html import escape
 from typing import Any, Literal
 
 from rehearsal.incidents.debrief import Debrief, debrief_of
@@ -27,7 +28,7 @@ from rehearsal.incidents.settings import BadFix, Settings, apply
 from rehearsal.incidents.sources import SOURCES, look_at
 from rehearsal.incidents.store import BadCase, Event, Store
 from rehearsal.incidents.typed_source import modules_of, with_sources
-from rehearsal.incidents.view import BadLook, View
+from rehearsal.incidents.view import BadLook, Note, Outcome, View
 
 Tier = Literal["guided", "choice", "realistic"]
 POSTMORTEM = ("impact", "cause", "detection", "fix", "prevention")
@@ -133,14 +134,14 @@ class Incident:
             "diagnose", cause=cause, because=list(map(str, because)), first_move=str(first_move)
         )
         after = "debrief if you'd leave it alone" if cause == "no_fault" else "fix it"
-        return f"Noted at minute {self.minutes}: {cause}. Next, {after}."
+        return Note(f"Noted at minute {self.minutes}: {cause}. Next, {after}.")
 
     def fix(
         self,
         *,
         settings: Mapping[str, Any] | None = None,
         source: str | Mapping[str, str] | None = None,
-    ) -> Verdict:
+    ) -> Outcome:
         """Change settings or code and rerun the job: is the symptom gone, and no new one there?
 
         Args:
@@ -183,7 +184,7 @@ class Incident:
                 text=verdict.text,
                 minutes=FIX_MINUTES,
             )
-        return verdict._replace(text=self._told(verdict, number))
+        return Outcome(verdict.is_fixed, self._told(verdict, number))
 
     def debrief(self) -> Debrief:
         """The score, an expert's path and the whole story. What comes later doesn't count."""
@@ -203,7 +204,7 @@ class Incident:
             what = f"{wrong[0]} is not one of them" if wrong else f"{missing[0]} is missing"
             raise BadCase(f"A postmortem has five lines, {', '.join(POSTMORTEM)}: {what}.")
         self._store.add("postmortem", lines={name: str(lines[name]) for name in POSTMORTEM})
-        return f"Kept in {self._store.folder / 'events.jsonl'}."
+        return Note(f"Kept in {self._store.folder / 'events.jsonl'}.")
 
     @property
     def score(self) -> Score:
@@ -230,6 +231,11 @@ class Incident:
         prices = ", ".join(f"{name} {minutes}" for name, minutes in self.sources.items())
         lines.append(f"look(source) costs minutes: {prices}.")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        # Paragraphs, since a notebook breaks the lines of plain text within words.
+        paragraphs = filter(None, repr(self).splitlines())
+        return "".join(f"<p>{escape(text)}</p>" for text in paragraphs)
 
     # ------------------------------------------------------------ inside
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from rehearsal.incidents.deployed import SHIPPED, module_names
 from rehearsal.incidents.draw import Drawn
-from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.settings import apply
 
 MACHINERY = (
@@ -58,17 +57,15 @@ def modules_of_claims(drawn: Drawn) -> list[str]:
 
 
 def measures_in(module: str, kinds: list[str]) -> str:
-    """A module's functions and these kinds, without what other kinds do."""
-    statements = []
+    """A module's functions, and the claims of these kinds."""
+    found = []
     for node in bare(path_of(module)).body:
-        is_other = (
-            isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Name)
-            and node.targets[0].id in (set(KINDS) - set(kinds)) | {"KINDS"}
-        )
-        if not is_other and not isinstance(node, ast.Import | ast.ImportFrom):
-            statements.append(ast.unparse(node))
-    return "\n".join(statements)
+        if isinstance(node, ast.FunctionDef):
+            found.append(ast.unparse(node))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in kinds:
+            arguments = [each for each in ast.walk(node) if isinstance(each, ast.keyword)]
+            found += [ast.unparse(each) for each in arguments if each.arg == "claims"]
+    return "\n".join(found)
 
 
 @cache

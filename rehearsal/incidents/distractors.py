@@ -176,7 +176,7 @@ DISTRACTORS = {
                 longest_first_step,
                 5.0,
             ),
-            alert="p100 of the step time is more than five times its median.",
+            alert="The slowest step took more than five times as long as the median one.",
         ),
         Distractor(
             id="driver_warning",
@@ -225,14 +225,13 @@ DISTRACTORS = {
                 loudest_loss,
                 1.4,
             ),
-            alert="The loss of one step was far above that of the steps before it.",
+            alert="One step's loss was far above that of the steps before it.",
         ),
         Distractor(
             id="save_hiccup",
             apply=save_hiccup,
-            explains="One save was slow; the ones before and after it weren't. Storage has "
-            "such "
-            "moments.",
+            explains="One save was slow; the ones before and after it weren't. Storage does "
+            "that now and then.",
             suggests=("checkpoint_every_20_minutes", "full_disk"),
             tempts=("storage_tier", "async_checkpoint", "checkpoint_every_steps"),
             sources=("checkpoint_age", "phases", "trace"),

@@ -31,7 +31,7 @@ class Row(NamedTuple):
     minutes: int  # when it was decided, on the case's clock
 
     def __str__(self) -> str:
-        return f"{self.name:<32} {GRADES[self.grade]:<7} {self.minutes:>4} min  {self.why}"
+        return f"{GRADES[self.grade]:<7} {self.name}, minute {self.minutes}: {self.why}"
 
 
 class Score(NamedTuple):
@@ -46,12 +46,16 @@ class Score(NamedTuple):
         """0 to 8."""
         return sum(row.grade for row in self.rows)
 
-    def __str__(self) -> str:
+    def lines(self) -> list[str]:
+        """The points, then a line per row."""
         head = (
             f"{self.points} of 8 points in {self.minutes} minutes on the clock; an expert's "
             f"looks take {self.expert_minutes}."
         )
-        return "\n".join([head, *map(str, self.rows)])
+        return [head, *map(str, self.rows)]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
 
 class Done(NamedTuple):

@@ -37,8 +37,7 @@ duplicate_shards = code_fault(
         See(
             "audit",
             "What does the audit count: duplicates, misses, or the wrong order?",
-            "Hundreds of samples trained twice, and as many never. Nothing is missing at the "
-            "level of steps.",
+            "Hundreds of samples trained twice, and as many never. No step is missing.",
             "symptom",
         ),
         See(
@@ -51,8 +50,7 @@ duplicate_shards = code_fault(
             "data.py",
             "What computes a rank's share?",
             "data.py slices the batch without the rank, so every rank takes rank 0's share. "
-            "The "
-            "last deployment changed that line.",
+            "The last deployment changed that line.",
         ),
     ),
     chain=(
@@ -115,11 +113,12 @@ wrong_epoch_seed = code_fault(
     ),
     chain=(
         "the last deployment fixed the epoch in the order's key to 0",
-        "each epoch shuffles the same way, so batches are made of the same samples again",
-        "each sample is trained once per epoch, and the audit finds the wrong order from "
-        "epoch 1",
+        "every epoch shuffles the same way, so the same samples meet in the same batches",
+        "each sample is trained once per epoch, and the audit finds the wrong order from epoch "
+        "1",
     ),
-    prevention="A test that two epochs have different orders; the audit in CI over two epochs.",
+    prevention="Test that two epochs have different orders; run the audit in CI over two "
+    "epochs.",
     like=("duplicate_shards", "skipped_samples_after_resume"),
 )
 
@@ -196,7 +195,7 @@ skipped_samples_after_resume = code_fault(
     chain=(
         "the last deployment resumes where the loader was, not where the optimizer was",
         "batches that were prefetched but never trained are skipped after every resume",
-        "the audit counts misses from the first restart on, and an uninterrupted run has none",
+        "the audit counts misses from the first restart on; an uninterrupted run has none",
     ),
     prevention="Resume in CI, and audit the resumed run; the position moves on commit, never "
     "on fetch.",

@@ -9,7 +9,7 @@ from rehearsal.incidents.kinds.kind import Claim, Fix, See, before_live, other_r
 from rehearsal.incidents.kinds.layers import code_fault, in_module, host_fault
 from rehearsal.incidents.world import Edit, Plan
 
-HUNG = "The watchdog ended the job again: all ranks were alive, and no step completed."
+HUNG = "The watchdog ended the job again: every rank was alive, but no step completed."
 
 
 def with_watchdog(plan: Plan, rng: random.Random) -> Plan:
@@ -124,9 +124,8 @@ collective_on_one_rank = code_fault(
         See(
             "logs",
             "Where was each rank when the watchdog asked?",
-            "One rank is in a barrier in read_back; its peers are past it, in the reading of "
-            "the "
-            "step's records. They wait in different collectives.",
+            "One rank is in a barrier in read_back; its peers have passed it and are gathering "
+            "the step's records. They wait in different collectives.",
             "mechanism",
             ("restarts",),
             {"contains": "hang"},
@@ -134,17 +133,17 @@ collective_on_one_rank = code_fault(
         in_module(
             "launch.py",
             "Which ranks reach that line?",
-            "launch.py calls the barrier behind a condition on the rank. A collective must be "
-            "reached by all ranks.",
+            "launch.py calls the barrier under a condition on the rank. Every rank has to "
+            "reach a collective.",
         ),
     ),
     chain=(
         "the last deployment calls a collective under a condition on the rank",
-        "that rank waits in it, and its peers wait for the rank in the next one",
+        "that rank waits in it, while its peers wait for that rank in the next one",
         "all ranks are alive and no step completes, at the same step in every attempt",
     ),
-    prevention="Review: no collective below a condition on the rank. Test each path with two "
-    "ranks.",
+    prevention="In review: no collective under a condition on the rank. Test every path on "
+    "two ranks.",
     like=("stuck_host", "skewed_clock"),
     related=("unfinished", "crashes", "crash_loop", "checkpoint_age"),
     clashes=("noisy_restart", "slow_first_step"),
@@ -157,7 +156,7 @@ skewed_clock = host_fault(
     id="skewed_clock",
     title="A host's clock is wrong, so its log seems stale",
     alarm="clocks",
-    alert=lambda e: "A rank's heartbeat is minutes older than its peers'; it may be hanging.",
+    alert=lambda e: "One rank's heartbeat is minutes old; the rank may be hung.",
     inject=lambda plan, rng: plan.with_host(
         rng.randrange(plan.world_size), clock_skew_s=-float(rng.randrange(240, 700))
     ),

@@ -88,7 +88,7 @@ slow_loader_worker = host_fault(
     title="One loader process of one rank is slow",
     alarm="input_spikes",
     alert=lambda e: (
-        "p95 of the step time is several times its median, and the median is up too."
+        "The p95 of the step time is several times its median, and the median is up, too."
     ),
     setup=with_two_workers,
     inject=lambda plan, rng: plan.with_host(
@@ -140,7 +140,7 @@ slow_loader_worker = host_fault(
         "one loader process on one host is slow",
         "batches are delivered in order, so every second step of that rank waits for it, and "
         "all peers wait in grad_sync",
-        "the step time has a tail of several medians, for the whole job",
+        "the whole job's step time has a long tail, several times its median",
     ),
     prevention="Report data_wait as p95 and max per rank; a mean hides every second step.",
     first_moves=("host", "worker", "loader", "drain", "replace"),

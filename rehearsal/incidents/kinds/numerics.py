@@ -28,7 +28,7 @@ nan_in_the_data = Kind(
     title="One sample holds a NaN",
     layer="world",
     alarm="nonfinite",
-    alert=lambda e: "The job stops with an error in the middle of the epoch, at each attempt.",
+    alert=lambda e: "Every attempt stops with an error in the middle of the epoch.",
     inject=poison_one_sample,
     claims=(
         Claim("updates stopped over a NaN", lambda e: float(e.skipped_steps()), 0.5, 0.5),
@@ -58,7 +58,7 @@ nan_in_the_data = Kind(
         ),
         See(
             "data",
-            "Which samples did that step have, and are they sound?",
+            "Which samples did that step have, and are they finite?",
             "The ledger names them, and the reader finds a NaN in one of them.",
             "cause",
         ),
@@ -66,12 +66,11 @@ nan_in_the_data = Kind(
     chain=(
         "one sample of the data set holds a NaN",
         "its loss and gradient aren't finite; the sync carries that to every rank, so the "
-        "update "
-        "is withheld and the job stops",
+        "update is withheld and the job stops",
         "each restart trains up to the same step and stops again",
     ),
-    prevention="Validate samples when the data set is built; log the ids of a step that "
-    "isn't finite.",
+    prevention="Validate samples when the data set is built; log the ids of a step that isn't "
+    "finite.",
     first_moves=("sample", "data", "restore", "quarantine"),
     like=("learning_rate_too_high", "full_disk"),
     related=("unfinished", "crashes", "crash_loop", "replayed", "not_learning"),
@@ -108,15 +107,15 @@ learning_rate_too_high = Kind(
         See(
             "logs",
             "What does the gradient norm do?",
-            "It is large and clipped in every step. Adam divides by its own scale, so clipping "
-            "changes the direction of nothing and the size of little.",
+            "It is large and clipped in every step. Adam normalizes by its own estimate of "
+            "the gradient's scale, so clipping hardly changes the update.",
             "mechanism",
             ("loss",),
         ),
         See(
             "settings",
-            "Who set the rate?",
-            "learning_rate is a setting of the start: 2 and more, where 0.01 is usual.",
+            "What is the rate set to?",
+            "learning_rate is set to 4 or more, where 0.01 is usual.",
             "cause",
             ("logs", "run_folder"),
         ),
@@ -161,9 +160,7 @@ evaluation_changes_training = code_fault(
     id="evaluation_changes_training",
     title="An evaluation leaves the model in eval mode, so dropout stays off",
     alarm="eval_mode",
-    alert=lambda e: (
-        "The training loss is better than last week's, and the evaluation is worse."
-    ),
+    alert=lambda e: "The training loss is better than last week's, but the model scores worse.",
     setup=with_dropout,
     inject=evaluate_after_saves,
     claims=(
@@ -203,8 +200,8 @@ evaluation_changes_training = code_fault(
         "dropout is off for the rest of the run",
         "the training loss looks better, and the model generalizes worse",
     ),
-    prevention="Restore the mode in a finally block; a test that weights with and without an "
-    "evaluation are equal.",
+    prevention="Restore the mode in a finally block; test that an evaluation leaves the "
+    "training bit-identical.",
     first_moves=("roll", "revert", "stop", "rollback", "version", "train()"),
     like=("learning_rate_jump", "duplicate_shards"),
 )
@@ -224,8 +221,8 @@ mean_of_means = code_fault(
     title="Each rank averages over its own samples, although some ranks have more",
     alarm="loss_mismatch",
     alert=lambda e: (
-        "Recomputed overnight from the samples in the ledger, the training loss isn't the one "
-        "that the run reported."
+        "A nightly job recomputes the training loss from the ledger, and its figures no longer "
+        "match the run's."
     ),
     setup=with_a_small_batch,
     inject=deploy(
@@ -291,8 +288,8 @@ mean_of_means = code_fault(
         "the gradient and in the reported loss",
         "the reported loss isn't the mean over the step's samples, and neither is the gradient",
     ),
-    prevention="Divide by a count that all ranks share; a test with uneven shares against a "
-    "single process.",
+    prevention="Divide by a count that all ranks share; test uneven shares against a single "
+    "process.",
     like=("duplicate_shards", "batch_changed_with_world_size"),
 )
 

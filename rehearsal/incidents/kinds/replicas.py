@@ -16,7 +16,7 @@ from rehearsal.incidents.kinds.layers import (
 from rehearsal.incidents.kinds.setups import preempted, on_three_hosts
 from rehearsal.incidents.world import Edit, Plan
 
-DIFFER = "The weekly check found that the ranks of a job don't have the same weights."
+DIFFER = "The weekly check found that the job's ranks no longer have the same weights."
 
 
 replicas_not_synced = code_fault(
@@ -66,7 +66,7 @@ replicas_not_synced = code_fault(
         ),
     ),
     chain=(
-        "the last deployment wraps the last backward pass in no_sync too",
+        "the last deployment wraps even the last backward pass in no_sync",
         "no gradient is ever averaged, so each rank follows its own samples",
         "the replicas differ from the first step; the loss still falls, and steps got faster",
     ),
@@ -111,8 +111,7 @@ corrupted_weights = host_fault(
             "fingerprints",
             "From which step on do the weights differ, and whose?",
             "From one step in the middle of an attempt, without a restart there. Two ranks "
-            "still "
-            "agree; the third is alone.",
+            "still agree; the third is alone.",
             "symptom",
         ),
         See(
@@ -125,16 +124,15 @@ corrupted_weights = host_fault(
         See(
             "heartbeats",
             "Which rank is it, and where does it run?",
-            "The rank that is alone runs on one host of the three. The code is the same on "
-            "all, "
-            "and so were the weights before that step.",
+            "The odd one out runs on one of the three hosts. The code is the same on all, and "
+            "so were the weights before that step.",
             "cause",
             ("settings",),
         ),
     ),
     chain=(
         "one host's memory flips bits",
-        "its copy of the weights changes between two steps, and nothing compares it",
+        "its copy of the weights changes between two steps, and nothing compares the copies",
         "that rank computes gradients of another model, and the average is polluted",
     ),
     prevention="Compare fingerprints across ranks; test hosts with a known input before they "
@@ -150,7 +148,7 @@ corrupted_gradient = host_fault(
     id="corrupted_gradient",
     title="One host computes garbage gradients, without an error",
     alarm="gradients",
-    alert=lambda e: "The loss of a run that was fine yesterday has stopped falling.",
+    alert=lambda e: "The run was fine yesterday; since then its loss has stopped falling.",
     setup=on_three_hosts,
     inject=lambda plan, rng: plan.with_host(
         rng.randrange(plan.world_size), bad_gradients_from_step=rng.randrange(6, 10)
@@ -181,7 +179,7 @@ corrupted_gradient = host_fault(
         See(
             "heartbeats",
             "Where does that rank run?",
-            "On one host of the three. Code, settings and data are the same on all.",
+            "On one of the three hosts. Code, settings and data are the same on all of them.",
             "cause",
             ("settings",),
         ),
@@ -227,9 +225,7 @@ one_rank_on_an_old_checkpoint = code_fault(
     id="one_rank_on_an_old_checkpoint",
     title="One rank resumes with the state of an older checkpoint",
     alarm="replicas",
-    alert=lambda e: (
-        "The weekly check found that the ranks of a job don't have the same weights."
-    ),
+    alert=lambda e: DIFFER,
     setup=preempted,
     inject=read_a_local_cache,
     claims=(

@@ -41,16 +41,15 @@ resized_restart = Kind(
         See(
             "restarts",
             "How far does each attempt get, and on how many ranks?",
-            "The first ran on all hosts until one died. The later ones have one rank less and "
-            "exit before the first step.",
+            "The first ran on all hosts until one died. The later ones have one rank fewer "
+            "and exit before their first step.",
             "symptom",
         ),
         See(
             "logs",
             "What do the ranks say before they exit?",
-            "The run belongs to a different global batch: fewer ranks with the same "
-            "micro-batch "
-            "make a smaller one, and resuming would change the training.",
+            "The run was started with a different global batch. Fewer ranks with the same "
+            "micro-batch make a smaller one, so resuming would change the training.",
             "mechanism",
             ("restarts",),
         ),
@@ -64,7 +63,7 @@ resized_restart = Kind(
     ),
     chain=(
         "the global batch isn't pinned, so it follows from the number of ranks",
-        "on one host less the restart would train with another batch, and is refused",
+        "on one host fewer, the restart would train with a smaller batch, so it is refused",
         "the job can't resume until the lost host is back",
     ),
     prevention="Pin the global batch of every job that may be resized, and rehearse a resize.",
@@ -85,8 +84,8 @@ batch_changed_with_world_size = code_fault(
     title="The global batch follows the number of hosts, and a resume doesn't object",
     alarm="batch",
     alert=lambda e: (
-        "Since it came back from an outage the run reports half as many steps again to do, and "
-        "its loss is noisier."
+        "Since the job came back from an outage, it expects half as many steps again, and its "
+        "loss is noisier."
     ),
     setup=loses_one_of_three,
     inject=deploy(
@@ -127,8 +126,8 @@ batch_changed_with_world_size = code_fault(
         See(
             "restarts",
             "What happened to the hosts, and which steps has the run had since?",
-            "A host was lost; the second attempt runs on one rank fewer, and to a much higher "
-            "step than the first one's plan had.",
+            "A host was lost. The second attempt runs on one rank fewer, and goes well past "
+            "the last step of the original plan.",
             "symptom",
             ("loss", "audit"),
         ),
@@ -149,10 +148,10 @@ batch_changed_with_world_size = code_fault(
         ),
     ),
     chain=(
-        "the last deployment computes the global batch from the ranks that are there, and a "
+        "the last deployment computes the global batch from the ranks that are present, and a "
         "resume no longer checks it",
-        "on one host fewer each step trains a third fewer samples; position, schedule and "
-        "learning rate still count steps",
+        "on one host fewer, each step trains a third fewer samples, but position, schedule "
+        "and learning rate still count steps",
         "the run has more steps than planned, repeats samples, and its gradients are noisier",
     ),
     prevention="Pin the global batch and make it part of the run's identity; test a resize.",

@@ -64,8 +64,7 @@ learning_rate_jump = code_fault(
             "launch.py",
             "What is the rate a function of?",
             "launch.py asks for the rate of the step counted from the resume, not from the "
-            "run's "
-            "start.",
+            "run's start.",
         ),
     ),
     chain=(

@@ -7,10 +7,7 @@ from rehearsal.incidents.evidence import Evidence
 from rehearsal.incidents.kinds.kind import Claim, Fix, Kind, See, other_rank, spare_of
 from rehearsal.incidents.kinds.layers import host_fault, another_host_out
 
-SLOWER = (
-    "Throughput fell by more than a third against last week's run, and nobody was paged for a "
-    "restart."
-)
+SLOWER = "Throughput is down by more than a third from last week's run."
 
 slow_rank = host_fault(
     "compute_factor",
@@ -57,8 +54,8 @@ slow_rank = host_fault(
         See(
             "heartbeats",
             "Which host does the slow rank run on?",
-            "The rank's host is in the column next to it; its peers run the same code on other "
-            "hosts at full speed.",
+            "Its host is in the column next to it; the peers run the same code on other hosts "
+            "at full speed.",
             "cause",
             ("settings", "host_memory"),
         ),
