@@ -198,7 +198,9 @@ class TestFixes:
         for alarm in ALARMS.values():
             text = alarm._replace(measure=lambda evidence: 0.25).describe(evidence)
             assert text.count(alarm.form.format(0.25)) >= 1
-            assert ("limit" in text) is not (alarm.limit == 0.5 and alarm.form == "{:.0f}")
+            is_count = alarm.limit == 0.5 and alarm.form == "{:.0f}"
+            limit = f"(limit {alarm.form.format(alarm.limit)})"
+            assert text.endswith(limit) is not is_count, text
 
     def test_source_may_be_one_text(self) -> None:
         """You look at a module, edit it and hand it back; its name follows from the text."""

@@ -11,6 +11,7 @@ case.debrief()
 from __future__ import annotations
 
 import difflib
+import json
 import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -227,7 +228,7 @@ class Incident:
         if self.tier == "choice":
             lines.append(f"One of: {', '.join(self.choices)}")
         if self.tier == "guided":
-            lines.append(f"First: {self.question}")
+            lines.append(f"To find out: {self.question}")
         prices = ", ".join(f"{name} {minutes}" for name, minutes in self.sources.items())
         lines.append(f"look(source) costs minutes: {prices}.")
         return "\n".join(lines)
@@ -250,7 +251,8 @@ class Incident:
             raise BadCase(f"run={run!r}: there are {len(fixes)} rerun(s), numbered from 1.")
         newest = max(folder.iterdir(), key=lambda path: path.name)  # it may have run twice
         plan = self._drawn.faulty.with_settings(**fixes[run - 1]["settings"])
-        return Evidence(newest, plan)
+        sources = json.loads((newest / "plan.json").read_text("utf-8"))["sources"]
+        return Evidence(newest, with_sources(plan, sources))
 
     def _told(self, verdict: Verdict, number: int) -> str:
         """A verdict without the figures that would name the cause; the debrief has them."""
