@@ -78,6 +78,18 @@ class TestProve:
         assert ran == [("slow_rank", 0)]
         assert prove.read_record()["slow_rank"]["0"]["problems"] == []
 
+    def test_it_says_how_long_a_case_takes(self, ran: list[tuple[str, int]]) -> None:
+        """The figures in the documentation are these, also when nothing is left to prove."""
+        said: list[str] = []
+        for _ in range(2):
+            said.clear()
+            prove.prove(["slow_rank"], range(3), said.append)
+        assert said == [
+            "3 of 3 proofs are current",
+            "a case: median 1.0 s, longest 1.0 s",
+            "a rerun after the reference fix: median 2.0 s, longest 2.0 s",
+        ]
+
     def test_two_processes_share_the_work(self, ran: list[tuple[str, int]]) -> None:
         """With one per core it takes half the time, if they don't do the same."""
         with prove.alone("slow_rank", 0) as is_mine:

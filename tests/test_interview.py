@@ -99,7 +99,15 @@ SAID = {
     ],
     "resized_restart": [
         "The global batch isn't pinned, so a restart on fewer hosts is refused.",
+        "The restart is refused, because the batch depends on the number of hosts.",
+    ],
+    "batch_changed_with_world_size": [
         "The batch size changed with the number of hosts.",
+        "The resume silently trains with another global batch.",
+    ],
+    "mean_of_means": [
+        "The loss is a mean of means: the ranks have different counts.",
+        "Each rank averages over its own samples, and the shares are uneven.",
     ],
     "stuck_host": [
         "One host is stuck and never enters the collective.",

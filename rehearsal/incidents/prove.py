@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rehearsal.incidents.digest import digest
@@ -48,7 +49,22 @@ def prove(names: list[str], seeds: range, say: Callable[[str], None]) -> bool:
         result = "; ".join(proof.problems) or "holds"
         say(f"{name} {seed}: case {proof.case_s:.1f} s, fix {proof.fix_s:.1f} s: {result}")
         is_good &= not proof.problems
+    for line in figures(names, seeds):
+        say(line)
     return is_good
+
+
+def figures(names: list[str], seeds: range) -> list[str]:
+    """How long the recorded cases and reruns took."""
+    known = read_record()
+    found = [known.get(name, {}).get(str(seed)) for name in names for seed in seeds]
+    lines = []
+    for key, what in (("case_s", "a case"), ("fix_s", "a rerun after the reference fix")):
+        # no_fault has nothing to fix, so it has no rerun.
+        taken = [facts[key] for facts in found if facts is not None and facts[key]]
+        if taken:
+            lines.append(f"{what}: median {median(taken):.1f} s, longest {max(taken):.1f} s")
+    return lines
 
 
 def is_current(name: str, seed: int) -> bool:
