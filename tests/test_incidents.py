@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,18 @@ class TestDraw:
                 changed_modules(changed)
                 assert changed != d.faulty or kind == "no_fault"
             assert [fix.settings for fix in wrong if fix.settings == reference.settings] == []
+
+    def test_a_hang_is_in_no_attempts_first_step(self) -> None:
+        """The watchdog waits longest there, and a case has to be ready in seconds."""
+        for seed in SEEDS:
+            stuck = draw(seed, "stuck_host").faulty
+            hosts = map(stuck.host_of, range(stuck.world_size))
+            (step,) = [h.stalls_at_step for h in hosts if h.stalls_at_step is not None]
+            alone = draw(seed, "collective_on_one_rank").faulty
+            (text,) = re.findall(r"step == (\d+)", alone.versions[-1].edits[0].new)
+            for plan, at in ((stuck, step), (alone, int(text))):
+                every = plan.settings["checkpoint_every_steps"]
+                assert at not in (1, every + 1, 2 * every + 1)
 
     def test_harmless_edits_are_in_the_shipped_text(self) -> None:
         """The misleading deployment must deploy something."""

@@ -17,9 +17,15 @@ def with_watchdog(plan: Plan, rng: random.Random) -> Plan:
     return plan.with_settings(hang_timeout_s=2.0).with_world(max_attempts=2)
 
 
+def step_to_hang_in(plan: Plan, rng: random.Random) -> int:
+    """A step between two saves: the watchdog is patient in a start's first step."""
+    return int(plan.settings["checkpoint_every_steps"]) + rng.randrange(3, 7)
+
+
 def stall_one_host(plan: Plan, rng: random.Random) -> Plan:
     """A host's adapter stops answering in the middle of a collective."""
-    return plan.with_host(rng.randrange(plan.world_size), stalls_at_step=rng.randrange(12, 20))
+    rank = rng.randrange(plan.world_size)
+    return plan.with_host(rank, stalls_at_step=step_to_hang_in(plan, rng))
 
 
 stuck_host = host_fault(
@@ -80,7 +86,7 @@ stuck_host = host_fault(
 
 def call_it_on_one_rank(plan: Plan, rng: random.Random) -> Plan:
     """From a step on, one rank alone calls a collective."""
-    step, rank = rng.randrange(12, 20), rng.randrange(plan.world_size)
+    step, rank = step_to_hang_in(plan, rng), rng.randrange(plan.world_size)
     extra = (
         f"    if step == {step} and dist.get_rank() == {rank}:\n"
         "        dist.monitored_barrier()  # the report must see a quiet job\n"
