@@ -209,9 +209,13 @@ class TestDigest:
 
 
 def test_the_record_has_every_kind_and_no_failure() -> None:
-    """docs/incidents.json is what the project claims about its cases."""
+    """docs/incidents.json is what the project claims about its cases.
+
+    A new kind needs a dozen seeds, and a pair four; ``incidents prove`` adds the rest.
+    """
     record: dict[str, dict[str, Any]] = json.loads(prove.RECORD.read_text())
     assert list(record) == prove.NAMES
     for name, proofs in record.items():
-        assert list(proofs) == [str(seed) for seed in range(20)], name
+        least = 4 if "+" in name else 12
+        assert set(map(str, range(least))) <= set(proofs), name
         assert [seed for seed, facts in proofs.items() if facts["problems"]] == [], name
