@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from rehearsal.grading.check import grade, grade_source, warm_up
     from rehearsal.grading.drill import Drill, UnknownDrill
     from rehearsal.grading.verdict import Finding, Verdict
-    from rehearsal.incidents.case import Incident, incident, incident_kinds
+    from rehearsal.incidents.case import Incident
+    from rehearsal.incidents.opening import incident, incident_kinds
     from rehearsal.interviews.session import Interview, interview
     from rehearsal.interviews.store import BadInterview
     from rehearsal.session.coach import (
@@ -45,7 +46,8 @@ _HOMES = {
     "rehearsal.grading.check": "grade grade_source warm_up",
     "rehearsal.grading.drill": "Drill UnknownDrill",
     "rehearsal.grading.verdict": "Finding Verdict",
-    "rehearsal.incidents.case": "Incident incident incident_kinds",
+    "rehearsal.incidents.case": "Incident",
+    "rehearsal.incidents.opening": "incident incident_kinds",
     "rehearsal.interviews.session": "Interview interview",
     "rehearsal.interviews.store": "BadInterview",
     "rehearsal.plan.route": "UnknownPage",

@@ -242,11 +242,11 @@ def run_incidents(what: str, names: Sequence[str], seeds: int) -> int:
     if what == "list":
         print("\n".join(kinds))
         return 0
-    if unknown := [name for name in names if name not in kinds]:
+    if unknown := [name for name in names if name not in prove.NAMES]:
         raise BadCase(
-            f"{unknown[0]!r} is not a kind of incident. There are: {', '.join(kinds)}."
+            f"{unknown[0]!r} is not a kind of incident. There are: {', '.join(prove.NAMES)}."
         )
-    return 0 if prove.prove(list(names) or kinds, range(seeds), print) else 1
+    return 0 if prove.prove(list(names) or prove.NAMES, range(seeds), print) else 1
 
 
 def show_new(folder: Path) -> None:

@@ -28,6 +28,8 @@ import pytest
 import rehearsal
 from llm_stub import examines, serving
 from rehearsal.grading.drill import Drill, load
+from rehearsal.incidents.case import POSTMORTEM
+from rehearsal.incidents.draw import draw
 from rehearsal.interviews.interviewer import script_of
 from rehearsal.session.clock import pace
 from rehearsal.session.widgets import TickingClock, stopping
@@ -79,6 +81,8 @@ def lab(tmp_path: Path) -> Iterator[str]:
             "fetchNews": "false",
             "checkForUpdates": False,
         },
+        # The page's own color scheme decides, so that a test can switch it.
+        "@jupyterlab/apputils-extension:themes": {"adaptive-theme": True},
     }
     (settings / "overrides.json").write_text(json.dumps(overrides))
     port = free_port()
@@ -163,7 +167,11 @@ def run(page: Page, which: Locator) -> None:
 
 def retype(page: Page, which: Locator, text: str) -> None:
     """Replace a cell's text in one insertion: the editor would indent what keys type."""
-    which.locator(".cm-content").click()
+    from playwright.sync_api import expect
+
+    editor = which.locator(".cm-content")
+    editor.click()
+    expect(editor).to_be_focused()
     page.keyboard.press("Control+A")
     page.keyboard.press("Delete")
     page.keyboard.insert_text(text)
@@ -610,5 +618,74 @@ def test_an_interview_from_the_prompt_to_the_scorecard(lab: str, tmp_path: Path)
         chapter = card.locator("a", has_text=re.compile(r"^\d\d_")).first
         chapter.click()
         expect(page.locator(".jp-Notebook h1").last).to_be_visible(timeout=60_000)
+        browser.close()
+    assert outside == [], "nothing leaves the machine"
+
+
+def test_an_incident_from_the_page_to_the_debrief(lab: str, tmp_path: Path) -> None:
+    """On call in a notebook: what was asked for is drawn, and a fix runs the job again."""
+    from playwright.sync_api import expect, sync_playwright
+
+    pictures = Path(os.environ.get("REHEARSAL_SCREENSHOTS", tmp_path))
+    seed = next(seed for seed in range(1000) if draw(seed).id == "slow_rank")
+    drawn = draw(seed)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        page = browser.new_page(viewport={"width": 940, "height": 960})
+        outside: list[str] = []
+        page.on("request", lambda r: outside.append(r.url) if not is_here(r.url) else None)
+        page.goto(f"{lab.rpartition('/')[0]}/04_incidents.ipynb")
+        expect(page.locator(".jp-StatusBar-Widget").filter(has_text="Idle")).to_be_visible(
+            timeout=90_000
+        )
+        page.keyboard.press("Control+B")
+        cells = [page.locator(".jp-CodeCell").nth(place) for place in range(10)]
+        _, imports, opens, looks, clock, causes, tells, fixes, ends, keeps = cells
+
+        run(page, imports)
+        retype(page, opens, f"case = incident({seed})\ncase")
+        expect(opens).to_contain_text("ALERT", timeout=90_000)
+        expect(opens).to_contain_text("Throughput")
+        photograph(page, pictures / "page.png", opens, opens)
+
+        # What is drawn has axes with units, and is there in both themes.
+        wanted = {"throughput": "samples/s", "loss": "nats", "phases": "milliseconds"}
+        for source, unit in wanted.items():
+            retype(page, looks, f'seen = case.look("{source}")\nseen')
+            image = looks.locator(f'img[alt^="{source}"]')
+            expect(image).to_be_visible(timeout=60_000)
+            assert image.evaluate("it => it.naturalWidth") > 800
+            axes = "[f'{a.get_xlabel()}, {a.get_ylabel()}' for a in seen.figure().axes]"
+            retype(page, clock, axes)
+            expect(clock).to_contain_text(unit, timeout=30_000)
+            for scheme in ("dark", "light"):
+                page.emulate_media(color_scheme=scheme)
+                is_light = str(scheme == "light").lower()
+                expect(page.locator("body")).to_have_attribute("data-jp-theme-light", is_light)
+                photograph(page, pictures / f"{source}-{scheme}.png", looks, looks)
+        retype(page, clock, "case.minutes")
+        expect(clock.locator(".jp-OutputArea-output")).to_have_text("5", timeout=30_000)
+
+        run(page, causes)
+        expect(causes).to_contain_text("slow_rank", timeout=30_000)
+        retype(page, looks, 'case.look("heartbeats")')
+        expect(looks).to_contain_text(drawn.faulty.placement[1], timeout=30_000)
+        because = '["throughput", "phases", "heartbeats"]'
+        move = 'first_move="drain the host"'
+        retype(page, tells, f'case.diagnose("slow_rank", because={because}, {move})')
+        expect(tells).to_contain_text("Noted at minute 6", timeout=30_000)
+        retype(page, fixes, 'case.fix(settings={"network": "rail-b"})')
+        expect(fixes).to_contain_text("Not fixed", timeout=90_000)
+        retype(page, fixes, f"case.fix(settings={dict(drawn.reference.settings)})")
+        expect(fixes).to_contain_text("No new symptom", timeout=90_000)
+        retype(page, ends, "case.debrief()")
+        expect(ends).to_contain_text("7 of 8 points", timeout=30_000)
+        expect(ends).to_contain_text("Now write the postmortem")
+        photograph(page, pictures / "debrief.png", ends, ends)
+        lines = ", ".join(f'{name}="a line"' for name in POSTMORTEM)
+        retype(page, keeps, f"case.postmortem({lines})")
+        expect(keeps).to_contain_text("Kept in", timeout=30_000)
         browser.close()
     assert outside == [], "nothing leaves the machine"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,17 @@ import rehearsal
 from rehearsal import __main__ as command_line
 from rehearsal.incidents import terminal
 from rehearsal.incidents.alarms import ALARMS
-from rehearsal.incidents.case import Incident, modules_of
+from rehearsal.incidents.case import Incident
 from rehearsal.incidents.deployed import changed_modules, module_text
 from rehearsal.incidents.distractors import DISTRACTORS, HARMLESS
 from rehearsal.incidents.draw import Drawn, base_plan, draw
 from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.kinds.registry import KINDS
+from rehearsal.incidents.kinds.registry import KINDS, PAIRS
 from rehearsal.incidents.score import Score, score_of
 from rehearsal.incidents.settings import BadFix, apply
 from rehearsal.incidents.sources import SOURCES, scope_of
 from rehearsal.incidents.store import BadCase, Event, Store
+from rehearsal.incidents.typed_source import modules_of
 
 SEEDS = range(30)
 
@@ -37,8 +39,30 @@ class TestDraw:
     def test_seeds_give_many_kinds_and_every_misleading_symptom(self) -> None:
         """With few of them, the next case is the last one again."""
         drawn = [draw(seed) for seed in range(300)]
-        assert {d.kind.id for d in drawn} == set(KINDS)
+        assert {cause for d in drawn for cause in d.causes} == set(KINDS)
         assert {d.distractor.id for d in drawn} == set(DISTRACTORS)
+
+    def test_some_seeds_draw_two_faults(self) -> None:
+        """Real jobs don't wait for the first fault to be gone."""
+        pairs = [d for d in map(draw, range(1000)) if len(d.kinds) > 1]
+        assert 50 <= len(pairs) <= 200
+        assert {d.id for d in pairs} == {"+".join(pair) for pair in PAIRS}
+
+    @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+    def test_two_faults_do_not_touch_each_other(self, pair: tuple[str, str]) -> None:
+        """If one fix undid the other, nobody could cure the job."""
+        first, second = (KINDS[name] for name in pair)
+        assert first.alarm not in (second.alarm, *second.related)
+        assert second.alarm not in first.related
+        assert first.layer != second.layer
+        for seed in SEEDS:
+            d = draw(seed, "+".join(pair))
+            fixes = [kind.reference(d.faulty).settings for kind in d.kinds]
+            assert not set(fixes[0]) & set(fixes[1])
+            assert d.reference.settings == {**fixes[0], **fixes[1]}
+            alone = draw(seed, first.id)
+            assert d.alarms[0] == alone.alarms[0]
+            assert d.distractor.id not in (*first.clashes, *second.clashes)
 
     @pytest.mark.parametrize("kind", sorted(KINDS))
     def test_a_fault_lives_in_its_layer_only(self, kind: str) -> None:
@@ -51,7 +75,7 @@ class TestDraw:
                 "code": d.healthy.versions != d.faulty.versions,
             }
             found = [layer for layer, has in changed.items() if has]
-            assert found == ([] if kind == "no_fault" else [d.kind.layer])
+            assert found == ([] if kind == "no_fault" else [d.kinds[0].layer])
 
     @pytest.mark.parametrize("kind", sorted(KINDS))
     def test_edits_and_fixes_can_be_applied(self, kind: str) -> None:
@@ -60,12 +84,24 @@ class TestDraw:
             d = draw(seed, kind)
             for text in changed_modules(d.faulty).values():
                 compile(text, "module", "exec")
-            reference, wrong = d.kind.reference(d.faulty), d.kind.wrong(d.faulty)
+            reference, wrong = d.reference, d.wrong
             for fix in (reference, *wrong):
                 changed = apply(d.faulty, fix.settings)
                 changed_modules(changed)
                 assert changed != d.faulty or kind == "no_fault"
             assert [fix.settings for fix in wrong if fix.settings == reference.settings] == []
+
+    def test_a_hang_is_in_no_attempts_first_step(self) -> None:
+        """The watchdog waits longest there, and a case has to be ready in seconds."""
+        for seed in SEEDS:
+            stuck = draw(seed, "stuck_host").faulty
+            hosts = map(stuck.host_of, range(stuck.world_size))
+            (step,) = [h.stalls_at_step for h in hosts if h.stalls_at_step is not None]
+            alone = draw(seed, "collective_on_one_rank").faulty
+            (text,) = re.findall(r"step == (\d+)", alone.versions[-1].edits[0].new)
+            for plan, at in ((stuck, step), (alone, int(text))):
+                every = plan.settings["checkpoint_every_steps"]
+                assert at not in (1, every + 1, 2 * every + 1)
 
     def test_harmless_edits_are_in_the_shipped_text(self) -> None:
         """The misleading deployment must deploy something."""
@@ -138,13 +174,46 @@ class TestFixes:
         plan = base_plan(1, random.Random(1))
         (tmp_path / "run" / "ledger").mkdir(parents=True)
         for size, fires in ((plan.world.global_batch_size, False), (4, True)):
-            lines = [
-                {"attempt": 0, "step": step, "time": 0.0, "rank": 0, "samples": [*range(size)]}
-                for step in range(1, 9)
-            ]
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            (tmp_path / "run" / "ledger" / "rank-0.jsonl").write_text(text)
+            self.train(tmp_path, [plan.world.global_batch_size, size])
             assert ALARMS["batch"].fires(Evidence(tmp_path, plan)) is fires
+
+    def train(self, folder: Path, sizes: list[int]) -> None:
+        """An attempt of eight steps for each batch size."""
+        lines = [
+            {"attempt": n, "step": step, "time": 0.0, "rank": 0, "samples": [*range(size)]}
+            for n, size in enumerate(sizes)
+            for step in range(8 * n + 1, 8 * n + 9)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / "run" / "ledger" / "rank-0.jsonl").write_text(text)
+
+    def test_a_reported_loss_that_is_no_mean_over_samples_is_a_symptom(
+        self, tmp_path: Path
+    ) -> None:
+        """With uneven shares, the mean of the ranks' means is another number."""
+        plan = draw(0, "mean_of_means").faulty
+        for name in ("logs", "telemetry"):
+            (tmp_path / "run" / name).mkdir(parents=True)
+        for rank, (samples, loss) in enumerate(((3, 1.0), (2, 2.0))):
+            line = {"attempt": 0, "step": 1, "samples": samples, "local_loss": loss}
+            path = tmp_path / "run" / "telemetry" / f"rank-{rank}.jsonl"
+            path.write_text(json.dumps(line) + "\n")
+        for reported, fires in ((1.4, False), (1.5, True)):
+            facts = {"event": "train_progress", "time": 0.0, "rank": 0, "attempt": 0, "step": 1}
+            path = tmp_path / "run" / "logs" / "rank-0.jsonl"
+            path.write_text(json.dumps({**facts, "loss": reported}) + "\n")
+            assert ALARMS["loss_mismatch"].fires(Evidence(tmp_path, plan)) is fires
+
+    def test_an_alarm_says_its_figure_and_limit_in_one_unit(self, tmp_path: Path) -> None:
+        """38% against a limit of 0.27 is a sum to do at three in the morning."""
+        plan = base_plan(1, random.Random(1))
+        evidence = Evidence(tmp_path, plan)
+        for alarm in ALARMS.values():
+            text = alarm._replace(measure=lambda evidence: 0.25).describe(evidence)
+            assert text.count(alarm.form.format(0.25)) >= 1
+            is_count = alarm.limit == 0.5 and alarm.form == "{:.0f}"
+            limit = f"(limit {alarm.form.format(alarm.limit)})"
+            assert text.endswith(limit) is not is_count, text
 
     def test_source_may_be_one_text(self) -> None:
         """You look at a module, edit it and hand it back; its name follows from the text."""
@@ -187,6 +256,15 @@ class TestBadInput:
         with pytest.raises(BadCase, match="newer version"):
             rehearsal.incident(5)
 
+    def test_a_case_from_another_version(self) -> None:
+        """Its run folder shows a job that this version's fixes and debrief aren't about."""
+        store = Store(5)
+        store.create("slow_rank", "realistic")
+        (store.runs / "0").mkdir(parents=True)
+        (store.runs / "0" / "plan.json").write_text(draw(6, "slow_rank").faulty.as_json())
+        with pytest.raises(BadCase, match="another version of the package"):
+            rehearsal.incident(5)
+
     def test_a_case_that_is_not_json(self) -> None:
         """It names the file and the way out."""
         Store(5).create("slow_rank", "realistic")
@@ -196,7 +274,7 @@ class TestBadInput:
 
     def test_a_kind_that_is_gone(self) -> None:
         """Kinds get renamed; the case then can't be judged."""
-        Store(5).create("gremlins", "realistic")
+        Store(5).create("slow_rank+gremlins", "realistic")
         with pytest.raises(BadCase, match="a kind that this version doesn't have"):
             rehearsal.incident(5)
 
@@ -243,21 +321,20 @@ def fix(settings: dict[str, Any], is_fixed: bool) -> Event:
 
 
 def expert(drawn: Drawn) -> list[Event]:
-    """Follows the path, names the cause with its evidence, and applies the reference fix."""
-    sources = [see.source for see in drawn.kind.path]
-    move = f"first: {drawn.kind.first_moves[0]}"
-    reference = dict(drawn.kind.reference(drawn.faulty).settings)
-    return [
-        *map(look, sources),
-        diagnose(drawn.kind.id, sources, move),
-        *([fix(reference, True)] if reference else []),
-    ]
+    """Follows each path, names each cause with its evidence, applies the reference fix."""
+    events = []
+    for kind in drawn.kinds:
+        sources = [see.source for see in kind.path]
+        told = diagnose(kind.id, sources, f"first: {kind.first_moves[0]}")
+        events += [*map(look, sources), told]
+    reference = dict(drawn.reference.settings)
+    return [*events, *([fix(reference, True)] if reference else [])]
 
 
 def chaser(drawn: Drawn) -> list[Event]:
     """Follows the misleading symptom to the end."""
     false = drawn.distractor
-    cause = next(name for name in false.suggests if name != drawn.kind.id)
+    cause = next(name for name in false.suggests if name not in drawn.causes)
     return [
         *map(look, false.sources),
         fix({false.tempts[0]: "changed"}, False),
@@ -319,7 +396,7 @@ class TestScore:
     def test_evidence_counts_only_if_it_was_looked_at(self) -> None:
         """Naming a dashboard is not reading it."""
         drawn = draw(0, "slow_rank")
-        sources = [see.source for see in drawn.kind.path]
+        sources = [see.source for see in drawn.path]
         events = [diagnose("slow_rank", sources, "drain the host")]
         assert score_of(drawn, events).rows[3].grade == 0
         events = [*map(look, sources), *events]
@@ -328,7 +405,7 @@ class TestScore:
     def test_evidence_must_come_before_the_diagnosis(self) -> None:
         """Else the debrief's own words would count."""
         drawn = draw(0, "duplicate_shards")
-        told = diagnose(drawn.kind.id, ["audit", "ledger", "code"], "roll back")
+        told = diagnose(drawn.kinds[0].id, ["audit", "ledger", "code"], "roll back")
         late = [told, {"did": "debrief"}, *map(look, ["audit", "ledger", "code"]), told]
         assert score_of(drawn, late).rows[3].grade == 0
 
@@ -337,6 +414,22 @@ class TestScore:
         drawn = draw(0, "loader_starved")
         events = [fix({"hosts": ["x"]}, True)]
         assert score_of(drawn, events).rows[2].grade == 1
+
+    @pytest.mark.parametrize("pair", PAIRS, ids="+".join)
+    def test_of_two_faults_one_is_half_of_it(self, pair: tuple[str, str]) -> None:
+        """Who stops at the page leaves a broken job behind."""
+        drawn = draw(0, "+".join(pair))
+        full, alone = expert(drawn), expert(draw(0, pair[0]))
+        assert score_of(drawn, full).points == 8
+        half = [*alone[:-1], fix(dict(drawn.wrong[0].settings), False)]
+        rows = score_of(drawn, half).rows
+        assert [row.grade for row in rows] == [2, 1, 0, 1], str(score_of(drawn, half))
+        assert f"{pair[1]} wasn't named" in rows[1].why
+        # The first fix brings the second fault to light, so two changes aren't guessing.
+        later = [*full[:-1], fix(dict(drawn.wrong[0].settings), False), full[-1]]
+        assert score_of(drawn, later).points == 8
+        mixed = [*full[:-1], diagnose("stuck_host", ["loss"], "drain it"), full[-1]]
+        assert score_of(drawn, mixed).rows[1].grade == 0
 
     def test_a_healthy_job_is_best_left_alone(self) -> None:
         """A rollback "to be safe" is a change to a healthy job."""
@@ -355,7 +448,7 @@ def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.ranks
 class TestCase:
-    SEED = next(seed for seed in range(1000) if draw(seed).kind.id == "loader_starved")
+    SEED = next(seed for seed in range(1000) if draw(seed).id == "loader_starved")
 
     @pytest.fixture(autouse=True)
     def home(self, shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +479,7 @@ class TestCase:
         saves = case.look("logs", rank=0, contains="checkpoint_saved").data
         assert saves
         assert all("checkpoint_saved" in line for line in saves)
-        version = case.settings["code_version"]
+        version = case.look("settings").data["code_version"]
         assert version in case.look("deploys", version=version).text
 
     def test_bad_looks_cost_nothing(self, case: Incident) -> None:
@@ -412,7 +505,16 @@ class TestCase:
     ) -> None:
         """A wrong fix doesn't work, the right one does, and all of it is kept."""
         assert case.alert.endswith(".")
-        assert not case.fix(settings={"storage_tier": "fast"})
+        # The figure that the pager watches would name the cause.
+        wrong = case.fix(settings={"storage_tier": "fast"})
+        assert not wrong
+        assert "the same page went off again" in wrong.text
+        assert "waits for data" not in wrong.text
+        assert case.look("phases", run=1).data
+        with pytest.raises(BadCase, match="This changes nothing"):
+            case.fix()
+        with pytest.raises(BadCase, match="This changes nothing"):
+            case.fix(settings={"num_workers": 0})
         case.look("phases")
         case.look("settings")
         case.look("throughput")
@@ -451,6 +553,10 @@ class TestCase:
             "fix num_workers=two",
             "fix nowhere.py",
             "dance",
+            "look",
+            "diagnose",
+            "look heartbeats rank=0",
+            "look logs contains=unheard-of",
             'look "phases',
             "debrief",
             "quit",
@@ -463,7 +569,11 @@ class TestCase:
             assert text in everything
         for text in ("can't be read", "is not a command", "No closing quotation"):
             assert text in everything
+        assert "look needs more: look SOURCE" in everything
+        assert "heartbeats can't be narrowed by 'rank'. It has no narrower scope" in everything
+        assert "No line has 'unheard-of'" in everything
         assert said[-1].startswith("loader_starved: ")
+        assert max(map(len, said[-1].splitlines())) <= 80
         assert "\x1b" not in everything
 
     def test_the_guided_tier_asks_one_question_at_a_time(self, case: Incident) -> None:
@@ -489,3 +599,38 @@ class TestCase:
         assert "loader_starved" in choice.choices
         with pytest.raises(BadCase, match="not a cause that can be named here"):
             choice.diagnose(next(name for name in KINDS if name not in choice.choices))
+
+
+@pytest.mark.ranks
+class TestTwoFaults:
+    SEED = next(s for s in range(1000) if draw(s).id == "memory_leak+skewed_clock")
+
+    def test_both_have_to_be_fixed(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """The page is about the first; who stops there leaves a broken job."""
+        case = rehearsal.incident(self.SEED)
+        assert case.alert == draw(self.SEED, "memory_leak").alert(case._evidence)
+        drawn = draw(self.SEED)
+        first, second = (dict(fix.settings) for fix in drawn.wrong)
+        half = case.fix(settings=first)
+        assert not half
+        assert "That page is quiet now. But a second one went off" in half.text
+        assert drawn.kinds[1].alert(case._evidence) in half.text
+        rest = case.fix(settings=second)
+        assert not rest
+        assert "the same page went off again" in rest.text
+        for kind in drawn.kinds:
+            sources = [see.source for see in kind.path]
+            for see in kind.path:
+                case.look(see.source, **see.scope)
+            case.diagnose(kind.id, because=sources, first_move=kind.first_moves[0])
+        assert case.fix(settings={**first, **second})
+        text = str(case.debrief())
+        for kind in drawn.kinds:
+            assert f"An expert's path to {kind.id}" in text
+            assert kind.chain[0] in " ".join(text.split())
+        # Two faults are continued as two, and the other tiers have one.
+        again = rehearsal.incident(self.SEED)
+        assert str(again.debrief()) == text
+        guided = rehearsal.incident(self.SEED, tier="choice", restart=True)
+        assert "skewed_clock" not in guided.fix(settings=first).text
+        assert guided.fix(settings=first)

@@ -99,7 +99,15 @@ SAID = {
     ],
     "resized_restart": [
         "The global batch isn't pinned, so a restart on fewer hosts is refused.",
+        "The restart is refused, because the batch depends on the number of hosts.",
+    ],
+    "batch_changed_with_world_size": [
         "The batch size changed with the number of hosts.",
+        "The resume silently trains with another global batch.",
+    ],
+    "mean_of_means": [
+        "The loss is a mean of means: the ranks have different counts.",
+        "Each rank averages over its own samples, and the shares are uneven.",
     ],
     "stuck_host": [
         "One host is stuck and never enters the collective.",
@@ -783,7 +791,7 @@ class TestOnRealRanks:
     @pytest.fixture(autouse=True)
     def real(self, monkeypatch: pytest.MonkeyPatch, own_home: None) -> None:
         from rehearsal.grading.check import grade_source
-        from rehearsal.incidents.case import incident_in
+        from rehearsal.incidents.opening import incident_in
 
         monkeypatch.setattr("rehearsal.interviews.checks.grade_source", grade_source)
         monkeypatch.setattr("rehearsal.interviews.on_call.incident_in", incident_in)

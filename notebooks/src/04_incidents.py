@@ -4,8 +4,8 @@
 # {{badge}}
 #
 # **You're on call, and a job of two or three ranks isn't right.** It has really run: the trainer of
-# this project on real processes, with one hidden fault, or none. You get one sentence from the
-# pager, and whatever you ask for. Nothing else.
+# this project on real processes, with a hidden fault, now and then two, or none. You get one sentence
+# from the pager, and whatever you ask for. Nothing else.
 #
 # 1. Read the alert. Say aloud what it could be, before you look.
 # 2. Look. Each look costs minutes on the case's clock, and shows what an on-call engineer would see.
@@ -26,8 +26,8 @@ from rehearsal import incident, incident_kinds
 # ## The page
 #
 # The number draws the case: the fault, the ranks, the hosts, the misleading symptom. The same number
-# is the same case. It's kept on your disk, so it survives a restart of the kernel;
-# `incident(7, restart=True)` starts it over.
+# is always the same case. It's saved on your disk, so it survives a restart of the kernel;
+# `incident(7, restart=True)` starts over.
 
 # %%
 case = incident(7)
@@ -51,7 +51,7 @@ print(f"{case.minutes} minutes so far")
 # %% [markdown]
 # ## Name it
 #
-# These are the causes that can be named. One of them is no fault at all.
+# These are the causes you can name. One of them is no fault at all. If you find two faults, name each.
 
 # %%
 print(", ".join(sorted(incident_kinds())))
@@ -62,8 +62,9 @@ print(", ".join(sorted(incident_kinds())))
 # %% [markdown]
 # ## Fix it
 #
-# `case.settings` shows what you can change. To fix the code instead, take a module's text from
-# `case.look("code", module="data.py").data`, edit it, and pass `source={"data.py": text}`.
+# `case.settings` says what you can change, and `case.look("settings")` shows the values. To fix the
+# code instead, take a module's text from `case.look("code", module="data.py").data`, edit it, and pass
+# `source={"data.py": text}`. Each fix starts from the job that paged you.
 
 # %%
 # case.fix(settings={"num_workers": 2})  # uncomment and edit: reruns the job

@@ -1,6 +1,6 @@
 """Which symptoms does a job show? The alert rules, each a figure and a limit.
 
-A fault is visible as one or two of these, and a fix must silence them without raising others.
+A fault shows as one or two of these, and a fix must silence them without raising others.
 """
 
 from __future__ import annotations
@@ -11,11 +11,15 @@ from typing import NamedTuple
 from rehearsal.incidents.evidence import Evidence
 
 
+ANY = 0.5  # the limit of a count of which there should be none
+
+
 class Alarm(NamedTuple):
     """Fires when the figure exceeds the limit, or isn't a number."""
 
     id: str
-    says: str  # the symptom in words; {value} is the figure
+    says: str  # what is measured, in words, with {} for the figure
+    form: str  # how the figure is written, such as "{:.0%}"
     measure: Callable[[Evidence], float]
     limit: float
     is_timing: bool = False  # a busy machine may raise it now and then
@@ -28,11 +32,15 @@ class Alarm(NamedTuple):
         """Whether the job shows the symptom."""
         return not self.value(evidence) <= self.limit
 
+    def figure(self, evidence: Evidence) -> str:
+        """The figure as it is written."""
+        return self.form.format(self.value(evidence))
+
     def describe(self, evidence: Evidence) -> str:
         """What was measured, in words."""
-        value = self.value(evidence)
-        compared = "above" if self.fires(evidence) else "within"
-        return f"{self.says.format(value=value)} ({compared} the limit of {self.limit:g})"
+        text = self.says.format(self.figure(evidence))
+        is_count = self.form == "{:.0f}" and self.limit == ANY
+        return text if is_count else f"{text} (limit {self.form.format(self.limit)})"
 
 
 ALARMS = {
@@ -40,118 +48,146 @@ ALARMS = {
     for alarm in (
         Alarm(
             "input_wait",
-            "a rank waits for data during {value:.0%} of a step",
+            "largest share of a step that a rank waits for data: {}",
+            "{:.0%}",
             Evidence.input_share,
             0.27,
             True,
         ),
         Alarm(
             "input_spikes",
-            "a quarter of the batches keep a rank waiting for {value:.1f} steps",
+            "a quarter of the batches keep a rank waiting {} step times or more",
+            "{:.1f}",
             Evidence.input_spikes,
             1.5,
             True,
         ),
         Alarm(
             "straggler",
-            "the slowest rank computes {value:.1f} times as long as the fastest",
+            "the slowest rank computes {} times as long as the fastest",
+            "{:.1f}",
             Evidence.straggling,
             1.7,
             True,
         ),
         Alarm(
             "sync_wait",
-            "even the last rank to arrive spends {value:.0%} of its step in the gradient sync",
+            "even the last rank to arrive spends {} of its step in the gradient sync",
+            "{:.0%}",
             Evidence.sync_share,
             0.5,
             True,
         ),
         Alarm(
             "save_stall",
-            "training waits {value:.1f} steps for a usual save",
+            "training waits {} step times for a typical save",
+            "{:.1f}",
             Evidence.save_stall,
             5.0,
             True,
         ),
         Alarm(
             "unfinished",
-            "the job gave up before the end of its plan",
-            lambda evidence: float(not evidence.is_done()),
-            0.5,
+            "runs that gave up before the end of the plan: {}",
+            "{:.0f}",
+            lambda e: float(not e.is_done()),
+            ANY,
         ),
-        Alarm("crashes", "{value:.0f} attempts crashed", lambda e: float(e.crashes()), 0.5),
+        Alarm(
+            "crashes", "attempts that crashed: {}", "{:.0f}", lambda e: float(e.crashes()), ANY
+        ),
         Alarm(
             "crash_loop",
-            "{value:.0f} attempts ended without a single step",
-            lambda evidence: float(evidence.barren_attempts()),
-            1.5,
+            "attempts that ended without a single step: {}",
+            "{:.0f}",
+            lambda e: float(e.barren_attempts()),
+            1.0,
         ),
-        Alarm("audit", "the audit counts {value:.0f} findings", Evidence.audit_findings, 0.5),
+        Alarm("audit", "findings of the audit: {}", "{:.0f}", Evidence.audit_findings, ANY),
         Alarm(
             "rate_jump",
-            "the learning rate rises by a factor of {value:.2f} from one step to the next",
+            "the learning rate rises by a factor of {} from one step to the next",
+            "{:.2f}",
             Evidence.rate_jump,
             1.2,
         ),
         Alarm(
             "not_learning",
-            "the loss ends at {value:.0%} of what guessing gives",
+            "the loss ends at {} of what guessing gives",
+            "{:.0%}",
             Evidence.learned,
             0.9,
         ),
         Alarm(
             "nonfinite",
-            "{value:.0f} updates were withheld, or stopped the job, over a NaN or infinity",
-            lambda evidence: float(evidence.skipped_steps()),
-            0.5,
+            "updates withheld, or attempts stopped, over a NaN or infinity: {}",
+            "{:.0f}",
+            lambda e: float(e.skipped_steps()),
+            ANY,
         ),
         Alarm(
             "replicas",
-            "the ranks' weights differ after {value:.0f} steps",
-            lambda evidence: float(evidence.different_weights()),
-            0.5,
+            "steps after which the ranks' weights differ: {}",
+            "{:.0f}",
+            lambda e: float(e.different_weights()),
+            ANY,
         ),
         Alarm(
             "eval_mode",
-            "{value:.0f} steps were trained with dropout switched off",
-            lambda evidence: float(evidence.steps_in_eval_mode()),
-            0.5,
+            "steps trained with dropout off: {}",
+            "{:.0f}",
+            lambda e: float(e.steps_in_eval_mode()),
+            ANY,
         ),
         Alarm(
             "gradients",
-            "one rank's own gradient is {value:.0f} times as large as another's",
+            "one rank's own gradient is {} times as large as another's",
+            "{:.0f}",
             Evidence.gradient_outlier,
             6.0,
         ),
         Alarm(
             "capacity",
-            "the job runs on {value:.0f} host(s) fewer than it has",
-            lambda evidence: float(evidence.missing_hosts()),
-            0.5,
+            "hosts that the job has and doesn't use: {}",
+            "{:.0f}",
+            lambda e: float(e.missing_hosts()),
+            ANY,
         ),
         Alarm(
             "batch",
-            "the global batch is off by {value:.0f} samples, so this is another training",
-            lambda evidence: float(evidence.batch_error()),
-            0.5,
+            "samples by which the global batch is off, which makes it another training: {}",
+            "{:.0f}",
+            lambda e: float(e.batch_error()),
+            ANY,
         ),
-        Alarm("hang", "{value:.0f} attempts hung", lambda e: float(e.hangs()), 0.5),
         Alarm(
-            "memory", "a rank's memory grew by {value:.0f} MiB", Evidence.largest_growth, 60.0
+            "loss_mismatch",
+            "the reported loss is {} nats off the mean over the step's samples",
+            "{:.3f}",
+            Evidence.loss_mismatch,
+            0.002,
+        ),
+        Alarm("hang", "attempts that hung: {}", "{:.0f}", lambda e: float(e.hangs()), ANY),
+        Alarm(
+            "memory", "a rank's memory grew by {} MiB", "{:.0f}", Evidence.largest_growth, 60.0
         ),
         Alarm(
             "checkpoint_age",
-            "up to {value:.0f} steps were trained since the newest checkpoint",
-            lambda evidence: float(evidence.checkpoint_gap()),
+            "most steps trained since the newest checkpoint: {}",
+            "{:.0f}",
+            lambda e: float(e.checkpoint_gap()),
             18.0,
         ),
         Alarm(
             "replayed",
-            "{value:.0%} of the plan's steps were trained more than once",
+            "share of the plan's steps that were trained more than once: {}",
+            "{:.0%}",
             Evidence.replayed_share,
             0.5,
         ),
-        Alarm("clocks", "the ranks' clocks are {value:.0f} s apart", Evidence.clock_gap_s, 5.0),
+        Alarm(
+            "clocks", "the ranks' clocks are {} s apart", "{:.0f}", Evidence.clock_gap_s, 5.0
+        ),
     )
 }
 

@@ -11,43 +11,28 @@ case.debrief()
 from __future__ import annotations
 
 import difflib
+import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal, get_args
+from html import escape
+from typing import Any, Literal
 
 from rehearsal.incidents.debrief import Debrief, debrief_of
-from rehearsal.incidents.deployed import module_names, module_text
-from rehearsal.incidents.draw import Drawn, draw
+from rehearsal.incidents.draw import Drawn
 from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.job import run_job
 from rehearsal.incidents.judge import Verdict, judge_plan
 from rehearsal.incidents.kinds.kind import Kind, See
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.score import FIX_MINUTES, Score, score_of
-from rehearsal.incidents.settings import BadFix, apply, table
+from rehearsal.incidents.settings import BadFix, Settings, apply
 from rehearsal.incidents.sources import SOURCES, look_at
 from rehearsal.incidents.store import BadCase, Event, Store
-from rehearsal.incidents.view import BadLook, View
-from rehearsal.incidents.world import Plan
+from rehearsal.incidents.typed_source import modules_of, with_sources
+from rehearsal.incidents.view import BadLook, Note, Outcome, View
 
 Tier = Literal["guided", "choice", "realistic"]
 POSTMORTEM = ("impact", "cause", "detection", "fix", "prevention")
-
-
-class Settings(dict[str, Any]):
-    """The settings that can be changed; printed with what each one means."""
-
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan.settings)
-        self.text = table(plan)
-
-    def __repr__(self) -> str:
-        return self.text
-
-    __str__ = __repr__
 
 
 class Incident:
@@ -71,7 +56,7 @@ class Incident:
 
     @property
     def settings(self) -> Settings:
-        """What can be changed, with the values of the job that alerted."""
+        """What can be changed, and what it means; ``look("settings")`` has the values."""
         return Settings(self._drawn.faulty)
 
     @property
@@ -84,7 +69,7 @@ class Incident:
         """In the tier "choice": four causes, one of them right. Otherwise all that exist."""
         if self.tier != "choice":
             return sorted(KINDS)
-        kind, false = self._drawn.kind, self._drawn.distractor
+        kind, false = self._drawn.kinds[0], self._drawn.distractor
         rng = random.Random(f"choices {self.seed}")
         near = [name for name in (*kind.like[:2], *false.suggests[:1]) if name != kind.id]
         rest = [name for name in sorted(KINDS) if name != kind.id]
@@ -149,22 +134,22 @@ class Incident:
         self._store.add(
             "diagnose", cause=cause, because=list(map(str, because)), first_move=str(first_move)
         )
-        after = "Leave it, or" if cause == "no_fault" else "Now"
-        return f"Noted at minute {self.minutes}: {cause}. {after} fix(...), then debrief()."
+        after = "debrief if you'd leave it alone" if cause == "no_fault" else "fix it"
+        return Note(f"Noted at minute {self.minutes}: {cause}. Next, {after}.")
 
     def fix(
         self,
         *,
         settings: Mapping[str, Any] | None = None,
         source: str | Mapping[str, str] | None = None,
-    ) -> Verdict:
+    ) -> Outcome:
         """Change settings or code and rerun the job: is the symptom gone, and no new one there?
 
         Args:
             source: a module's whole text; or {"train.py": text}, for one or more modules.
 
         Returns:
-            True if it is; printed, what was measured.
+            True if it is; printed, what the rerun shows.
 
         Raises:
             BadCase: if a setting or module can't be changed like that; nothing ran.
@@ -177,6 +162,11 @@ class Incident:
             raise BadCase(str(error)) from None
         if texts:
             plan = with_sources(plan, texts)
+        if plan == faulty:
+            raise BadCase(
+                "This changes nothing: it's what the job ran with. Nothing ran. To leave the "
+                "job as it is, go on to the debrief."
+            )
         changed = {
             name: value
             for name, value in plan.settings.items()
@@ -195,7 +185,7 @@ class Incident:
                 text=verdict.text,
                 minutes=FIX_MINUTES,
             )
-        return verdict
+        return Outcome(verdict.is_fixed, self._told(verdict, number))
 
     def debrief(self) -> Debrief:
         """The score, an expert's path and the whole story. What comes later doesn't count."""
@@ -215,7 +205,7 @@ class Incident:
             what = f"{wrong[0]} is not one of them" if wrong else f"{missing[0]} is missing"
             raise BadCase(f"A postmortem has five lines, {', '.join(POSTMORTEM)}: {what}.")
         self._store.add("postmortem", lines={name: str(lines[name]) for name in POSTMORTEM})
-        return f"Kept in {self._store.folder / 'events.jsonl'}."
+        return Note(f"Kept in {self._store.folder / 'events.jsonl'}.")
 
     @property
     def score(self) -> Score:
@@ -224,8 +214,8 @@ class Incident:
 
     @property
     def kind(self) -> Kind:
-        """What it is. For those who know: a debrief, a proof, a scripted candidate."""
-        return self._drawn.kind
+        """What the page is about. For a debrief, a proof, a scripted candidate."""
+        return self._drawn.kinds[0]
 
     @property
     def history(self) -> list[Event]:
@@ -238,10 +228,15 @@ class Incident:
         if self.tier == "choice":
             lines.append(f"One of: {', '.join(self.choices)}")
         if self.tier == "guided":
-            lines.append(f"First: {self.question}")
+            lines.append(f"To find out: {self.question}")
         prices = ", ".join(f"{name} {minutes}" for name, minutes in self.sources.items())
         lines.append(f"look(source) costs minutes: {prices}.")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        # Paragraphs, since a notebook breaks the lines of plain text within words.
+        paragraphs = filter(None, repr(self).splitlines())
+        return "".join(f"<p>{escape(text)}</p>" for text in paragraphs)
 
     # ------------------------------------------------------------ inside
 
@@ -256,111 +251,25 @@ class Incident:
             raise BadCase(f"run={run!r}: there are {len(fixes)} rerun(s), numbered from 1.")
         newest = max(folder.iterdir(), key=lambda path: path.name)  # it may have run twice
         plan = self._drawn.faulty.with_settings(**fixes[run - 1]["settings"])
-        return Evidence(newest, plan)
+        sources = json.loads((newest / "plan.json").read_text("utf-8"))["sources"]
+        return Evidence(newest, with_sources(plan, sources))
+
+    def _told(self, verdict: Verdict, number: int) -> str:
+        """A verdict without the figures that would name the cause; the debrief has them."""
+        after, paged = self._evidence_of(number), self._drawn.alarms[0]
+        where = f"look(..., run={number}) shows the rerun."
+        if verdict.is_fixed or not any(alarm.fires(after) for alarm in self._drawn.alarms):
+            return f"{verdict.text} {where}"
+        if paged.fires(after):
+            return f"Not fixed: the same page went off again. {where}"
+        second = self._drawn.kinds[1].alert(after)
+        return (
+            f"That page is quiet now. But a second one went off, and it was there before, too: "
+            f"{second} Each fix starts from the job that paged you, so apply both changes "
+            f"together. {where}"
+        )
 
     def _next_see(self) -> See | None:
         """The first step of the expert's path that nobody has looked at."""
         looked = {e["source"] for e in self._store.events() if e["did"] == "look"}
-        return next(
-            (s for s in self._drawn.kind.path if not looked & {s.source, *s.also}), None
-        )
-
-
-def modules_of(plan: Plan, source: str | Mapping[str, str] | None) -> dict[str, str]:
-    """The modules that a fix replaces. Raises BadFix if one isn't there or doesn't compile."""
-    if source is None:
-        return {}
-    texts = {module_like(plan, source): source} if isinstance(source, str) else dict(source)
-    for name, text in texts.items():
-        if name not in module_names():
-            raise BadFix(
-                f"source: {name!r} is not a module of the trainer, so nothing ran. There are: "
-                f"{', '.join(module_names())}."
-            )
-        try:
-            compile(text, name, "exec")
-        except (SyntaxError, ValueError, TypeError) as error:
-            raise BadFix(f"source: {name} doesn't compile ({error}), so nothing ran.") from None
-    return {name: text for name, text in texts.items() if text != module_text(plan, name)}
-
-
-def module_like(plan: Plan, source: str) -> str:
-    """The module whose text shares most lines with ``source``. Raises BadFix."""
-    lines = set(source.splitlines())
-    shared = {
-        name: len(lines & set(module_text(plan, name).splitlines())) for name in module_names()
-    }
-    best = max(shared, key=lambda name: shared[name])
-    if shared[best] < 10:
-        raise BadFix(
-            "source: this is not the text of a module, so nothing ran. Pass a module's whole "
-            'text, as look("code", module="train.py").data gives it, or {"train.py": text}.'
-        )
-    return best
-
-
-def with_sources(plan: Plan, texts: Mapping[str, str]) -> Plan:
-    """The plan with modules replaced."""
-    return replace(plan, sources=dict(texts))
-
-
-def incident(seed: int, *, tier: Tier = "realistic", restart: bool = False) -> Incident:
-    """Open the case of a seed: a real job with something wrong, or nothing.
-
-    The job has run when this returns. A case that was begun continues, with its clock; with
-    ``restart`` it begins again.
-
-    Args:
-        tier: "guided" asks one question at a time, "choice" gives four causes to choose from,
-            "realistic" gives nothing.
-
-    Raises:
-        BadCase: if the seed or tier isn't possible, or the saved case can't be opened.
-    """
-    if type(seed) is not int or seed < 0:
-        raise BadCase(f"seed={seed!r}: must be a whole number, 0 or more.")
-    if tier not in get_args(Tier):
-        raise BadCase(f"tier={tier!r}: must be guided, choice or realistic.")
-    store = Store(seed)
-    header = None if restart else store.header()
-    if header is not None:
-        if header["kind"] not in KINDS:
-            raise BadCase(
-                f"Incident {seed} was begun with a kind that this version doesn't have "
-                f"({header['kind']}). rehearsal.incident({seed}, restart=True) starts over."
-            )
-        case = Incident(store, draw(seed, header["kind"]), header["tier"])
-        print(
-            f"Continuing incident {seed} at minute {case.minutes} (tier {case.tier}). "
-            f"rehearsal.incident({seed}, restart=True) starts over."
-        )
-        return case
-    with store.alone():
-        store.clear()
-        drawn = draw(seed)
-        run_job(drawn.faulty, store.runs / "0")
-        store.create(drawn.kind.id, tier)
-    return Incident(store, drawn, tier)
-
-
-def incident_in(folder: Path, seed: int, kind: str | None = None) -> Incident:
-    """A case in a folder of its own: the one that is there, or a new one of this kind.
-
-    Raises:
-        BadCase: if the one that is there can't be opened.
-    """
-    store = Store(seed, folder)
-    header = store.header()
-    if header is not None and header["kind"] in KINDS:
-        return Incident(store, draw(seed, header["kind"]), header["tier"])
-    with store.alone():
-        store.clear()
-        drawn = draw(seed, kind)
-        run_job(drawn.faulty, store.runs / "0")
-        store.create(drawn.kind.id, "realistic")
-    return Incident(store, drawn, "realistic")
-
-
-def incident_kinds() -> list[str]:
-    """The causes that may be named in an incident, "no_fault" included."""
-    return sorted(KINDS)
+        return next((s for s in self._drawn.path if not looked & {s.source, *s.also}), None)

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rehearsal.incidents import plots
-from rehearsal.incidents.evidence import Evidence, high, middle
+from rehearsal.incidents.evidence import Evidence
+from rehearsal.incidents.job_records import high, middle
 from rehearsal.incidents.view import Shown, a_rank, a_step, rows_of, shorten
 
 
@@ -194,12 +195,11 @@ def host_memory(evidence: Evidence, rank: int | None = None) -> Shown:
 
 
 def fingerprints(evidence: Evidence, step: int | None = None) -> Shown:
-    """Per rank and step: a sum over weights, the gradient norm before the sync, the mode."""
-    seen: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for record in evidence.agents:
-        seen.setdefault((record["attempt"], record["step"]), []).append(record)
-    for records in seen.values():
-        records.sort(key=lambda record: int(record["rank"]))
+    """Per rank and step: a sum over weights, and the rank's own loss and gradient norm."""
+    seen = {
+        key: sorted(records, key=lambda record: int(record["rank"]))
+        for key, records in evidence.agents_at.items()
+    }
     differing = [
         key
         for key, records in seen.items()
@@ -213,9 +213,14 @@ def fingerprints(evidence: Evidence, step: int | None = None) -> Shown:
             f"after step {first} of attempt {attempt}."
         )
     at = a_step(evidence, step) if step is not None else min(differing)[1] if differing else 1
-    columns = ("attempt", "step", "rank", "weights", "local_grad_norm", "mode")
+    columns = (
+        "attempt", "step", "rank", "weights", "samples", "local_loss", "local_grad_norm", "mode"
+    )  # fmt: skip
     found = [{n: r[n] for n in columns} for key in sorted(seen) for r in seen[key]]
     near = range(max(1, at - 2), at + 5) if step or differing else range(1, 10**9, 7)
     rows = [list(row.values()) for row in found if row["step"] in near]
-    head = ["attempt", "step", "rank", "sum of |weights|", "local grad_norm", "mode"]
+    head = [
+        "attempt", "step", "rank", "sum of |weights|", "samples", "own mean loss",
+        "own grad_norm", "mode",
+    ]  # fmt: skip
     return Shown(found, text + "\n" + rows_of(head, rows))

@@ -154,7 +154,8 @@ DISTRACTORS = {
             sources=("restarts", "logs", "loss"),
             pages=Alarm(
                 "restart",
-                "{value:.0f} restart",
+                "restarts: {}",
+                "{:.0f}",
                 lambda evidence: float(len(evidence.failed_attempts())),
                 0.5,
             ),
@@ -170,11 +171,12 @@ DISTRACTORS = {
             sources=("throughput", "trace", "phases"),
             pages=Alarm(
                 "first_step",
-                "the first step took {value:.0f} median steps",
+                "the first step took {} step times",
+                "{:.0f}",
                 longest_first_step,
                 5.0,
             ),
-            alert="p100 of the step time is more than five times its median.",
+            alert="The slowest step took more than five times as long as the median one.",
         ),
         Distractor(
             id="driver_warning",
@@ -217,16 +219,19 @@ DISTRACTORS = {
             tempts=("learning_rate", "max_grad_norm", "warmup_steps"),
             sources=("loss",),
             pages=Alarm(
-                "loss_spike", "a loss of {value:.1f} times the ones before", loudest_loss, 1.4
+                "loss_spike",
+                "the loss of one step is {} times those before it",
+                "{:.1f}",
+                loudest_loss,
+                1.4,
             ),
-            alert="The loss of one step was far above that of the steps before it.",
+            alert="One step's loss was far above that of the steps before it.",
         ),
         Distractor(
             id="save_hiccup",
             apply=save_hiccup,
-            explains="One save was slow; the ones before and after it weren't. Storage has "
-            "such "
-            "moments.",
+            explains="One save was slow; the ones before and after it weren't. Storage does "
+            "that now and then.",
             suggests=("checkpoint_every_20_minutes", "full_disk"),
             tempts=("storage_tier", "async_checkpoint", "checkpoint_every_steps"),
             sources=("checkpoint_age", "phases", "trace"),

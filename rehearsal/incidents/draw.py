@@ -1,4 +1,4 @@
-"""Draw a case from its seed: the base job, a kind, and a misleading symptom."""
+"""Draw a case from its seed: the base job, a kind or two, and a misleading symptom."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from rehearsal.incidents.alarms import ALARMS, Alarm
 from rehearsal.incidents.distractors import DISTRACTORS, Distractor
 from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.kinds.kind import Kind
-from rehearsal.incidents.kinds.registry import KINDS
-from rehearsal.incidents.world import Host, Plan, Storage, Version, World
+from rehearsal.incidents.kinds.kind import Fix, Kind, See
+from rehearsal.incidents.kinds.registry import KINDS, PAIRS
+from rehearsal.incidents.world import Host, Layer, Plan, Storage, Version, World
 
 PREFIXES = ("trn", "gpu", "node", "rack7", "blade", "dgx")
 AUTHORS = ("mei", "jonas", "priya", "tomas", "aisha", "lena", "diego", "noor")
@@ -25,28 +25,70 @@ MESSAGES = (
 
 
 class Drawn(NamedTuple):
-    """What a seed gives."""
+    """What a seed gives. With two faults, the pager is about the first."""
 
-    kind: Kind
+    kinds: tuple[Kind, ...]
     distractor: Distractor
-    healthy: Plan  # the same job and the same misleading symptom, without the fault
+    healthy: Plan  # the same job and the same misleading symptom, without a fault
     faulty: Plan
 
     @property
-    def alarm(self) -> Alarm:
-        """The symptom: the kind's, or without a fault the misleading one."""
-        return (
-            self.distractor.pages or NO_ALARM
-            if self.kind.layer == "none"
-            else ALARMS[self.kind.alarm]
-        )
+    def id(self) -> str:
+        """The kind; of two, "first+second"."""
+        return "+".join(kind.id for kind in self.kinds)
+
+    @property
+    def causes(self) -> list[str]:
+        """What there is to name."""
+        return [kind.id for kind in self.kinds]
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether anything is wrong."""
+        return self.kinds[0].layer != "none"
+
+    @property
+    def alarms(self) -> list[Alarm]:
+        """The symptom of each kind; without a fault, the misleading one."""
+        if not self.is_faulty:
+            return [self.distractor.pages or NO_ALARM]
+        return [ALARMS[kind.alarm] for kind in self.kinds]
+
+    @property
+    def related(self) -> set[str]:
+        """Alarms that may come and go with the symptoms."""
+        return {name for kind in self.kinds for name in kind.related}
+
+    @property
+    def right_layers(self) -> set[Layer]:
+        """Layers in which a fix counts as right."""
+        return {layer for kind in self.kinds for layer in kind.right_layers}
+
+    @property
+    def path(self) -> list[See]:
+        """An expert's looks."""
+        return [see for kind in self.kinds for see in kind.path]
 
     def alert(self, evidence: Evidence) -> str:
         """What the pager says."""
-        return self.kind.alert(evidence) or self.distractor.alert
+        return self.kinds[0].alert(evidence) or self.distractor.alert
+
+    @property
+    def reference(self) -> Fix:
+        """The fix; of two faults, both at once."""
+        fixes = [kind.reference(self.faulty) for kind in self.kinds]
+        settings = {name: value for fix in fixes for name, value in fix.settings.items()}
+        return Fix(settings, "; ".join(fix.why for fix in fixes))
+
+    @property
+    def wrong(self) -> list[Fix]:
+        """Fixes that look right and aren't; of two faults, each one's fix alone."""
+        if len(self.kinds) > 1:
+            return [kind.reference(self.faulty) for kind in self.kinds]
+        return list(self.kinds[0].wrong(self.faulty))
 
 
-NO_ALARM = Alarm("", "", lambda evidence: 0.0, 1.0)
+NO_ALARM = Alarm("", "", "", lambda evidence: 0.0, 1.0)
 
 
 def base_plan(seed: int, rng: random.Random) -> Plan:
@@ -108,18 +150,34 @@ def base_plan(seed: int, rng: random.Random) -> Plan:
     return Plan(seed=seed, settings=settings, fixed=fixed, world=world, versions=versions)
 
 
-def draw(seed: int, kind_id: str | None = None) -> Drawn:
-    """The case of a seed; ``kind_id`` instead of the kind that the seed would draw."""
+def name_of(seed: int) -> str:
+    """The kind that a seed draws, or the pair."""
     rng = random.Random(f"incident {seed}")
-    chosen = rng.choice(sorted(KINDS))
-    kind = KINDS[kind_id or chosen]
-    rng = random.Random(f"incident {seed} {kind.id}")
-    plan = kind.setup(base_plan(seed, rng), rng)
-    fitting = [d for d in DISTRACTORS.values() if d.id not in kind.clashes]
-    if kind.layer == "code":  # its fault is in the newest deployment
-        fitting = [d for d in fitting if d.id != "recent_deploy"]
-    if kind.layer == "none":
-        fitting = [d for d in fitting if d.pages is not None]
-    distractor = rng.choice(fitting)
-    healthy = distractor.apply(plan, rng)
-    return Drawn(kind, distractor, healthy, kind.inject(healthy, rng))
+    first = rng.choice(sorted(KINDS))
+    seconds = [second for one, second in PAIRS if one == first]
+    if seconds and rng.random() < 0.5:
+        return f"{first}+{rng.choice(seconds)}"
+    return first
+
+
+def draw(seed: int, name: str | None = None) -> Drawn:
+    """The case of a seed; ``name`` instead of the kind or pair that the seed would draw."""
+    kinds = tuple(KINDS[each] for each in (name or name_of(seed)).split("+"))
+    rng = random.Random(f"incident {seed} {kinds[0].id}")
+    plan = base_plan(seed, rng)
+    for kind in kinds:
+        plan = kind.setup(plan, rng)
+    distractor = rng.choice([d for d in DISTRACTORS.values() if fits(d, kinds)])
+    healthy = faulty = distractor.apply(plan, rng)
+    for kind in kinds:
+        faulty = kind.inject(faulty, rng)
+    return Drawn(kinds, distractor, healthy, faulty)
+
+
+def fits(distractor: Distractor, kinds: tuple[Kind, ...]) -> bool:
+    """Whether a misleading symptom can be combined with these kinds."""
+    if any(distractor.id in kind.clashes for kind in kinds):
+        return False
+    # A fault in the code is in the newest deployment.
+    is_taken = distractor.id == "recent_deploy" and any(kind.layer == "code" for kind in kinds)
+    return not is_taken and (kinds[0].layer != "none" or distractor.pages is not None)

@@ -1,4 +1,4 @@
-"""What a job left behind, read once; every figure that an alarm, a claim or a look needs.
+"""Every figure that an alarm or a claim needs, from what a job left behind.
 
 Times are compared with each other only (a phase with the step, a rank with its peers), so a
 busy machine changes them all together.
@@ -6,138 +6,17 @@ busy machine changes them all together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
-from statistics import fmean, median
-from typing import Any
+from statistics import fmean
 
-from rehearsal.evidence.audit import AuditReport, audit_run
-from rehearsal.evidence.run_records import rank_files, read_jsonl
-from rehearsal.incidents.world import Plan
+from rehearsal.incidents.job_records import JobRecords, Record, high, middle, quiet
 
-Record = dict[str, Any]
-WARM_UP = 2  # first steps of a start: compilation, loader processes, buckets
 GUESSING = 2.0794  # nats: the toy data has eight classes
 COMPUTE = ("h2d", "forward", "backward", "optimizer")
 
 
-def middle(values: Iterable[float]) -> float:
-    """The median; 0.0 of nothing."""
-    found = list(values)
-    return float(median(found)) if found else 0.0
-
-
-def high(values: Iterable[float], fraction: float) -> float:
-    """The value that ``fraction`` of all values don't exceed; 0.0 of nothing."""
-    found = sorted(values)
-    return found[min(len(found) - 1, int(fraction * len(found)))] if found else 0.0
-
-
-def quiet(values: Iterable[float]) -> float:
-    """The 20th percentile: what something takes while nobody else wants the cores.
-
-    Other programs only ever add to a time, and on a busy machine to more than half of them.
-    """
-    return high(values, 0.2)
-
-
-class Evidence:
-    """A job's folder, as ``job.run_job`` leaves it."""
-
-    def __init__(self, folder: Path, plan: Plan) -> None:
-        self.folder, self.plan = folder, plan
-        self.run_dir = folder / "run"
-
-    @cached_property
-    def attempts(self) -> list[Record]:
-        """The supervisor's lines: attempt, began, ended, ranks."""
-        return list(read_jsonl(self.folder / "supervisor.jsonl"))
-
-    @cached_property
-    def logs(self) -> list[Record]:
-        """All ranks' events, by time."""
-        found = [r for path in rank_files(self.run_dir, "logs") for r in read_jsonl(path)]
-        return sorted(found, key=lambda record: float(record["time"]))
-
-    @cached_property
-    def ledger(self) -> list[Record]:
-        """All ranks' ledger lines, by time."""
-        found = [r for path in rank_files(self.run_dir, "ledger") for r in read_jsonl(path)]
-        return sorted(found, key=lambda record: float(record["time"]))
-
-    @cached_property
-    def agents(self) -> list[Record]:
-        """What the hosts' agents wrote: one line per rank and step."""
-        files = rank_files(self.run_dir, "telemetry")
-        return [record for path in files for record in read_jsonl(path)]
-
-    @cached_property
-    def audit(self) -> AuditReport:
-        """The verdict on the run folder."""
-        return audit_run(self.run_dir)
-
-    def events(self, name: str, rank: int | None = None) -> list[Record]:
-        """The events of one kind."""
-        ranks = (None, rank) if rank is None else (rank,)
-        return [
-            r for r in self.logs if r["event"] == name and (None in ranks or r["rank"] in ranks)
-        ]
-
-    # ------------------------------------------------------------ steps and phases
-
-    @cached_property
-    def progress(self) -> dict[int, list[Record]]:
-        """Each rank's train_progress events, in order."""
-        found: dict[int, list[Record]] = {rank: [] for rank in range(self.plan.world_size)}
-        for record in self.events("train_progress"):
-            found.setdefault(record["rank"], []).append(record)
-        return found
-
-    @cached_property
-    def lineage(self) -> list[Record]:
-        """Rank 0's progress at each step; of a step trained twice, the last time."""
-        by_step = {record["step"]: record for record in self.progress.get(0, [])}
-        return [by_step[step] for step in sorted(by_step)]
-
-    @cached_property
-    def steady_in(self) -> dict[tuple[int, int], list[dict[str, float]]]:
-        """Milliseconds by phase, per attempt, rank and step, without a start's first steps."""
-        found: dict[tuple[int, int], list[dict[str, float]]] = {}
-        for rank, records in self.progress.items():
-            for record in records:
-                spent = {name: float(p["max"]) for name, p in record["phases"].items()}
-                found.setdefault((record["attempt"], rank), []).append(spent)
-        return {key: steps[WARM_UP:] for key, steps in found.items()}
-
-    @cached_property
-    def steady(self) -> dict[int, list[dict[str, float]]]:
-        """The same per rank, over all attempts."""
-        found: dict[int, list[dict[str, float]]] = {}
-        for (_, rank), steps in sorted(self.steady_in.items()):
-            found.setdefault(rank, []).extend(steps)
-        return found
-
-    def phase_ms(self, rank: int, *phases: str) -> float:
-        """A phase on a rank, without what other programs add; of several, their sum."""
-        return quiet(sum(s[name] for name in phases) for s in self.steady.get(rank, []))
-
-    def step_ms(self, rank: int) -> float:
-        """A rank's step, without saves and without what other programs add."""
-        steps = self.steady.get(rank, [])
-        return quiet(sum(s.values()) - s["checkpoint"] for s in steps)
-
-    def share(self, rank: int, phase: str) -> float:
-        """How much of its step a rank spends in a phase."""
-        return self.phase_ms(rank, phase) / max(self.step_ms(rank), 1e-9)
-
-    @property
-    def ranks(self) -> range:
-        """The job's ranks."""
-        return range(self.plan.world_size)
-
-    # ------------------------------------------------------------ figures
+class Evidence(JobRecords):
+    """A job's records, and what they add up to."""
 
     def input_share(self) -> float:
         """The largest share of a step that a rank waits for data."""
@@ -240,10 +119,7 @@ class Evidence:
 
     def different_weights(self) -> int:
         """Steps after which the ranks' weights weren't equal."""
-        seen: dict[tuple[int, int], set[float]] = {}
-        for record in self.agents:
-            seen.setdefault((record["attempt"], record["step"]), set()).add(record["weights"])
-        return sum(len(weights) > 1 for weights in seen.values())
+        return sum(len({r["weights"] for r in of}) > 1 for of in self.agents_at.values())
 
     def steps_in_eval_mode(self) -> int:
         """Steps that a rank trained without dropout, although the config asks for it."""
@@ -252,13 +128,8 @@ class Evidence:
 
     def gradient_outlier(self) -> float:
         """A step's largest local gradient norm over its smallest; the upper quartile."""
-        seen: dict[tuple[int, int], list[float]] = {}
-        for record in self.agents:
-            key = record["attempt"], record["step"]
-            seen.setdefault(key, []).append(record["local_grad_norm"])
-        ratios = [
-            max(n) / max(min(n), 1e-9) for n in seen.values() if len(n) > 1 and min(n) > 0
-        ]
+        norms = [[r["local_grad_norm"] for r in of] for of in self.agents_at.values()]
+        ratios = [max(n) / max(min(n), 1e-9) for n in norms if len(n) > 1 and min(n) > 0]
         return high(ratios, 0.75)
 
     def hangs(self) -> int:
@@ -296,21 +167,32 @@ class Evidence:
             seen.setdefault((line["attempt"], line["step"]), []).append(line["time"])
         return middle(max(times) - min(times) for times in seen.values())
 
-    def batch_sizes(self) -> dict[int, int]:
-        """Samples trained in each step, over all ranks; of a step trained twice, the last."""
-        found: dict[tuple[int, int], int] = {}
+    def batch_sizes(self) -> dict[int, list[int]]:
+        """Samples trained in each step, over all ranks, per attempt."""
+        found: dict[int, dict[int, int]] = {}
         for line in self.ledger:
-            key = line["step"], line["attempt"]
-            found[key] = found.get(key, 0) + len(line["samples"])
-        return {step: count for (step, _), count in sorted(found.items())}
+            sizes = found.setdefault(line["attempt"], {})
+            sizes[line["step"]] = sizes.get(line["step"], 0) + len(line["samples"])
+        return {attempt: list(sizes.values()) for attempt, sizes in found.items()}
 
     def missing_hosts(self) -> int:
         """How many hosts fewer than planned the job was started on."""
         return self.plan.world.num_hosts - self.plan.world_size
 
     def batch_error(self) -> int:
-        """How far the global batch is from the planned one, in samples."""
+        """How far an attempt's global batch is from the planned one, at most, in samples."""
+        planned = self.plan.world.global_batch_size
         sizes = self.batch_sizes().values()
-        if len(sizes) < 5:  # steps that a kill cut short say nothing
-            return 0
-        return abs(max(sizes) - self.plan.world.global_batch_size)
+        # An epoch's last step is smaller, and so is one that a kill cut short.
+        return max((abs(max(of) - planned) for of in sizes if len(of) >= 5), default=0)
+
+    def loss_mismatch(self) -> float:
+        """How far the reported loss is from the mean over the samples, in nats; the median."""
+        apart = []
+        for row in self.progress.get(0, []):
+            ranks = self.agents_at.get((row["attempt"], row["step"]), [])
+            count = sum(record["samples"] for record in ranks)
+            if row["loss"] is not None and count:
+                total = sum(record["local_loss"] * record["samples"] for record in ranks)
+                apart.append(abs(row["loss"] - total / count))
+        return middle(apart)

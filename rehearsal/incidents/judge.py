@@ -34,13 +34,14 @@ class Verdict(NamedTuple):
 
 def symptoms(drawn: Drawn, evidence: Evidence) -> set[str]:
     """The alarms that fire, the case's own included."""
-    own = {drawn.alarm.id} if drawn.alarm.fires(evidence) else set()
+    own = {alarm.id for alarm in drawn.alarms if alarm.fires(evidence)}
     return own | set(firing(evidence))
 
 
 def alarm_of(drawn: Drawn, name: str) -> Alarm:
     """An alarm by id."""
-    return drawn.alarm if name == drawn.alarm.id else ALARMS[name]
+    own = {alarm.id: alarm for alarm in drawn.alarms}
+    return own.get(name) or ALARMS[name]
 
 
 def judge_fix(
@@ -57,33 +58,47 @@ def judge_plan(drawn: Drawn, before: Evidence, plan: Plan, folder: Path) -> Verd
     more: another program may have taken the cores.
     """
     if plan == drawn.faulty:
-        if drawn.kind.layer == "none":
+        if not drawn.is_faulty:
             return Verdict(True, "Nothing was changed, and nothing needed to be.")
-        return Verdict(False, f"Nothing was changed: {drawn.alarm.describe(before)}.")
+        return Verdict(False, f"Nothing was changed: {drawn.alarms[0].describe(before)}.")
     shutil.rmtree(folder, ignore_errors=True)  # left by a rerun that was interrupted
     for number in (1, 2):
         run_job(plan, folder / f"{number}")
-        verdict = compare(drawn, before, Evidence(folder / f"{number}", plan))
+        after = Evidence(folder / f"{number}", plan)
+        verdict = compare(drawn, before, after)
         is_noise = verdict.new and all(alarm_of(drawn, name).is_timing for name in verdict.new)
-        if not is_noise or drawn.alarm.fires(Evidence(folder / f"{number}", plan)):
+        if not is_noise or any(alarm.fires(after) for alarm in drawn.alarms):
             break
     return verdict
 
 
 def compare(drawn: Drawn, before: Evidence, after: Evidence) -> Verdict:
     """What was measured before and after a change, in words."""
-    was, now = drawn.alarm.value(before), drawn.alarm.describe(after)
-    left = symptoms(drawn, after) & {drawn.alarm.id, *drawn.kind.related}
-    new = sorted(symptoms(drawn, after) - symptoms(drawn, before) - left)
+    own = [alarm.id for alarm in drawn.alarms]
+    shown = symptoms(drawn, after)
+    left = shown & {*own, *drawn.related}
+    new = sorted(shown - symptoms(drawn, before) - left)
+    told = [
+        f"{alarm.describe(after)}; before the change it was {alarm.figure(before)}"
+        for alarm in drawn.alarms
+    ]
+    if own[0] in left or (left and len(own) == 1):
+        others = sorted(left - set(own))
+        more = "".join(f" Also: {alarm_of(drawn, n).describe(after)}." for n in others)
+        return Verdict(False, f"Not fixed: {told[0]}.{more}", new)
     if left:
-        others = sorted(left - {drawn.alarm.id})
-        more = "".join(f" Also: {ALARMS[n].describe(after)}." for n in others)
         return Verdict(
-            False, f"Not fixed: {now}; before the change it was {was:.3g}.{more}", new
+            False,
+            f"The symptom that paged you is gone: {told[0]}. But the job has another fault: "
+            f"{'; '.join(told[1:])}. A fix starts from the job that paged you, so apply both "
+            "changes together.",
+            new,
         )
     if new:
-        named = "; ".join(ALARMS[name].describe(after) for name in new)
+        named = "; ".join(alarm_of(drawn, name).describe(after) for name in new)
         return Verdict(
-            False, f"The symptom is gone: {now}. But there is a new one: {named}.", new
+            False,
+            f"The symptom is gone: {'; '.join(told)}. But there is a new one: {named}.",
+            new,
         )
-    return Verdict(True, f"Fixed: {now}; before the change it was {was:.3g}. No new symptom.")
+    return Verdict(True, f"Fixed: {'; '.join(told)}. No new symptom.")

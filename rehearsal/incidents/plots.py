@@ -32,7 +32,7 @@ def by_attempt(rows: Rows) -> dict[int, Rows]:
 
 def loss_and_rate(rows: Rows) -> Figure:
     """The loss per step and attempt, and the learning rate on a second axis."""
-    figure, axes = new_figure(4.0, "Loss", "Mean over the global batch; one line per attempt.")
+    figure, axes = new_figure(4.0, "Loss", "As the job reports it; one line per attempt.")
     rates = axes.twinx()
     for attempt, of in by_attempt(rows).items():
         steps = [row["step"] for row in of]

@@ -1,131 +1,129 @@
-"""Prove the kinds: for each seed, run healthy, faulty, the reference fix and two wrong fixes.
+"""Prove the kinds on many seeds, and keep a record of it.
 
     python -m rehearsal incidents prove [KIND ...] --seeds 20
 
-A kind holds on a seed if its claims differ from the healthy run's as claimed, its symptom is
-there and nothing else is, the reference fix removes it, and neither wrong fix does.
+A proof takes a quarter of a minute, all of them hours. So each is recorded as soon as it is
+done, with a digest of what it depends on, and only what isn't current is proved. The command
+can be stopped at any time, and run twice at once to use two cores.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
+from typing import Any
 
-from rehearsal.incidents.draw import Drawn, draw
-from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.judge import judge_fix, symptoms
-from rehearsal.incidents.job import run_job
-from rehearsal.incidents.kinds.registry import KINDS
-from rehearsal.incidents.settings import apply
-from rehearsal.incidents.world import Plan
+from rehearsal.incidents.digest import digest
+from rehearsal.incidents.draw import draw
+from rehearsal.incidents.kinds.registry import KINDS, PAIRS
+from rehearsal.incidents.proof import Proof, prove_one
 
 RECORD = Path(__file__).resolve().parents[2] / "docs" / "incidents.json"
+NAMES = [*sorted(KINDS), *("+".join(pair) for pair in PAIRS)]
+Known = dict[str, dict[str, dict[str, Any]]]  # by name and seed
 
 
-class Proof(NamedTuple):
-    """One kind on one seed."""
-
-    kind: str
-    seed: int
-    problems: list[str]
-    case_s: float  # of the faulty run
-    fix_s: float  # of the rerun with the reference fix
-
-
-def prove_one(kind_id: str, seed: int, folder: Path) -> Proof:
-    """Run the five jobs of a kind and a seed, and check them."""
-    drawn = draw(seed, kind_id)
-    healthy = job(drawn.healthy, folder / "healthy")
-    began = time.monotonic()
-    faulty = job(drawn.faulty, folder / "faulty")
-    case_s = time.monotonic() - began
-    problems = list(check_fault(drawn, healthy, faulty))
-    began = time.monotonic()
-    reference = drawn.kind.reference(drawn.faulty)
-    verdict = judge_fix(drawn, faulty, reference.settings, folder / "reference")
-    fix_s = time.monotonic() - began
-    if not verdict.is_fixed:
-        problems.append(f"reference fix {dict(reference.settings)}: {verdict.text}")
-    for number, fix in enumerate(drawn.kind.wrong(drawn.faulty)):
-        verdict = judge_fix(drawn, faulty, fix.settings, folder / f"wrong-{number}")
-        if verdict.is_fixed:
-            problems.append(f"wrong fix {dict(fix.settings)} worked: {verdict.text}")
-    return Proof(kind_id, seed, problems, case_s, fix_s)
-
-
-def job(plan: Plan, folder: Path) -> Evidence:
-    """Run a plan; its evidence."""
-    run_job(apply(plan, {}), folder)
-    return Evidence(folder, plan)
-
-
-def check_fault(drawn: Drawn, healthy: Evidence, faulty: Evidence) -> Iterator[str]:
-    """What is wrong with the fault itself."""
-    kind = drawn.kind
-    if extra := symptoms(drawn, healthy) - (
-        {drawn.alarm.id} if kind.layer == "none" else set()
-    ):
-        yield f"the healthy run shows {sorted(extra)}"
-    if drawn.alarm.id not in symptoms(drawn, faulty):
-        yield f"the faulty run lacks its symptom: {drawn.alarm.describe(faulty)}"
-    if extra := symptoms(drawn, faulty) - {drawn.alarm.id, *kind.related}:
-        yield f"the faulty run also shows {sorted(extra)}"
-    for claim in kind.claims:
-        with_fault, without = claim.measure(faulty), claim.measure(healthy)
-        if not (with_fault > claim.low and without < claim.high):
-            yield (
-                f"{claim.text}: {with_fault:.3g} with the fault (claimed above {claim.low:g}), "
-                f"{without:.3g} without (claimed below {claim.high:g})"
-            )
-
-
-def prove(
-    kinds: list[str], seeds: range, say: Callable[[str], None], keep: bool = False
-) -> bool:
-    """Prove kinds on seeds, one line each; record the result. True if all held."""
+def prove(names: list[str], seeds: range, say: Callable[[str], None]) -> bool:
+    """Prove what isn't current, a line each. True if all proofs hold."""
     is_good = True
-    for kind_id in kinds:
-        proofs = []
-        for seed in seeds:
-            folder = Path(tempfile.mkdtemp(prefix=f"incident-{kind_id}-{seed}-"))
-            proof = prove_one(kind_id, seed, folder)
-            proofs.append(proof)
-            record(kind_id, proofs)  # after each seed: a full proof takes an hour
-            for problem in proof.problems:
-                say(f"  {kind_id} seed {seed}: {problem}" + (f" [{folder}]" if keep else ""))
-            if not (keep and proof.problems):
+    due = [(name, seed) for seed in seeds for name in names]  # so that all grow together
+    left = [pair for pair in due if not is_current(*pair)]
+    say(f"{len(due) - len(left)} of {len(due)} proofs are current")
+    for name, seed in left:
+        with alone(name, seed) as is_mine:
+            if not is_mine or is_current(name, seed):  # another process has it
+                continue
+            folder = Path(tempfile.mkdtemp(prefix=f"incident-{name}-{seed}-"))
+            try:
+                proof = prove_one(name, seed, folder)
+            finally:
                 shutil.rmtree(folder)
-        passed = sum(not proof.problems for proof in proofs)
-        longest = max(proof.case_s for proof in proofs), max(proof.fix_s for proof in proofs)
-        say(
-            f"{kind_id}: {passed} of {len(proofs)} seeds; longest case {longest[0]:.1f} s, "
-            f"longest fix {longest[1]:.1f} s"
-        )
-        is_good &= passed == len(proofs)
+            record(proof)
+        result = "; ".join(proof.problems) or "holds"
+        say(f"{name} {seed}: case {proof.case_s:.1f} s, fix {proof.fix_s:.1f} s: {result}")
+        is_good &= not proof.problems
+    for line in figures(names, seeds):
+        say(line)
     return is_good
 
 
-def record(kind_id: str, proofs: list[Proof]) -> None:
-    """Write a kind's result to docs/incidents.json."""
-    with RECORD.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # several kinds may be proved at a time
-        file.seek(0)
-        known = json.loads(file.read() or "{}")
-        middle = sorted(proof.case_s for proof in proofs)[len(proofs) // 2]
-        known[kind_id] = {
-            "seeds": len(proofs),
-            "passed": sum(not proof.problems for proof in proofs),
-            "failed_seeds": [proof.seed for proof in proofs if proof.problems],
-            "median_case_s": round(middle, 1),
-            "longest_case_s": round(max(proof.case_s for proof in proofs), 1),
-            "longest_fix_s": round(max(proof.fix_s for proof in proofs), 1),
+def figures(names: list[str], seeds: range) -> list[str]:
+    """How long the recorded cases and reruns took."""
+    known = read_record()
+    found = [known.get(name, {}).get(str(seed)) for name in names for seed in seeds]
+    lines = []
+    for key, what in (("case_s", "a case"), ("fix_s", "a rerun after the reference fix")):
+        # no_fault has nothing to fix, so it has no rerun.
+        taken = [facts[key] for facts in found if facts is not None and facts[key]]
+        if taken:
+            lines.append(f"{what}: median {median(taken):.1f} s, longest {max(taken):.1f} s")
+    return lines
+
+
+def is_current(name: str, seed: int) -> bool:
+    """Whether the record has this proof, it held, and nothing that it depends on changed."""
+    known = read_record().get(name, {}).get(str(seed))
+    return (
+        known is not None
+        and not known["problems"]
+        and known["digest"] == digest(draw(seed, name))
+    )
+
+
+@contextmanager
+def alone(name: str, seed: int) -> Iterator[bool]:
+    """Whether no other process is at this proof; inside, none begins it."""
+    path = lock_file(f"{name}-{seed}")
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+        path.unlink()
+
+
+def lock_file(what: str) -> Path:
+    """Where the processes that prove into the same record agree."""
+    of = hashlib.sha256(str(RECORD).encode()).hexdigest()[:8]
+    return Path(tempfile.gettempdir()) / f"incidents-{of}-{what}.lock"
+
+
+def read_record() -> Known:
+    """All proofs on record."""
+    known: Known = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
+    return known
+
+
+def record(proof: Proof) -> None:
+    """Add a proof to docs/incidents.json."""
+    with lock_file("record").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes may prove at a time
+        known = read_record()
+        known.setdefault(proof.name, {})[str(proof.seed)] = {
+            "digest": digest(draw(proof.seed, proof.name)),
+            "case_s": round(proof.case_s, 1),
+            "fix_s": round(proof.fix_s, 1),
+            "problems": proof.problems,
         }
-        kept = {name: known[name] for name in sorted(known) if name in KINDS}
-        file.truncate(0)
-        file.write(json.dumps(kept, indent=1) + "\n")
+        temporary = RECORD.with_suffix(".tmp")
+        temporary.write_text(as_text(known), "utf-8")
+        temporary.replace(RECORD)
+
+
+def as_text(known: Known) -> str:
+    """The record with one proof per line."""
+    kinds = []
+    for name in NAMES:
+        seeds = sorted(known.get(name, {}).items(), key=lambda item: int(item[0]))
+        lines = [f'  "{seed}": {json.dumps(facts)}' for seed, facts in seeds]
+        kinds += [f' "{name}": {{\n' + ",\n".join(lines) + "\n }"] if lines else []
+    return "{\n" + ",\n".join(kinds) + "\n}\n"

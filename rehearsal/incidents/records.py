@@ -47,7 +47,8 @@ def logs(
         if by in ranks and attempt in (None, of) and str(contains).lower() in text.lower()
     ]
     left = f"({len(shown) - last} earlier lines aren't shown)\n" if len(shown) > last else ""
-    return Shown(shown, left + "\n".join(shown[-last:]) or "no line")
+    none = f"No line has {contains!r}." if contains else "No line."
+    return Shown(shown, left + "\n".join(shown[-last:]) or none)
 
 
 def log_line(record: Mapping[str, Any]) -> str:

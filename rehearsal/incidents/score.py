@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rehearsal.incidents.draw import Drawn
+from rehearsal.incidents.kinds.kind import Kind
 from rehearsal.incidents.settings import layer_of
 from rehearsal.incidents.sources import SOURCES
 from rehearsal.incidents.store import Event
@@ -30,7 +31,7 @@ class Row(NamedTuple):
     minutes: int  # when it was decided, on the case's clock
 
     def __str__(self) -> str:
-        return f"{self.name:<32} {GRADES[self.grade]:<7} {self.minutes:>4} min  {self.why}"
+        return f"{GRADES[self.grade]:<7} {self.name}, minute {self.minutes}: {self.why}"
 
 
 class Score(NamedTuple):
@@ -45,12 +46,16 @@ class Score(NamedTuple):
         """0 to 8."""
         return sum(row.grade for row in self.rows)
 
-    def __str__(self) -> str:
+    def lines(self) -> list[str]:
+        """The points, then a line per row."""
         head = (
             f"{self.points} of 8 points in {self.minutes} minutes on the clock; an expert's "
             f"looks take {self.expert_minutes}."
         )
-        return "\n".join([head, *map(str, self.rows)])
+        return [head, *map(str, self.rows)]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
 
 
 class Done(NamedTuple):
@@ -90,7 +95,7 @@ def score_of(drawn: Drawn, events: Sequence[Event]) -> Score:
         fixed_the_layer(drawn, done),
         told_the_chain(drawn, done),
     )
-    expert = sum(SOURCES[see.source][0] for see in drawn.kind.path)
+    expert = sum(SOURCES[see.source][0] for see in drawn.path)
     return Score(rows, done.minutes, expert)
 
 
@@ -102,14 +107,19 @@ def ignored_the_distractor(drawn: Drawn, done: Done) -> Row:
     chased = [
         (minute, f"named {event['cause']}")
         for minute, event in done.diagnoses
-        if event["cause"] in false.suggests and event["cause"] != drawn.kind.id
+        if event["cause"] in false.suggests and event["cause"] not in drawn.causes
     ]
     for minute, event in done.fixes:
-        tempting = sorted(set(event["settings"]) & set(false.tempts))
+        right = drawn.reference.settings  # of two faults, one may be left
+        tempting = sorted(
+            name
+            for name, value in event["settings"].items()
+            if name in false.tempts and right.get(name) != value
+        )
         if tempting and not event["is_fixed"]:
             chased.append((minute, f"changed {', '.join(tempting)}"))
     minute, last = done.diagnoses[-1]
-    if last["cause"] in false.suggests and last["cause"] != drawn.kind.id:
+    if last["cause"] in false.suggests and last["cause"] not in drawn.causes:
         return Row(name, 0, f"the diagnosis follows it: {last['cause']}", minute)
     if chased:
         minute, what = chased[0]
@@ -118,30 +128,36 @@ def ignored_the_distractor(drawn: Drawn, done: Done) -> Row:
 
 
 def found_the_cause(drawn: Drawn, done: Done) -> Row:
-    """Whether the diagnosis is right, and at which try."""
-    name, kind = "found the root cause", drawn.kind
-    causes = [event["cause"] for _, event in done.diagnoses]
-    if not causes:
-        return Row(name, 0, f"no cause was named; it was {kind.id}", done.minutes)
-    minute = done.diagnoses[-1][0]
-    wrong = sum(cause != kind.id for cause in dict.fromkeys(causes))
-    if causes[-1] == kind.id and not wrong:
-        return Row(name, 2, f"named {kind.id} at once", done.diagnoses[0][0])
-    if causes[-1] == kind.id and wrong == 1:
-        return Row(name, 1, f"named {kind.id} at the second try", minute)
-    if len(causes) == 1 and causes[0] in kind.like:
-        return Row(name, 1, f"close: {causes[0]}, but it was {kind.id}", minute)
-    if causes[-1] == kind.id:
-        return Row(name, 0, f"named {wrong} other causes first", minute)
-    return Row(name, 0, f"named {causes[-1]}, but it was {kind.id}", minute)
+    """Whether each cause was named, and at which try."""
+    name, due = "found the root cause", " and ".join(drawn.causes)
+    named = list(dict.fromkeys(event["cause"] for _, event in done.diagnoses))
+    if not named:
+        return Row(name, 0, f"no cause was named; it was {due}", done.minutes)
+    minute, last = done.diagnoses[-1][0], done.diagnoses[-1][1]["cause"]
+    wrong = [cause for cause in named if cause not in drawn.causes]
+    missing = [cause for cause in drawn.causes if cause not in named]
+    if missing and len(missing) < len(drawn.causes):
+        text = f"one of two: {missing[0]} wasn't named"
+        return Row(name, 1 if not wrong else 0, text, minute)
+    if missing:
+        is_close = len(named) == 1 and any(last in kind.like for kind in drawn.kinds)
+        how = "close" if is_close else "named"
+        return Row(name, int(is_close), f"{how}: {last}, but it was {due}", minute)
+    if last not in drawn.causes:
+        return Row(name, 0, f"named {last} in the end, but it was {due}", minute)
+    if len(wrong) > 1:
+        return Row(name, 0, f"named {len(wrong)} other causes first", minute)
+    if wrong:
+        return Row(name, 1, f"named {due} at the second try", minute)
+    return Row(name, 2, f"named {due} at once", minute)
 
 
 def fixed_the_layer(drawn: Drawn, done: Done) -> Row:
     """Whether a change cured it, in which layer, and at which try."""
-    name, kind = "fixed the right layer", drawn.kind
+    name, right = "fixed the right layer", drawn.right_layers
     changes = [(m, e) for m, e in done.fixes if e["settings"] or e["modules"]]
-    if kind.layer == "none":
-        is_named = bool(done.diagnoses) and done.diagnoses[-1][1]["cause"] == kind.id
+    if not drawn.is_faulty:
+        is_named = bool(done.diagnoses) and done.diagnoses[-1][1]["cause"] in drawn.causes
         if not changes:
             text = "changed nothing" if is_named else "changed nothing, without saying why"
             return Row(name, 2 if is_named else 0, text, done.minutes)
@@ -150,15 +166,16 @@ def fixed_the_layer(drawn: Drawn, done: Done) -> Row:
     for number, (minute, event) in enumerate(changes, start=1):
         if not event["is_fixed"]:
             continue
-        extra = layers_of(event) - set(kind.right_layers)
+        extra = layers_of(event) - right
         where = ", ".join(sorted(layers_of(event)))
-        if number == 1 and not extra:
-            return Row(name, 2, f"the first change cured it ({where})", minute)
-        if number <= 3 and layers_of(event) & set(kind.right_layers):
+        # With two faults, the first fix is what brings the second to light.
+        if number <= len(drawn.kinds) and not extra:
+            return Row(name, 2, f"change {number} cured it ({where})", minute)
+        if number <= 3 and layers_of(event) & right:
             more = f", with changes elsewhere too ({where})" if extra else ""
             return Row(name, 1, f"change {number} cured it{more}", minute)
         if number == 1:
-            text = f"a workaround in {where}; the fault is in {kind.layer}"
+            text = f"a workaround in {where}; the fault is in {', '.join(sorted(right))}"
             return Row(name, 1, text, minute)
         return Row(name, 0, f"change {number} cured it, after guessing", minute)
     text = f"{len(changes)} change(s), none cured it" if changes else "nothing was changed"
@@ -166,14 +183,27 @@ def fixed_the_layer(drawn: Drawn, done: Done) -> Row:
 
 
 def told_the_chain(drawn: Drawn, done: Done) -> Row:
-    """Whether each link of the chain has evidence that was looked at and named."""
-    name, kind = "told the whole chain", drawn.kind
-    if not done.diagnoses or done.diagnoses[-1][1]["cause"] != kind.id:
+    """Whether each link of each chain has evidence that was looked at and named."""
+    name, found = "told the whole chain", []
+    if done.diagnoses and done.diagnoses[-1][1]["cause"] in drawn.causes:
+        for kind in drawn.kinds:
+            of = [told for told in done.diagnoses if told[1]["cause"] == kind.id]
+            if of:
+                found.append(chain_of(kind, done, *of[-1]))
+    if not found:
         return Row(name, 0, "the chain begins at a cause that wasn't named last", done.minutes)
-    minute, last = done.diagnoses[-1]
+    grades = [grade for grade, _ in found]
+    if len(found) < len(drawn.kinds):
+        why = f"half of it: {found[0][1]}"
+        return Row(name, min(1, *grades), why, done.diagnoses[-1][0])
+    return Row(name, min(grades), "; ".join(why for _, why in found), done.diagnoses[-1][0])
+
+
+def chain_of(kind: Kind, done: Done, minute: int, told: Event) -> tuple[int, str]:
+    """The grade of one diagnosis, and why."""
     looked = {event["source"] for at, event in done.looks if at <= minute}
     named = {
-        str(item).split()[0].strip(",:()") for item in last["because"] if str(item).split()
+        str(item).split()[0].strip(",:()") for item in told["because"] if str(item).split()
     }
     cited = named & looked
     links = {
@@ -182,7 +212,7 @@ def told_the_chain(drawn: Drawn, done: Done) -> Row:
     }
     useful = {source for see in kind.path for source in (see.source, *see.also)}
     shotgun = len(cited - useful) > MOST_IRRELEVANT
-    move = str(last["first_move"]).lower()
+    move = str(told["first_move"]).lower()
     has_move = any(word in move for word in kind.first_moves)
     missing = [f"no evidence for the {link}" for link, has in links.items() if not has]
     missing += ["named more than what bears on it"] if shotgun else []
@@ -190,6 +220,5 @@ def told_the_chain(drawn: Drawn, done: Done) -> Row:
     if named - looked:
         missing.append(f"named without looking: {', '.join(sorted(named - looked))}")
     if not missing:
-        return Row(name, 2, f"evidence for each link: {', '.join(sorted(cited))}", minute)
-    grade = 1 if sum(links.values()) >= 2 else 0
-    return Row(name, grade, "; ".join(missing), minute)
+        return 2, f"evidence for each link: {', '.join(sorted(cited))}"
+    return (1 if sum(links.values()) >= 2 else 0), "; ".join(missing)

@@ -123,12 +123,29 @@ def check_operation(plan: Plan, name: str, value: Any) -> None:
         raise BadFix(f"{name}={value!r}: must be one of {shown}. Nothing ran.")
 
 
+def meaning(plan: Plan, name: str) -> str:
+    """What a setting means, and what it can be set to."""
+    choices = ", ".join(choices_of(plan, name))
+    return f"{HELP[name]} ({choices})" if choices else HELP[name]
+
+
 def table(plan: Plan) -> str:
     """The settings, their values and what they mean."""
     width = max(map(len, plan.settings))
-    rows = []
-    for name, value in plan.settings.items():
-        choices = choices_of(plan, name)
-        more = f" ({', '.join(choices)})" if choices else ""
-        rows.append(f"{name:<{width}}  {value!s:<24}  {HELP[name]}{more}")
-    return "\n".join(rows)
+    return "\n".join(
+        f"{name:<{width}}  {value!s:<24}  {meaning(plan, name)}"
+        for name, value in plan.settings.items()
+    )
+
+
+class Settings(dict[str, str]):
+    """The settings that can be changed, with what each one means; a look shows the values."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__({name: meaning(plan, name) for name in plan.settings})
+
+    def __repr__(self) -> str:
+        width = max(map(len, self))
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in self.items())
+
+    __str__ = __repr__

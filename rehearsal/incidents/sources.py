@@ -50,8 +50,8 @@ def check_look(source: str, scope: Mapping[str, Any]) -> None:
     known = scope_of(source)
     for name in scope:
         if name not in known:
-            can = ", ".join(known) or "nothing: it takes no scope"
-            raise BadLook(f"{source} can't be narrowed by {name!r}. It takes {can}.")
+            can = f"It takes {', '.join(known)}" if known else "It has no narrower scope"
+            raise BadLook(f"{source} can't be narrowed by {name!r}. {can}.")
     needed = [
         name
         for name, p in inspect.signature(SOURCES[source][1]).parameters.items()

@@ -1,6 +1,6 @@
 """A case on disk: plain files below the home of the history, so it survives the process.
 
-    HOME/incidents/SEED/case.json       format, seed, kind, tier
+    HOME/incidents/SEED/case.json       format, seed, kind or "first+second", tier
     HOME/incidents/SEED/events.jsonl    looks, diagnoses, fixes, the postmortem: one per line,
                                         each with its time in unix seconds
     HOME/incidents/SEED/runs/0, 1, ...  the job, and the reruns after each fix
@@ -24,6 +24,7 @@ from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.session.progress import home
 
 FORMAT = 1
+START_OVER = "To start over, pass restart=True (at a terminal, --restart)."
 Event = dict[str, Any]
 
 
@@ -52,7 +53,6 @@ class Store:
         path = self.folder / "case.json"
         if not path.exists():
             return None
-        again = f"rehearsal.incident({self.seed}, restart=True) starts over."
         try:
             found: dict[str, Any] = json.loads(path.read_text("utf-8"))
             number = int(found["format"])
@@ -60,12 +60,12 @@ class Store:
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise BadCase(
                 f"{path} can't be read ({type(error).__name__}: {error}), so the case can't "
-                f"continue. {again}"
+                f"continue. {START_OVER}"
             ) from None
         if number > FORMAT:
             raise BadCase(
                 f"{path} is from a newer version (format {number}, this one reads {FORMAT}). "
-                f"Update the package to continue; {again}"
+                f"Update the package to continue. {START_OVER}"
             )
         return found
 
@@ -76,6 +76,11 @@ class Store:
         temporary = self.folder / "case.json.tmp"
         temporary.write_text(json.dumps(header), "utf-8")
         temporary.replace(self.folder / "case.json")
+
+    def plan(self) -> str:
+        """The plan of the job that alerted, as ``job.run_job`` wrote it; "" if it is gone."""
+        path = self.runs / "0" / "plan.json"
+        return path.read_text("utf-8") if path.exists() else ""
 
     def clear(self) -> None:
         """Delete the case."""

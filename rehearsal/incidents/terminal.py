@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rehearsal.incidents.case import POSTMORTEM, Incident, Tier, incident
+from rehearsal.incidents.case import POSTMORTEM, Incident, Tier
+from rehearsal.incidents.opening import incident
 from rehearsal.incidents.store import BadCase
 
 HELP = """\
 look SOURCE [NAME=VALUE ...]               look phases rank=1; look logs contains=save
-settings                                   what can be changed
-causes                                     what can be named
+sources, settings, causes                  what can be looked at, changed, named; all free
 diagnose CAUSE SOURCE,SOURCE "FIRST MOVE"  diagnose slow_rank phases,heartbeats "drain it"
 fix NAME=VALUE ... | fix FILE.py           fix num_workers=2; fix hosts=gpu-01,gpu-04
 debrief                                    the score and the whole story
@@ -70,11 +70,14 @@ def prompted() -> Iterable[str]:
 def obey(case: Incident, words: list[str], more: Iterable[str]) -> str:
     """Do one command; what to print."""
     command, rest = words[0], words[1:]
-    if command == "look" and rest:
+    if command in ("look", "diagnose", "fix") and not rest:
+        usage = next(line for line in HELP.splitlines() if line.startswith(command))
+        raise BadCommand(f"{command} needs more: {usage}")
+    if command == "look":
         scope = dict(map(assignment, rest[1:]))
         view = case.look(rest[0], **scope)
-        return f"{view}\n[{case.minutes} minutes]"
-    if command == "diagnose" and rest:
+        return f"{view}\n[minute {case.minutes}]"
+    if command == "diagnose":
         because = rest[1].split(",") if len(rest) > 1 else []
         return case.diagnose(rest[0], because=because, first_move=" ".join(rest[2:]))
     if command == "fix":
@@ -90,7 +93,7 @@ def obey(case: Incident, words: list[str], more: Iterable[str]) -> str:
     }
     if command in simple:
         return str(simple[command]())
-    raise BadCommand(f"{' '.join(words)!r} is not a command.\n{HELP}")
+    raise BadCommand(f"{command!r} is not a command. help lists them.")
 
 
 def asked(more: Iterable[str]) -> Iterable[str]:

@@ -41,7 +41,7 @@ class View:
         return self.draw() if self.draw is not None else None
 
     def _repr_html_(self) -> str:
-        text = f"<pre>{escape(self.text)}</pre>"
+        text = preformatted(self.text)
         if self.draw is None:
             return text
         file = io.BytesIO()
@@ -52,6 +52,40 @@ class View:
             f'<img alt="{title}" style="max-width:100%" src="data:image/png;base64,{image}">'
             f"<details><summary>as text</summary>{text}</details>"
         )
+
+
+def preformatted(text: str) -> str:
+    """Text whose columns stay in line; too long a line scrolls."""
+    return f'<pre style="white-space:pre;overflow-x:auto">{escape(text)}</pre>'
+
+
+class Note(str):
+    """A sentence that a notebook shows without quotes, and without breaking its words."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self)}</p>"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a fix did: true if the symptom is gone and no new one appeared."""
+
+    is_fixed: bool
+    text: str
+
+    def __bool__(self) -> bool:
+        return self.is_fixed
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.text)}</p>"
 
 
 class Shown(NamedTuple):

@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rehearsal.incidents.case import Incident, incident_in
+from rehearsal.incidents.case import Incident
 from rehearsal.incidents.deployed import module_names
+from rehearsal.incidents.opening import incident_in
 from rehearsal.incidents.store import BadCase
 from rehearsal.interviews.heard import cause_in, sources_in
 from rehearsal.interviews.interviewer import Line

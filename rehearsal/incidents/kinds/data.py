@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import random
-from functools import partial
 
 from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.kinds.kind import Claim, Fix, Kind, See, before_live
-from rehearsal.incidents.world import Edit, Kill, Plan
+from rehearsal.incidents.kinds.kind import Claim, Fix, See
+from rehearsal.incidents.kinds.layers import code_fault, deploy, in_module
+from rehearsal.incidents.kinds.setups import preempted
+from rehearsal.incidents.world import Edit
 
 REFUTED = "The nightly audit of the run exits with 1, and the weights are due to ship today."
 
 
-def deploy(*edits: Edit, message: str) -> partial[Plan]:
-    """An injection: these edits are part of the live deployment."""
-    return partial(with_edits, edits=edits, message=message)
-
-
-def with_edits(plan: Plan, rng: random.Random, edits: tuple[Edit, ...], message: str) -> Plan:
-    """The plan with edits in its live deployment."""
-    return plan.with_edits(-1, *edits, message=message)
-
-
-def roll_back(plan: Plan) -> Fix:
-    """The reference fix of most faults in the code."""
-    return Fix(before_live(plan), "roll back to the deployment before")
-
-
-duplicate_shards = Kind(
+duplicate_shards = code_fault(
     id="duplicate_shards",
     title="All ranks train on the same share of each batch",
-    layer="code",
     alarm="audit",
     alert=lambda e: REFUTED,
     inject=deploy(
@@ -45,7 +29,6 @@ duplicate_shards = Kind(
         Claim("samples trained more than once", lambda e: float(e.audit.duplicates), 1, 100),
         Claim("samples never trained", lambda e: float(e.audit.misses), 1, 100),
     ),
-    reference=roll_back,
     wrong=lambda plan: (
         Fix({"num_workers": 2}, "the loader must hand out batches twice"),
         Fix({"learning_rate": plan.settings["learning_rate"] / 2}, "the run overfits"),
@@ -54,8 +37,7 @@ duplicate_shards = Kind(
         See(
             "audit",
             "What does the audit count: duplicates, misses, or the wrong order?",
-            "Hundreds of samples trained twice, and as many never. Nothing is missing at the "
-            "level of steps.",
+            "Hundreds of samples trained twice, and as many never. No step is missing.",
             "symptom",
         ),
         See(
@@ -64,15 +46,11 @@ duplicate_shards = Kind(
             "In every step, all ranks list the same sample ids.",
             "mechanism",
         ),
-        See(
-            "code",
+        in_module(
+            "data.py",
             "What computes a rank's share?",
             "data.py slices the batch without the rank, so every rank takes rank 0's share. "
-            "The "
-            "last deployment changed that line.",
-            "cause",
-            ("deploys",),
-            {"module": "data.py"},
+            "The last deployment changed that line.",
         ),
     ),
     chain=(
@@ -82,14 +60,13 @@ duplicate_shards = Kind(
     ),
     prevention="Run the audit in CI on two ranks, and alert on samples shared by ranks in a "
     "step.",
-    first_moves=("roll", "revert", "stop", "rollback", "version"),
     like=("wrong_epoch_seed", "skipped_samples_after_resume"),
 )
 
-wrong_epoch_seed = Kind(
+
+wrong_epoch_seed = code_fault(
     id="wrong_epoch_seed",
     title="Every epoch has the same order",
-    layer="code",
     alarm="audit",
     alert=lambda e: REFUTED,
     inject=deploy(
@@ -111,7 +88,6 @@ wrong_epoch_seed = Kind(
             0.9,
         ),
     ),
-    reference=roll_back,
     wrong=lambda plan: (
         Fix({"num_workers": 2}, "the loader must restart its order"),
         Fix({"checkpoint_every_steps": 5}, "the sampler's state must be saved more often"),
@@ -129,23 +105,20 @@ wrong_epoch_seed = Kind(
             "The same samples in the same steps: epoch 1 repeats epoch 0.",
             "mechanism",
         ),
-        See(
-            "code",
+        in_module(
+            "data.py",
             "What decides the order of an epoch?",
             "data.py builds the order with epoch=0, whatever the epoch.",
-            "cause",
-            ("deploys",),
-            {"module": "data.py"},
         ),
     ),
     chain=(
         "the last deployment fixed the epoch in the order's key to 0",
-        "each epoch shuffles the same way, so batches are made of the same samples again",
-        "each sample is trained once per epoch, and the audit finds the wrong order from "
-        "epoch 1",
+        "every epoch shuffles the same way, so the same samples meet in the same batches",
+        "each sample is trained once per epoch, and the audit finds the wrong order from epoch "
+        "1",
     ),
-    prevention="A test that two epochs have different orders; the audit in CI over two epochs.",
-    first_moves=("roll", "revert", "stop", "rollback", "version"),
+    prevention="Test that two epochs have different orders; run the audit in CI over two "
+    "epochs.",
     like=("duplicate_shards", "skipped_samples_after_resume"),
 )
 
@@ -160,17 +133,9 @@ def repeated_steps(evidence: Evidence) -> float:
     return sum(first == second for first, second in pairs) / max(len(pairs), 1)
 
 
-def preempted(plan: Plan, rng: random.Random) -> Plan:
-    """The scheduler takes a host away once, in the first half."""
-    step = plan.settings["checkpoint_every_steps"] * 2 + rng.randrange(2, 5)
-    kill = Kill(attempt=0, rank=rng.randrange(plan.world_size), step=step)
-    return plan.with_world(kills=(kill,))
-
-
-skipped_samples_after_resume = Kind(
+skipped_samples_after_resume = code_fault(
     id="skipped_samples_after_resume",
     title="A resume skips the batches that the loader had prefetched",
-    layer="code",
     alarm="audit",
     alert=lambda e: REFUTED,
     setup=preempted,
@@ -200,7 +165,6 @@ skipped_samples_after_resume = Kind(
             "ledger lines out of the planned order", lambda e: float(e.audit.wrong_lines), 1, 10
         ),
     ),
-    reference=roll_back,
     wrong=lambda plan: (
         Fix(
             {"num_workers": 0, "keep_last": 5}, "without loader processes nothing is prefetched"
@@ -222,23 +186,19 @@ skipped_samples_after_resume = Kind(
             "mechanism",
             ("restarts", "logs"),
         ),
-        See(
-            "code",
+        in_module(
+            "data.py",
             "What does the sampler restore besides the position?",
             "data.py adds what the loader had prefetched to the committed position.",
-            "cause",
-            ("deploys",),
-            {"module": "data.py"},
         ),
     ),
     chain=(
         "the last deployment resumes where the loader was, not where the optimizer was",
         "batches that were prefetched but never trained are skipped after every resume",
-        "the audit counts misses from the first restart on, and an uninterrupted run has none",
+        "the audit counts misses from the first restart on; an uninterrupted run has none",
     ),
     prevention="Resume in CI, and audit the resumed run; the position moves on commit, never "
     "on fetch.",
-    first_moves=("roll", "revert", "stop", "rollback", "version"),
     like=("duplicate_shards", "wrong_epoch_seed", "rare_checkpoints"),
     clashes=("noisy_restart",),
 )

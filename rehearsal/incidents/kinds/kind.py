@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from rehearsal.incidents.evidence import Evidence
@@ -107,22 +107,6 @@ def spare_of(plan: Plan, rank: int) -> dict[str, Any]:
 def other_rank(plan: Plan, rank: int) -> int:
     """A rank that isn't ``rank``."""
     return (rank + 1) % plan.world_size
-
-
-def rank_where(plan: Plan, field_name: str, usual: Any) -> int:
-    """The rank whose host has an unusual value."""
-    ranks = range(plan.world_size)
-    return next(r for r in ranks if getattr(plan.host_of(r), field_name) != usual)
-
-
-def on_three_hosts(plan: Plan) -> Plan:
-    """The plan on three hosts, so that two can outvote the third; as many steps as before."""
-    if plan.world_size == 3:
-        return plan
-    plan = plan.with_settings(**{"hosts": [*plan.placement, *spare_of(plan, 0)["hosts"][:1]]})
-    fixed = {**plan.fixed, "dataset_size": plan.fixed["dataset_size"] * 3 // 2}
-    plan = plan.with_world(num_hosts=3, global_batch_size=24)
-    return replace(plan, fixed=fixed)
 
 
 def before_live(plan: Plan) -> dict[str, Any]:

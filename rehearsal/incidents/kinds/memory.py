@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.kinds.data import roll_back
 from rehearsal.incidents.kinds.kind import Claim, Fix, Kind, See, spare_of
+from rehearsal.incidents.kinds.layers import code_fault, in_module
 from rehearsal.incidents.world import Edit, Plan
 
 
@@ -27,12 +27,11 @@ def leak_on_one_rank(plan: Plan, rng: random.Random) -> Plan:
     )
 
 
-memory_leak = Kind(
+memory_leak = code_fault(
     id="memory_leak",
     title="One rank's memory grows with every step",
-    layer="code",
     alarm="memory",
-    alert=lambda e: "A host is running out of memory; the last such job was killed overnight.",
+    alert=lambda e: "A host is running out of memory; last night a job died that way.",
     inject=leak_on_one_rank,
     claims=(
         Claim("MiB by which a rank's memory grew", Evidence.largest_growth, 60, 90),
@@ -43,7 +42,6 @@ memory_leak = Kind(
             -1000,
         ),
     ),
-    reference=roll_back,
     wrong=lambda plan: (
         Fix({"num_workers": 2}, "move the loading out of the rank's process"),
         Fix({"async_checkpoint": True}, "the saves must pile up"),
@@ -59,18 +57,14 @@ memory_leak = Kind(
         See(
             "deploys",
             "Since when?",
-            "The live version is the first one in which it grows: the change mentions a "
-            "dashboard.",
+            "Since the live version, whose message mentions a dashboard.",
             "mechanism",
             ("host_memory", "phases"),
         ),
-        See(
-            "code",
+        in_module(
+            "train.py",
             "What keeps references from one step to the next?",
             "train.py appends a copy of the inputs to a module-level list, on one rank.",
-            "cause",
-            ("deploys",),
-            {"module": "train.py"},
         ),
     ),
     chain=(
@@ -79,8 +73,8 @@ memory_leak = Kind(
         "step",
         "its host runs out of memory, and the kernel will kill the rank",
     ),
-    prevention="Alert on the slope of a rank's memory, not its level; a soak test of 1,000 "
-    "steps.",
+    prevention="Alert on the slope of a rank's memory, not its level; run a soak test of "
+    "1,000 steps.",
     first_moves=("roll", "revert", "restart", "rollback", "version"),
     like=("out_of_memory",),
 )
@@ -105,7 +99,7 @@ out_of_memory = Kind(
     layer="settings",
     alarm="crash_loop",
     alert=lambda e: (
-        "The job is in a crash loop since its batch was tuned: no attempt completes a step."
+        "The job has been in a crash loop since its last restart: no attempt completes a step."
     ),
     setup=with_limits,
     inject=lambda plan, rng: plan.with_settings(micro_batch_size=8),
@@ -145,19 +139,17 @@ out_of_memory = Kind(
             "settings",
             "What decides how much a forward pass holds?",
             "micro_batch_size was doubled. The global batch is pinned, so half of it, twice, "
-            "is "
-            "the same step.",
+            "is the same step.",
             "cause",
         ),
     ),
     chain=(
         "micro_batch_size was doubled",
         "the activations of one forward pass exceed the host's memory, and the kernel kills "
-        "the "
-        "rank",
+        "the rank",
         "no attempt completes a step",
     ),
-    prevention="Measure peak memory of one step at start, and refuse a batch above 90 % of "
+    prevention="Measure one step's peak memory at startup, and refuse a batch above 90% of "
     "the limit.",
     first_moves=("micro", "batch", "accumul", "micro_batch_size"),
     like=("memory_leak", "torn_newest_checkpoint", "full_disk"),

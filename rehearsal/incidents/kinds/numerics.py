@@ -1,160 +1,15 @@
-"""The training itself is wrong: weights, gradients, rates."""
+"""The training itself is wrong: gradients, rates, modes."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
+from statistics import fmean
 
 from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.kinds.data import deploy, roll_back
-from rehearsal.incidents.kinds.kind import (
-    Claim,
-    Fix,
-    Kind,
-    See,
-    before_live,
-    on_three_hosts,
-    other_rank,
-    rank_where,
-    spare_of,
-)
+from rehearsal.incidents.kinds.kind import Claim, Fix, Kind, See
+from rehearsal.incidents.kinds.layers import code_fault, in_module, deploy
 from rehearsal.incidents.world import Edit, Plan
-
-DIFFER = "The weekly check found that the ranks of a job don't have the same weights."
-
-replicas_not_synced = Kind(
-    id="replicas_not_synced",
-    title="The gradients are never averaged, so each rank trains a model of its own",
-    layer="code",
-    alarm="replicas",
-    alert=lambda e: DIFFER,
-    inject=deploy(
-        Edit(
-            module="train.py",
-            old="with nullcontext() if batch is last else local_gradients(trainer.model):",
-            new="with local_gradients(trainer.model):",
-        ),
-        message="train: accumulate without syncs in between",
-    ),
-    claims=(
-        Claim("steps with different weights", lambda e: float(e.different_weights()), 0.5, 20),
-        Claim(
-            "share of the steps of which that is true",
-            lambda e: e.different_weights() / max(len(e.lineage), 1),
-            0.01,
-            0.9,
-        ),
-    ),
-    reference=roll_back,
-    wrong=lambda plan: (
-        Fix(spare_of(plan, 0), "a host's memory must be bad"),
-        Fix({"network": "rail-b"}, "gradients must get lost on the network"),
-    ),
-    path=(
-        See(
-            "fingerprints",
-            "From which step on do the weights differ, and on how many ranks?",
-            "From the first step on, and all ranks differ from each other.",
-            "symptom",
-        ),
-        See(
-            "phases",
-            "How long does the exchange of gradients take?",
-            "grad_sync is zero on every rank: there is no exchange.",
-            "mechanism",
-            ("trace",),
-        ),
-        See(
-            "code",
-            "Which backward pass syncs?",
-            "train.py runs every backward pass without a sync, the last one included.",
-            "cause",
-            ("deploys",),
-            {"module": "train.py"},
-        ),
-    ),
-    chain=(
-        "the last deployment wraps the last backward pass in no_sync too",
-        "no gradient is ever averaged, so each rank follows its own samples",
-        "the replicas differ from the first step; the loss still falls, and steps got faster",
-    ),
-    prevention="Compare a fingerprint of the weights across ranks every few steps.",
-    first_moves=("roll", "revert", "stop", "rollback", "version"),
-    like=("corrupted_weights", "one_rank_on_an_old_checkpoint"),
-)
-
-corrupted_weights = Kind(
-    id="corrupted_weights",
-    title="One host's memory corrupts its weights, silently",
-    layer="world",
-    alarm="replicas",
-    alert=lambda e: DIFFER,
-    setup=lambda plan, rng: on_three_hosts(plan),
-    inject=lambda plan, rng: plan.with_host(
-        rng.randrange(plan.world_size), bad_memory_from_step=rng.randrange(12, 24)
-    ),
-    claims=(
-        Claim("steps with different weights", lambda e: float(e.different_weights()), 0.5, 10),
-        Claim(
-            "the same, before step 10",
-            lambda e: float(
-                any(
-                    len({r["weights"] for r in e.agents if r["step"] == s}) > 1
-                    for s in range(1, 10)
-                )
-            ),
-            0.5,
-            -1,
-        ),
-    ),
-    reference=lambda plan: Fix(
-        spare_of(plan, rank_where(plan, "bad_memory_from_step", None)),
-        "take the host out, and restart from a checkpoint before the corruption",
-    ),
-    wrong=lambda plan: (
-        Fix(before_live(plan), "the last deployment must have broken the sync"),
-        Fix(
-            spare_of(plan, other_rank(plan, rank_where(plan, "bad_memory_from_step", None))),
-            "replace a host that differs from the bad one",
-        ),
-    ),
-    path=(
-        See(
-            "fingerprints",
-            "From which step on do the weights differ, and whose?",
-            "From one step in the middle of an attempt, without a restart there. Two ranks "
-            "still "
-            "agree; the third is alone.",
-            "symptom",
-        ),
-        See(
-            "logs",
-            "What happened at that step?",
-            "Nothing: no event, no restart, no error. The gradients are synced as before.",
-            "mechanism",
-            ("restarts", "phases", "deploys"),
-        ),
-        See(
-            "heartbeats",
-            "Which rank is it, and where does it run?",
-            "The rank that is alone runs on one host of the three. The code is the same on "
-            "all, "
-            "and so were the weights before that step.",
-            "cause",
-            ("settings",),
-        ),
-    ),
-    chain=(
-        "one host's memory flips bits",
-        "its copy of the weights changes between two steps, and nothing compares it",
-        "that rank computes gradients of another model, and the average is polluted",
-    ),
-    prevention="Compare fingerprints across ranks; test hosts with a known input before they "
-    "join.",
-    first_moves=("host", "drain", "replace", "cordon", "spare"),
-    like=("replicas_not_synced", "one_rank_on_an_old_checkpoint"),
-    clashes=("recent_deploy",),
-)
 
 
 def poison_one_sample(plan: Plan, rng: random.Random) -> Plan:
@@ -173,7 +28,7 @@ nan_in_the_data = Kind(
     title="One sample holds a NaN",
     layer="world",
     alarm="nonfinite",
-    alert=lambda e: "The job stops with an error in the middle of the epoch, at each attempt.",
+    alert=lambda e: "Every attempt stops with an error in the middle of the epoch.",
     inject=poison_one_sample,
     claims=(
         Claim("updates stopped over a NaN", lambda e: float(e.skipped_steps()), 0.5, 0.5),
@@ -203,7 +58,7 @@ nan_in_the_data = Kind(
         ),
         See(
             "data",
-            "Which samples did that step have, and are they sound?",
+            "Which samples did that step have, and are they finite?",
             "The ledger names them, and the reader finds a NaN in one of them.",
             "cause",
         ),
@@ -211,17 +66,17 @@ nan_in_the_data = Kind(
     chain=(
         "one sample of the data set holds a NaN",
         "its loss and gradient aren't finite; the sync carries that to every rank, so the "
-        "update "
-        "is withheld and the job stops",
+        "update is withheld and the job stops",
         "each restart trains up to the same step and stops again",
     ),
-    prevention="Validate samples when the data set is built; log the ids of a step that "
-    "isn't finite.",
+    prevention="Validate samples when the data set is built; log the ids of a step that isn't "
+    "finite.",
     first_moves=("sample", "data", "restore", "quarantine"),
     like=("learning_rate_too_high", "full_disk"),
     related=("unfinished", "crashes", "crash_loop", "replayed", "not_learning"),
     clashes=("noisy_restart",),
 )
+
 
 learning_rate_too_high = Kind(
     id="learning_rate_too_high",
@@ -252,15 +107,15 @@ learning_rate_too_high = Kind(
         See(
             "logs",
             "What does the gradient norm do?",
-            "It is large and clipped in every step. Adam divides by its own scale, so clipping "
-            "changes the direction of nothing and the size of little.",
+            "It is large and clipped in every step. Adam normalizes by its own estimate of "
+            "the gradient's scale, so clipping hardly changes the update.",
             "mechanism",
             ("loss",),
         ),
         See(
             "settings",
-            "Who set the rate?",
-            "learning_rate is a setting of the start: 2 and more, where 0.01 is usual.",
+            "What is the rate set to?",
+            "learning_rate is set to 4 or more, where 0.01 is usual.",
             "cause",
             ("logs", "run_folder"),
         ),
@@ -273,63 +128,6 @@ learning_rate_too_high = Kind(
     prevention="Refuse a start whose rate is far from the last run's without a confirmation.",
     first_moves=("rate", "lr", "learning_rate", "lower"),
     like=("learning_rate_jump", "nan_in_the_data"),
-    clashes=("hard_batch",),
-)
-
-corrupted_gradient = Kind(
-    id="corrupted_gradient",
-    title="One host computes garbage gradients, without an error",
-    layer="world",
-    alarm="gradients",
-    alert=lambda e: "The loss of a run that was fine yesterday has stopped falling.",
-    setup=lambda plan, rng: on_three_hosts(plan),
-    inject=lambda plan, rng: plan.with_host(
-        rng.randrange(plan.world_size), bad_gradients_from_step=rng.randrange(6, 10)
-    ),
-    claims=(
-        Claim("a rank's own gradient norm over another's", Evidence.gradient_outlier, 6.0, 8.0),
-        Claim("last steps' loss over that of guessing", Evidence.learned, 0.9, 0.9),
-    ),
-    reference=lambda plan: Fix(
-        spare_of(plan, rank_where(plan, "bad_gradients_from_step", None)), "take the host out"
-    ),
-    wrong=lambda plan: (
-        Fix({"learning_rate": plan.settings["learning_rate"] / 2}, "the run must diverge"),
-        Fix({"max_grad_norm": 0.1}, "clip the gradients harder"),
-    ),
-    path=(
-        See(
-            "loss",
-            "When does the loss turn, and what do rate and gradient norm do there?",
-            "The gradient norm jumps from one step to the next, without a change of the rate, "
-            "and the loss rises from there.",
-            "symptom",
-        ),
-        See(
-            "fingerprints",
-            "Do the ranks agree: in their weights, and in their gradients before the sync?",
-            "The weights are equal on all ranks, because the sync spreads the garbage. Before "
-            "the sync, one rank's gradient is tens of times as large as the others'.",
-            "mechanism",
-        ),
-        See(
-            "heartbeats",
-            "Where does that rank run?",
-            "On one host of the three. Code, settings and data are the same on all.",
-            "cause",
-            ("settings",),
-        ),
-    ),
-    chain=(
-        "one host computes wrong gradients, without an error",
-        "the sync averages them into everybody's update, so all replicas agree on a bad one",
-        "the loss stops falling, and comparing the weights across ranks shows nothing",
-    ),
-    prevention="Record each rank's gradient norm before the sync; test suspicious hosts with a "
-    "known batch.",
-    first_moves=("host", "drain", "replace", "cordon", "spare"),
-    like=("corrupted_weights", "learning_rate_too_high"),
-    related=("not_learning",),
     clashes=("hard_batch",),
 )
 
@@ -358,14 +156,11 @@ def with_dropout(plan: Plan, rng: random.Random) -> Plan:
     return replace(plan, fixed={**plan.fixed, "dropout": 0.2})
 
 
-evaluation_changes_training = Kind(
+evaluation_changes_training = code_fault(
     id="evaluation_changes_training",
     title="An evaluation leaves the model in eval mode, so dropout stays off",
-    layer="code",
     alarm="eval_mode",
-    alert=lambda e: (
-        "The training loss is better than last week's, and the evaluation is worse."
-    ),
+    alert=lambda e: "The training loss is better than last week's, but the model scores worse.",
     setup=with_dropout,
     inject=evaluate_after_saves,
     claims=(
@@ -377,7 +172,6 @@ evaluation_changes_training = Kind(
             -1.0,
         ),
     ),
-    reference=roll_back,
     wrong=lambda plan: (
         Fix({"learning_rate": plan.settings["learning_rate"] / 2}, "the run must overfit"),
         Fix({"checkpoint_every_steps": 5}, "keep more checkpoints to choose from"),
@@ -395,13 +189,10 @@ evaluation_changes_training = Kind(
             "In train mode up to the first save, in eval mode ever after: dropout is off.",
             "mechanism",
         ),
-        See(
-            "code",
+        in_module(
+            "launch.py",
             "What happens at a save?",
             "launch.py evaluates after each save. It calls eval() and never train() again.",
-            "cause",
-            ("deploys",),
-            {"module": "launch.py"},
         ),
     ),
     chain=(
@@ -409,17 +200,108 @@ evaluation_changes_training = Kind(
         "dropout is off for the rest of the run",
         "the training loss looks better, and the model generalizes worse",
     ),
-    prevention="Restore the mode in a finally block; a test that weights with and without an "
-    "evaluation are equal.",
+    prevention="Restore the mode in a finally block; test that an evaluation leaves the "
+    "training bit-identical.",
     first_moves=("roll", "revert", "stop", "rollback", "version", "train()"),
     like=("learning_rate_jump", "duplicate_shards"),
 )
 
-KINDS = (
-    replicas_not_synced,
-    corrupted_weights,
-    corrupted_gradient,
-    nan_in_the_data,
-    learning_rate_too_high,
-    evaluation_changes_training,
+
+def with_a_small_batch(plan: Plan, rng: random.Random) -> Plan:
+    """A few long samples per step, so the ranks' shares differ by one of two or three."""
+    size = 5 if plan.world_size == 2 else 7
+    samples = plan.fixed["dataset_size"] * size // plan.world.global_batch_size
+    plan = replace(plan, fixed={**plan.fixed, "dataset_size": samples})
+    plan = plan.with_settings(pinned_global_batch_size=size)
+    return plan.with_world(global_batch_size=size)
+
+
+mean_of_means = code_fault(
+    id="mean_of_means",
+    title="Each rank averages over its own samples, although some ranks have more",
+    alarm="loss_mismatch",
+    alert=lambda e: (
+        "A nightly job recomputes the training loss from the ledger, and its figures no longer "
+        "match the run's."
+    ),
+    setup=with_a_small_batch,
+    inject=deploy(
+        Edit(
+            module="train.py",
+            old="weight = torch.full((), trainer.cfg.world_size / samples_in_step, "
+            "device=trainer.device)",
+            new="mine = max(sum(len(batch.samples) for batch in micro_batches), 1)\n"
+            "        weight = torch.full((), 1 / mine, device=trainer.device)",
+        ),
+        Edit(
+            module="train.py",
+            old="trainer.unread.append((samples_in_step, local_loss, grad_norm, skipped))",
+            new="counted = mine * trainer.cfg.world_size\n"
+            "    trainer.unread.append((counted, local_loss, grad_norm, skipped))",
+        ),
+        message="train: a loss is a mean, so use one",
+    ),
+    claims=(
+        Claim(
+            "nats between the reported loss and the mean over the samples",
+            Evidence.loss_mismatch,
+            0.001,
+            0.004,
+        ),
+        Claim(
+            "share of the steps whose loss is the plain average of the ranks' means",
+            lambda e: plain_averages(e),
+            0.3,
+            0.95,
+        ),
+    ),
+    wrong=lambda plan: (
+        Fix({"micro_batch_size": 1}, "with one sample per pass there is no mean to get wrong"),
+        Fix({"learning_rate": plan.settings["learning_rate"] / 2}, "the loss must be noisy"),
+    ),
+    path=(
+        See(
+            "fingerprints",
+            "How many samples does each rank have in a step, and what is its own mean loss?",
+            "Rank 0 has one sample more than the last rank. The reported loss is the average "
+            "of the ranks' means, so a sample on a smaller share counts more.",
+            "symptom",
+        ),
+        See(
+            "ledger",
+            "Does every rank train on its own share, and how large is it?",
+            "Every sample is trained once, on the right rank. The batch isn't a multiple of "
+            "the ranks, so the shares differ by one.",
+            "mechanism",
+            ("audit",),
+        ),
+        in_module(
+            "train.py",
+            "By what is a rank's summed loss divided before backward?",
+            "train.py divides by the rank's own number of samples, and DDP then averages over "
+            "the ranks. It has to be W/S: the world size over the samples of the whole step.",
+        ),
+    ),
+    chain=(
+        "the last deployment divides each rank's loss by that rank's own number of samples",
+        "DDP averages the ranks' means, so a sample on a smaller share has a larger weight, in "
+        "the gradient and in the reported loss",
+        "the reported loss isn't the mean over the step's samples, and neither is the gradient",
+    ),
+    prevention="Divide by a count that all ranks share; test uneven shares against a single "
+    "process.",
+    like=("duplicate_shards", "batch_changed_with_world_size"),
 )
+
+
+def plain_averages(evidence: Evidence) -> float:
+    """The share of steps whose reported loss is the plain average of the ranks' own means."""
+    found = [
+        abs(row["loss"] - fmean(r["local_loss"] for r in ranks)) < 1e-4
+        for row in evidence.progress.get(0, [])
+        if (ranks := evidence.agents_at.get((row["attempt"], row["step"]), []))
+    ]
+    return fmean(found) if found else 0.0
+
+
+KINDS = (nan_in_the_data, learning_rate_too_high, evaluation_changes_training, mean_of_means)

@@ -6,7 +6,8 @@ import random
 import re
 from dataclasses import replace
 
-from rehearsal.incidents.evidence import Evidence, middle
+from rehearsal.incidents.evidence import Evidence
+from rehearsal.incidents.job_records import middle
 from rehearsal.incidents.kinds.kind import Claim, Fix, Kind, See, spare_of
 from rehearsal.incidents.world import Kill, Plan
 
@@ -16,9 +17,7 @@ checkpoint_every_20_minutes = Kind(
     layer="world",
     accepts=("world", "settings"),
     alarm="save_stall",
-    alert=lambda e: (
-        "Again and again throughput drops to almost zero for a while, then comes back."
-    ),
+    alert=lambda e: "Every 20 minutes or so, throughput drops to almost zero, then recovers.",
     inject=lambda plan, rng: plan.with_storage(write_ms=rng.uniform(430, 520)),
     claims=(
         Claim("training waits for a usual save, in usual steps", Evidence.save_stall, 5.0, 6.5),
@@ -35,14 +34,15 @@ checkpoint_every_20_minutes = Kind(
         See(
             "throughput",
             "Is it slow all the time, or now and then? How often?",
-            "samples/s drops in single steps at equal distances; between them it is normal.",
+            "samples/s drops at regular intervals, for one step each; in between, it is "
+            "normal.",
             "symptom",
             ("trace",),
         ),
         See(
             "phases",
             "Which phase has the spikes?",
-            "The phase checkpoint: its max is many median steps, on every rank at once, and "
+            "The checkpoint phase: its max is many median steps, on every rank at once; "
             "everything else is flat.",
             "mechanism",
             ("trace", "logs"),
@@ -57,7 +57,7 @@ checkpoint_every_20_minutes = Kind(
         ),
     ),
     chain=(
-        "the storage tier takes more than ten steps' time for each write",
+        "each write to the storage tier takes longer than ten steps",
         "a synchronous save blocks all ranks until it is published",
         "throughput drops to zero at the cadence of the saves",
     ),
@@ -129,8 +129,8 @@ full_disk = Kind(
         "a save fails with ENOSPC; the run can't continue without its files, so all ranks exit",
         "the job crashes at the same save after each restart",
     ),
-    prevention="Alert on free space in units of checkpoints; check keep_last against the "
-    "quota at start.",
+    prevention="Alert on free space in units of checkpoints; check keep_last against the quota "
+    "at start.",
     first_moves=("keep_last", "space", "retention", "disk", "volume", "quota"),
     like=("checkpoint_every_20_minutes", "out_of_memory"),
     related=("unfinished", "crash_loop", "checkpoint_age"),
@@ -154,7 +154,7 @@ rare_checkpoints = Kind(
     layer="settings",
     alarm="replayed",
     alert=lambda e: (
-        "Goodput is at half of last week's; the cluster preempts as often as always."
+        "Goodput is down to half of last week's, but the cluster preempts no more than usual."
     ),
     setup=preempted_twice,
     inject=lambda plan, rng: plan.with_settings(checkpoint_every_steps=rng.randrange(400, 900)),
@@ -176,14 +176,15 @@ rare_checkpoints = Kind(
         See(
             "audit",
             "How much of the work was done twice?",
-            "Most of the replayed steps come from two restarts; each sample still counts once.",
+            "More than half of the plan's steps, after two restarts; each sample still counts "
+            "once.",
             "symptom",
             ("ledger", "restarts"),
         ),
         See(
             "checkpoint_age",
             "How old was the newest checkpoint when a rank was killed?",
-            "Twenty steps and more: nothing was saved but the ends of epochs.",
+            "Twenty steps or more: nothing was saved except at the ends of epochs.",
             "mechanism",
             ("logs", "run_folder"),
         ),

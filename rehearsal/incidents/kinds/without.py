@@ -28,7 +28,7 @@ no_fault = Kind(
         See(
             "phases",
             "Is a rank, a phase or a save slower than it should be?",
-            "No: p50 and p95 are the same on all ranks.",
+            "No: no rank and no phase stands out.",
             "mechanism",
             ("throughput", "trace", "restarts"),
         ),

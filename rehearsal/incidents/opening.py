@@ -1,0 +1,92 @@
+"""Open a case: draw it, run its job, or continue where somebody left it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from rehearsal.incidents.case import Incident, Tier
+from rehearsal.incidents.draw import Drawn, draw
+from rehearsal.incidents.job import run_job
+from rehearsal.incidents.kinds.registry import KINDS
+from rehearsal.incidents.store import START_OVER, BadCase, Store
+
+
+def incident(seed: int, *, tier: Tier = "realistic", restart: bool = False) -> Incident:
+    """Open the case of a seed: a real job with something wrong, or nothing.
+
+    The job has run when this returns. A case that was begun continues, with its clock; with
+    ``restart`` it begins again.
+
+    Args:
+        tier: "guided" asks one question at a time, "choice" gives four causes to choose from,
+            "realistic" gives nothing.
+
+    Raises:
+        BadCase: if the seed or tier isn't possible, or the saved case can't be opened.
+    """
+    if type(seed) is not int or seed < 0:
+        raise BadCase(f"seed={seed!r}: must be a whole number, 0 or more.")
+    if tier not in get_args(Tier):
+        raise BadCase(f"tier={tier!r}: must be guided, choice or realistic.")
+    store = Store(seed)
+    header = None if restart else store.header()
+    if header is not None:
+        case = reopened(store, header)
+        print(
+            f"Continuing incident {seed} at minute {case.minutes} (tier {case.tier}). "
+            f"{START_OVER}"
+        )
+        return case
+    drawn = draw(seed)
+    if tier != "realistic":  # their questions and choices are about one fault
+        drawn = draw(seed, drawn.kinds[0].id)
+    return begun(store, drawn, tier)
+
+
+def incident_in(folder: Path, seed: int, kind: str | None = None) -> Incident:
+    """A case in a folder of its own: the one that is there, or a new one of this kind.
+
+    Raises:
+        BadCase: if the one that is there can't be opened.
+    """
+    store = Store(seed, folder)
+    header = store.header()
+    if header is not None:
+        return reopened(store, header)
+    return begun(store, draw(seed, kind), "realistic")
+
+
+def begun(store: Store, drawn: Drawn, tier: Tier) -> Incident:
+    """A new case, once its job has run."""
+    with store.alone():
+        store.clear()
+        run_job(drawn.faulty, store.runs / "0")
+        store.create(drawn.id, tier)
+    return Incident(store, drawn, tier)
+
+
+def reopened(store: Store, header: Mapping[str, Any]) -> Incident:
+    """A case that was begun.
+
+    Raises:
+        BadCase: if this version of the package draws something else.
+    """
+    seed, name = store.seed, header["kind"]
+    if not set(name.split("+")) <= set(KINDS):
+        raise BadCase(
+            f"Incident {seed} was begun with a kind that this version doesn't have ({name}), "
+            f"so it can't continue. {START_OVER}"
+        )
+    drawn, plan = draw(seed, name), store.plan()
+    if plan != drawn.faulty.as_json():
+        why = "was begun with another version of the package, which ran another job"
+        why = why if plan else f"has lost its run folder, {store.runs / '0'}"
+        raise BadCase(f"Incident {seed} {why}, so it can't continue. {START_OVER}")
+    return Incident(store, drawn, header["tier"])
+
+
+def incident_kinds() -> list[str]:
+    """The causes that may be named in an incident, "no_fault" included."""
+    return sorted(KINDS)
