@@ -104,7 +104,7 @@ def minutes_by_day(record: Record, drills: Sequence[Drill]) -> dict[date, float]
 
     Measured where it can be: between the entries of a drill's round (a gap longer than the
     drill's budget counts as the budget), from a card's question to the end of the answer,
-    between what was done in an incident, from an interview's beginning to its end. A page
+    between what was done in an incident, and what an interview's clock says. A page
     counts the minutes that it says it takes, on the day on which it was marked as read.
     """
     found: dict[date, float] = {}
