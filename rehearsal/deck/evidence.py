@@ -15,12 +15,14 @@ from functools import cache
 from typing import NamedTuple
 
 from rehearsal.deck.cards import Card, Claim, Point
+from rehearsal.deck.doubts import DISMISSIVE, doubts
 from rehearsal.deck.matching import GAP, claimed, group_of
 from rehearsal.deck.passages import (
     COMMON,
     ROOT,
     Expected,
     Passage,
+    clauses_of,
     closeness,
     closest,
     expected_of,
@@ -38,14 +40,6 @@ from rehearsal.deck.words import Word, stem
 AROUND = 3  # words before and after the point's own words in which a negation counts
 LEAST_WORDS = 3  # that say something about a topic
 LEAST_SHARE = 0.6  # of a claim in a passage, for the passage to be about the point
-# "It's fine", "overkill", "torch does it automatically": so people dismiss a point.
-DISMISSIVE = frozenset(
-    stem(word)
-    for word in """
-    fine ok okay harmless enough suffice automatic automatically overkill unnecessary useless
-    irrelevant pointless optional redundant matter care bother skip ignore anyway free safe
-    negligible sufficient plenty luxury paranoid waste problem itself""".split()
-)
 REQUIRED = frozenset(map(stem, "must need should require have essential".split()))
 
 
@@ -103,7 +97,7 @@ class Looked(NamedTuple):
 
 def evidence(card: Card, words: Sequence[Word]) -> list[Evidence]:
     """What speaks for and against each point, in an answer of a word or more."""
-    passages = passages_of(words)
+    passages, clauses = passages_of(words), clauses_of(words)
     looked = [
         Looked(
             point,
@@ -123,6 +117,7 @@ def evidence(card: Card, words: Sequence[Word]) -> list[Evidence]:
             **_from_claims(at),
             **_from_passage(at, others, words),
             **_from_others(at, others),
+            **doubts(at.point, at.expected, clauses, words),
             **whole,
         }
         nearest = (at.says.passage if at.says.is_about_it else at.passage).positions
@@ -256,7 +251,10 @@ def _is_negative(at: Looked, words: Sequence[Word]) -> bool:
 def _from_others(at: Looked, others: Sequence[Looked]) -> dict[str, float]:
     """What the answer says about the card's other points."""
     denied = [other.denies.mean for other in others]
+    against = at.denies.passage
+    focus = [closeness(each.expected, against).focus for each in (at, *others)]
     return {
+        "denies_focus_lead": (focus[0] - max(focus[1:])) if at.denies.is_about_it else 0,
         "others_say": sum(other.claimed.is_for for other in others) / len(others),
         "others_deny": sum(other.claimed.is_against for other in others) / len(others),
         "others_nearly_deny": sum(denied) / len(others),

@@ -101,8 +101,16 @@ def _hit(one: Sequence[str], words: Sequence[Word], at: int) -> Hit | None:
 
 @cache
 def _joined(stems: tuple[str, ...]) -> frozenset[str]:
-    """Several words written as one, and the stem of that."""
-    return frozenset({"".join(stems), stem("".join(stems))})
+    """Several words written as one, and the stem of that.
+
+    The stem must reach into the last word: "loss is" isn't "lossy", nor "no need" "none".
+    """
+    whole, last = "".join(stems), stems[-1] if stems else ""
+    if len(stems) > 1 and (last == "it" or any(word.isdigit() for word in stems)):
+        return frozenset()  # "log it" isn't a logit
+    cut = stem(whole)
+    reaches = len(cut) - (len(whole) - len(last)) >= min(3, len(last))
+    return frozenset({whole, cut} if reaches else {whole})
 
 
 def _next(word: str, words: Sequence[Word], here: int, gap: int) -> int | None:

@@ -64,7 +64,7 @@ class Close(NamedTuple):
 
 def passages_of(words: Sequence[Word]) -> list[Passage]:
     """Every run of up to four clauses that isn't too long."""
-    clauses, found = _clauses(words), list[Passage]()
+    clauses, found = clauses_of(words), list[Passage]()
     for n, clause in enumerate(clauses):
         for last in clauses[n : n + CLAUSES]:
             run = range(clause.start, last.stop)
@@ -75,7 +75,8 @@ def passages_of(words: Sequence[Word]) -> list[Passage]:
     return found
 
 
-def _clauses(words: Sequence[Word]) -> list[range]:
+def clauses_of(words: Sequence[Word]) -> list[range]:
+    """The positions of each clause's words."""
     found, first = list[range](), 0
     for at in range(1, len(words) + 1):
         ends = at == len(words) or words[at].sentence != words[at - 1].sentence

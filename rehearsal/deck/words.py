@@ -103,6 +103,20 @@ TOKEN = re.compile(
     r"\bw/o\b|\bw/|\bb/c\b|\d+(?:,\d{3})*(?:\.\d+)?|[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]"
 )
 WORD = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|,|[%$/]")
+# British spellings; but "noise" and "bitwise" stay.
+BRITISH = [
+    (re.compile(r"(?<=[a-z]{4})(?<![aeouw])is(?=(?:e|es|ed|er|ers|ing|ation|ations)$)"), "iz"),
+    (re.compile(r"(?<=anal|aral)ys(?=(?:e|es|ed|er|ers|ing)$)"), "yz"),
+    (re.compile(r"(behavi|neighb|fav|col|hon|lab)our"), r"\1or"),
+    (re.compile(r"(label|model|cancel|travel|signal)l(?=ed|er|ing)"), r"\1"),
+    (re.compile(r"(cent|fib)re(?=s?$)"), r"\1er"),
+]
+# Snowball cuts a collective down to collect, and a positive to posit, as it does a position.
+KEPT = {
+    form: word
+    for word in "collective positive important contention objective experience".split()
+    for form in (word, f"{word}s")
+} | {"importance": "important", "experienced": "experience"}
 _stemmer = snowballstemmer.stemmer("english")
 
 
@@ -118,7 +132,7 @@ class Word(NamedTuple):
 @cache
 def stem(word: str) -> str:
     """The part of a word that its forms share."""
-    return str(_stemmer.stemWord(word))
+    return KEPT.get(word) or str(_stemmer.stemWord(word))
 
 
 def _spelled_out(text: str) -> Iterator[tuple[str, int, int]]:
@@ -129,7 +143,14 @@ def _spelled_out(text: str) -> Iterator[tuple[str, int, int]]:
             plain = pattern.sub(long, plain)
         for part in WORD.findall(plain):
             for word in SHORT.get(part, part).split():
-                yield word, found.start(), found.end()
+                yield _american(word), found.start(), found.end()
+
+
+@cache
+def _american(word: str) -> str:
+    for pattern, short in BRITISH:
+        word = pattern.sub(short, word)
+    return word
 
 
 def words_of(
