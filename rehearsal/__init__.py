@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rehearsal.grading.drill import Drill, UnknownDrill
     from rehearsal.grading.verdict import Finding, Verdict
     from rehearsal.incidents.case import Incident, incident, incident_kinds
+    from rehearsal.interviews.form import Interviewer, interviewer
+    from rehearsal.interviews.replay import compare, replay
     from rehearsal.interviews.session import Interview, interview
     from rehearsal.interviews.store import BadInterview
     from rehearsal.session.coach import (
@@ -43,6 +45,8 @@ _HOMES = {
     "rehearsal.grading.drill": "Drill UnknownDrill",
     "rehearsal.grading.verdict": "Finding Verdict",
     "rehearsal.incidents.case": "Incident incident incident_kinds",
+    "rehearsal.interviews.form": "Interviewer interviewer",
+    "rehearsal.interviews.replay": "compare replay",
     "rehearsal.interviews.session": "Interview interview",
     "rehearsal.interviews.store": "BadInterview",
     "rehearsal.session.coach": "brief check debrief diff hint narration solution start status",
@@ -80,6 +84,7 @@ __all__ = [
     "Finding",
     "Incident",
     "Interview",
+    "Interviewer",
     "UnknownCard",
     "UnknownDrill",
     "Verdict",
@@ -87,6 +92,7 @@ __all__ = [
     "brief",
     "cards",
     "check",
+    "compare",
     "debrief",
     "diff",
     "drills",
@@ -98,8 +104,10 @@ __all__ = [
     "incident",
     "incident_kinds",
     "interview",
+    "interviewer",
     "judge_answer",
     "narration",
+    "replay",
     "solution",
     "start",
     "status",

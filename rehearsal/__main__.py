@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rehearsal import drills, forget, incident_kinds
@@ -18,6 +18,7 @@ from rehearsal.grading import drills_page, mutation_record, mutation_score, new_
 from rehearsal.grading.check import BadSeed
 from rehearsal.grading.drill import UnknownDrill
 from rehearsal.incidents.store import BadCase
+from rehearsal.interviews.store import BadInterview
 from rehearsal.session import coach, daemon_client
 from rehearsal.session.ids import drill_named
 from rehearsal.session.prints import MOST, SHOWN
@@ -123,10 +124,41 @@ def parser() -> argparse.ArgumentParser:
     rehearsing.add_argument("what", choices=["list", "prove"])
     rehearsing.add_argument("kind", nargs="*", help="default: all kinds")
     rehearsing.add_argument("--seeds", type=int, default=20, help="how many, from 0")
+    _add_interviews(add)
     add("docs", "write docs/drills.md")
     creating = add("new", "create the folder of a new drill that already works")
     creating.add_argument("drill", help="its id, such as shard_the_sampler")
     return top
+
+
+def _add_interviews(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """The commands about recorded interviews."""
+    recorded = add("interviews", "replay or compare recorded interviews")
+    recorded.add_argument("what", choices=["replay", "compare"])
+    recorded.add_argument("name", nargs="*", help="default: your newest, or newest two")
+    recorded.add_argument("--speed", type=float, help="replay: 60 plays a minute a second")
+    reading = add("interviewer", "mark a recorded interview, and compare with the evidence")
+    reading.add_argument("name", nargs="?", default="middling")
+
+
+def run_interviews(what: str, names: Sequence[str], speed: float | None) -> None:
+    """Replay one interview, or compare several.
+
+    Raises:
+        BadInterview: if one doesn't exist or can't be read, or it's the wrong number of them.
+    """
+    from rehearsal import compare, replay
+
+    if what == "compare" and speed is None:
+        print(compare(*names))
+    elif what == "replay" and len(names) < 2:
+        replay(*names, speed=speed)
+    else:
+        raise BadInterview(
+            f"interviews {what} got {' '.join(names) or 'no name'}"
+            f"{'' if speed is None else f' and --speed {speed:g}'}. replay takes one interview "
+            "and a speed, compare two or more interviews and no speed."
+        )
 
 
 def show_list() -> None:
@@ -262,6 +294,15 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.command == "incidents":
         return run_incidents(options.what, options.kind, options.seeds)
+    if options.command == "interviews":
+        run_interviews(options.what, options.name, options.speed)
+        return 0
+    if options.command == "interviewer":
+        from rehearsal import interviewer
+        from rehearsal.interviews import form_terminal
+
+        form_terminal.run(interviewer(options.name))
+        return 0
     if options.command == "docs":
         if not drills_page.PATH.parent.is_dir():
             raise Unreadable(
@@ -346,6 +387,7 @@ def run_or_explain(arguments: Sequence[str]) -> int:
         mutation_record.BadSurvivors,
         mutation_score.CannotScore,
         BadCase,
+        BadInterview,
     ) as error:
         # What the library says about calls and commands, as it is typed in this folder.
         with spelled_for_a_shell():

@@ -10,9 +10,9 @@ What a candidate says and types is in scripts/candidates/NAME.txt. Each entry be
     @ 0:40 after evidence #2            after the second such line
     @ 9:30 types                        code; anything else is said
 
-The interview is a real one on a simulated clock: the interviewer asks what follows from what was
-built and said, and the graders run the code. So when the interviewer's questions change, entries
-may no longer fit. The recorder stops at those, and names lines that nobody answers.
+The interview is a real one on a simulated clock: the interviewer asks what follows from what
+was built and said, and the graders run the code. So when the interviewer's questions change,
+entries may no longer fit. The recorder stops at those, and names lines that nobody answers.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ def hold(script: Script, folder: Path) -> Player:
             player.hears(session.events[-1])
         player.act(session, now[0])
         now[0] += TICK_S
-    left = [f"after {key} #{n}" for key, n in (each.after or ("", 0) for each in player.waiting)]
+    left = [
+        f"after {key} #{n}" for key, n in (each.after or ("", 0) for each in player.waiting)
+    ]
     left += [f"at {stamp_of(at)}" for at, _ in player.due]
     if left:
         raise Unfit(f"{folder.name}: entries that never came to pass: {', '.join(left)}")

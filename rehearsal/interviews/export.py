@@ -38,8 +38,8 @@ def write_page(
     page = page_of(card, events, cells, minutes, began).encode("utf-8", "replace")
     if path.is_dir():
         raise BadInterview(
-            f"{path} is a folder, and the page is one file, so nothing was written. Name a file "
-            f'in it: export("{path / (card.name + ".html")}").'
+            f"{path} is a folder, and the page is one file, so nothing was written. Name a "
+            f'file in it: export("{path / (card.name + ".html")}").'
         )
     try:
         file = path.open("xb")

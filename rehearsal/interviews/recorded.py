@@ -69,8 +69,9 @@ class Recorded(NamedTuple):
         if not self.is_over:
             raise BadInterview(
                 f"The interview {self.name} hasn't ended: it is at minute {self.spent:.0f} of "
-                f"{self.minutes:g}, and has no marks yet. rehearsal.interview({self.minutes:g}, "
-                f"seed={self.seed}) continues it; its end() marks what there is."
+                f"{self.minutes:g}, and has no marks yet. "
+                f"rehearsal.interview({self.minutes:g}, seed={self.seed}) continues it; "
+                "its end() marks what there is."
             )
         state = state_of(self.events, dict(self.cells))
         return scorecard_of(self.name, state, self.minutes, state.incident_rows)
@@ -110,8 +111,8 @@ def _store_named(name: str) -> Store:
         return known[found[0]]
     if found:
         raise BadInterview(
-            f"{len(found)} interviews begin with {name!r}: {', '.join(found)}. Type more of the "
-            "one you mean."
+            f"{len(found)} interviews begin with {name!r}: {', '.join(found)}. Type more of "
+            "the one you mean."
         )
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.3)
     hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(known)}."
@@ -152,13 +153,19 @@ def _problem_of(event: Event) -> str:
     for name, kind in needed.items():
         if not isinstance(event.get(name), kind):
             return f"({did}) has no usable {name!r}"
-    if did == "checked" and not all(_is_finding(each) for each in event["findings"]):
+    if did == "checked" and not all(map(_is_finding, event["findings"])):
         return "(checked) has no usable 'findings'"
+    if did == "checked" and not all(map(_is_text, event["stages"])):
+        return "(checked) has no usable 'stages'"
     return ""
 
 
+def _is_text(found: Any) -> bool:
+    return isinstance(found, str)
+
+
 def _is_finding(found: Any) -> bool:
-    return isinstance(found, list) and len(found) == 4
+    return isinstance(found, list) and len(found) == 4 and all(map(_is_text, found))
 
 
 def _damaged(store: Store, what: str) -> BadInterview:

@@ -32,7 +32,8 @@ def replay(name: str | None = None, *, speed: float | None = None) -> None:
         speed: how much faster than it was: 60 plays a minute a second. By default, at once.
 
     Raises:
-        BadInterview: if there is no such session, it can't be read, or the speed isn't possible.
+        BadInterview: if there is no such session, it can't be read, or the speed isn't
+            possible.
     """
     play(newest() if name is None else recorded(name), speed, time.sleep)
 
@@ -70,6 +71,8 @@ def head_of(session: Recorded) -> str:
 
 
 def _foot(session: Recorded) -> str:
+    if session.is_shipped:  # its marks are for the form to show
+        return f'rehearsal.interviewer("{session.name}") has you mark it.'
     if session.is_over:
         card = session.scorecard()
         return f"{card.percent} of 100. rehearsal.compare() puts its marks next to others'."
@@ -156,9 +159,7 @@ def compare(*names: str) -> Comparison:
             "the suite."
         )
     cards = [session.scorecard() for session in sessions]
-    rows = [
-        (row.name, *_numbers([card.marks[row.id] for card in cards])) for row in RUBRIC
-    ]
+    rows = [(row.name, *_numbers([card.marks[row.id] for card in cards])) for row in RUBRIC]
     rows.append(("of 100", *_numbers([card.percent for card in cards])))
     rows.append(("minutes", *_numbers([round(card.minutes) for card in cards])))
     rows.append(("hints", *_numbers([card.hints for card in cards])))

@@ -80,7 +80,9 @@ def timeline_of(
         boxes=[band(box.begins, box.ends, box.name) for box in boxes(minutes)],
         ticks=[Shape(x_of(m), 0, 0, str(m)) for m in range(0, int(minutes) + 1, step)],
         asked=[
-            Shape(x_of(e["at"] / 60), 0, 0, f"{stamp_of(e['at'])} {e['text']}", MARKS[e["kind"]])
+            Shape(
+                x_of(e["at"] / 60), 0, 0, f"{stamp_of(e['at'])} {e['text']}", MARKS[e["kind"]]
+            )
             for e in events
             if e["did"] == "line" and e["kind"] in MARKS
         ],

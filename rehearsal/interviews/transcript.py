@@ -72,7 +72,9 @@ def _moments(event: Event, cells: Mapping[str, str]) -> Iterator[Moment]:
     elif did == "hint":
         yield Moment(at, "candidate", did, "asks for a hint")
     elif did in ("pause", "resume"):
-        yield Moment(at, "clock", did, "The clock stops." if did == "pause" else "The clock runs again.")
+        yield Moment(
+            at, "clock", did, "The clock stops." if did == "pause" else "The clock runs again."
+        )
     elif did == "end":
         why = "The time is up." if event["why"] == "time" else "The interview is ended."
         yield Moment(at, "clock", did, why)
