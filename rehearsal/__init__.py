@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rehearsal.grading.verdict import Finding, Verdict
     from rehearsal.incidents.case import Incident
     from rehearsal.incidents.opening import incident, incident_kinds
+    from rehearsal.interviews.form import Interviewer, interviewer
+    from rehearsal.interviews.replay import compare, replay
     from rehearsal.interviews.session import Interview, interview
     from rehearsal.interviews.store import BadInterview
     from rehearsal.session.coach import (
@@ -48,6 +50,8 @@ _HOMES = {
     "rehearsal.grading.verdict": "Finding Verdict",
     "rehearsal.incidents.case": "Incident",
     "rehearsal.incidents.opening": "incident incident_kinds",
+    "rehearsal.interviews.form": "Interviewer interviewer",
+    "rehearsal.interviews.replay": "compare replay",
     "rehearsal.interviews.session": "Interview interview",
     "rehearsal.interviews.store": "BadInterview",
     "rehearsal.plan.route": "UnknownPage",
@@ -90,6 +94,7 @@ __all__ = [
     "Finding",
     "Incident",
     "Interview",
+    "Interviewer",
     "UnknownCard",
     "UnknownDrill",
     "UnknownPage",
@@ -98,6 +103,7 @@ __all__ = [
     "brief",
     "cards",
     "check",
+    "compare",
     "debrief",
     "diff",
     "drills",
@@ -109,8 +115,10 @@ __all__ = [
     "incident",
     "incident_kinds",
     "interview",
+    "interviewer",
     "judge_answer",
     "narration",
+    "replay",
     "solution",
     "start",
     "status",

@@ -138,7 +138,12 @@ def parser() -> argparse.ArgumentParser:
     rehearsing.add_argument("kind", nargs="*", help="default: all kinds")
     rehearsing.add_argument("--seeds", type=int, default=20, help="how many, from 0")
     interviews.add_interview(add("interview", "hold a mock interview against a clock"))
-    interviews.add_interviews(add("interviews", "list your interviews, or show one"))
+    interviews.add_interviews(
+        add("interviews", "list, show, replay or compare your interviews")
+    )
+    interviews.add_interviewer(
+        add("interviewer", "mark a recorded interview, and compare with the evidence")
+    )
     add("docs", "write docs/drills.md")
     creating = add("new", "create the folder of a new drill that already works")
     creating.add_argument("drill", help="its id, such as shard_the_sampler")
@@ -279,10 +284,10 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.command == "incidents":
         return run_incidents(options.what, options.kind, options.seeds)
-    if options.command in ("interview", "interviews"):
+    if options.command in ("interview", "interviews", "interviewer"):
         from rehearsal.interviews import command  # imports numpy
 
-        command.hold(options) if options.command == "interview" else command.obey(options)
+        command.COMMANDS[options.command](options)
         return 0
     if options.command == "docs":
         if not drills_page.PATH.parent.is_dir():

@@ -180,6 +180,8 @@ class TestImportDirection:
     def test_others_use_its_public_names_only(self, package: str) -> None:
         """A private name may change with every commit."""
         for path in (ROOT / package).rglob("*.py"):
+            if "transcripts" in path.parts:  # what recorded candidates typed; it may not parse
+                continue
             names = {n for n in imports_of(path) if n.startswith("trainer_core.")}
             assert not [n for n in names if n.rpartition(".")[2].startswith("_")], path
 

@@ -14,6 +14,7 @@ from fresh_interpreter import modules_loaded_by
 ROOT = Path(__file__).resolve().parents[1]
 HOUSE = ROOT / "rehearsal"
 DRILLS = HOUSE / "drills"
+TRANSCRIPTS = HOUSE / "interviews" / "transcripts"  # what recorded candidates typed
 # What each room may import besides itself; a dotted entry is one module of a room.
 MAY_IMPORT: dict[str, set[str]] = {
     "__main__": {
@@ -46,7 +47,10 @@ Edge = tuple[str, str]
 
 def is_learners(path: Path) -> bool:
     """Whether a file is a text that gets judged, not our own code."""
-    return path.stem in ("blank", "solution") or path.stem.startswith("other_")
+    if path.is_relative_to(TRANSCRIPTS):
+        return True
+    is_text = path.stem in ("blank", "solution") or path.stem.startswith("other_")
+    return is_text and path.is_relative_to(DRILLS)
 
 
 @cache
@@ -54,7 +58,7 @@ def modules() -> dict[str, Path]:
     """Dotted names below ``rehearsal`` and their files: "kit.judge.weights", "__init__"."""
     found = {}
     for path in sorted(HOUSE.rglob("*.py")):
-        if path.is_relative_to(DRILLS) and is_learners(path):
+        if is_learners(path):
             continue
         parts = path.relative_to(HOUSE).with_suffix("").parts
         is_package = parts[-1] == "__init__" and len(parts) > 1

@@ -1,8 +1,8 @@
 """How the clause that's closest to a point speaks against it, without any claim: in numbers.
 
-    negated    the point has no "not" and the clause has one, or the other way around
-    dismissed  "it's fine", "overkill", "torch does it automatically"
-    opposed    "after" where the point says "before", "separately" where it says "together"
+negated    the point has no "not" and the clause has one, or the other way around
+dismissed  "it's fine", "overkill", "torch does it automatically"
+opposed    "after" where the point says "before", "separately" where it says "together"
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from rehearsal.deck.cards import Point
-from rehearsal.deck.passages import COMMON, Expected, roots_of, shared, stems_of
+from rehearsal.deck.passages import Expected, roots_of, shared, stems_of
 from rehearsal.deck.polarity import NEGATIONS
 from rehearsal.deck.words import Word, stem
 
@@ -73,11 +73,15 @@ def doubts(
     """How the clause that's closest to the point speaks against it."""
 
     def share(clause: range) -> float:
-        return shared(expected.text, roots_of(words[at].stem for at in clause)) - len(clause) / 250
+        return (
+            shared(expected.text, roots_of(words[at].stem for at in clause)) - len(clause) / 250
+        )
 
     clause = max(clauses, key=share)
     stems = [words[at].stem for at in clause]
-    close = max(0.0, shared(expected.text, roots_of(stems))) / (sum(expected.text.values()) + 0.3)
+    close = max(0.0, shared(expected.text, roots_of(stems))) / (
+        sum(expected.text.values()) + 0.3
+    )
     own = frozenset(stems_of(point.text))
     opposed = {word for word in {*stems} - own if own & _opposites().get(word, frozenset())}
     is_turned = (sum(word in NEGATIONS for word in stems) % 2 == 1) != expected.is_negative

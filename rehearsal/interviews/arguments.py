@@ -27,3 +27,20 @@ def add_interviews(command: argparse.ArgumentParser) -> None:
     showing.add_argument(
         "name", help="as the list has it; any prefix that only one has will do"
     )
+    text = "play one again, as it was recorded"
+    playing = what.add_parser("replay", help=text, description=f"{text.capitalize()}.")
+    playing.add_argument("name", nargs="?", help="default: your newest")
+    playing.add_argument("--speed", type=float, help="60 plays a minute a second")
+    text = "compare the marks of two or more"
+    comparing = what.add_parser("compare", help=text, description=f"{text.capitalize()}.")
+    comparing.add_argument("name", nargs="*", help="default: your newest two")
+
+
+def add_interviewer(command: argparse.ArgumentParser) -> None:
+    """What ``interviewer`` takes."""
+    command.add_argument(
+        "name",
+        nargs="?",
+        default="middling",
+        help="weak, middling, strong, or one of yours; default: middling",
+    )

@@ -1,4 +1,4 @@
-"""The commands ``interview`` and ``interviews``: hold one, list them, show a scorecard.
+"""The commands about interviews: hold one, list, show, replay and compare them, or mark one.
 
 python -m rehearsal interview --minutes 45 --seed 3 --file attempt.py
 python -m rehearsal interviews
@@ -15,8 +15,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rehearsal.interviews import form_terminal
 from rehearsal.interviews.files import File
-from rehearsal.interviews.scorecard import Evidence, Mark, Scorecard
+from rehearsal.interviews.form import interviewer
+from rehearsal.interviews.recorded import recorded
+from rehearsal.interviews.replay import compare, replay
 from rehearsal.interviews.session import Interview, interview, unfinished
 from rehearsal.interviews.stdin import Lines, LinesOf
 from rehearsal.interviews.store import BadInterview, Store, stores
@@ -38,8 +41,21 @@ def obey(options: argparse.Namespace) -> None:
     """
     if options.what == "show":
         show(options.name)
+    elif options.what == "replay":
+        replay(*[options.name] * (options.name is not None), speed=options.speed)
+    elif options.what == "compare":
+        print(compare(*options.name))
     else:
         show_all()
+
+
+def mark(options: argparse.Namespace) -> None:
+    """Mark a recorded interview, row by row.
+
+    Raises:
+        BadInterview: if there is no such interview, or it can't be read.
+    """
+    form_terminal.run(interviewer(options.name))
 
 
 def hold(options: argparse.Namespace) -> None:
@@ -155,40 +171,7 @@ def show(name: str) -> None:
     Raises:
         BadInterview: if there is none, several, or it hasn't ended.
     """
-    store = store_named(name)
-    found = store.scorecard()
-    if found is None:
-        raise BadInterview(
-            f"The interview {store.name} is {standing_of(store)}, so it has no scorecard yet. "
-            f"{program()} interview --seed {store.header()['seed']} continues it."
-        )
-    hints = sum(event["did"] == "hint" for event in store.events())
-    print(as_commands(str(scorecard_in(found, hints))))
+    print(as_commands(str(recorded(name).scorecard())))
 
 
-def store_named(name: str) -> Store:
-    """The session with this name, or with any prefix that only one has.
-
-    Raises:
-        BadInterview: if there is none, or several.
-    """
-    known = {store.name: store for store in stores()}
-    found = [name] if name in known else [each for each in known if each.startswith(name)]
-    if len(found) == 1:
-        return known[found[0]]
-    if found:
-        raise BadInterview(f"{name!r} begins {len(found)} names: {', '.join(found)}.")
-    names = f"There are: {', '.join(known)}." if known else "There is none yet."
-    raise BadInterview(f"There is no interview {name!r}. {names}")
-
-
-def scorecard_in(found: dict[str, Any], hints: int) -> Scorecard:
-    """A scorecard as it was given out, from its file."""
-    rows = tuple(
-        Mark(row["row"], row["mark"], tuple(Evidence(**one) for one in row["evidence"]))
-        for row in found["rows"]
-    )
-    length = found.get("spent_minutes", found["minutes"])
-    return Scorecard(
-        found["name"], rows, tuple(found["weakest"]), tuple(found["next"]), length, hints
-    )
+COMMANDS = {"interview": hold, "interviews": obey, "interviewer": mark}

@@ -242,6 +242,9 @@ class Interview:
             self._spent, self._since = self._seconds, None
         self._checks.wait(LAST_CHECK_S)
         self._second.wait(LAST_OPINION_S)
+        if self._state.incident_at is not None:
+            # With it, the marks follow from the events alone, on any machine.
+            self._add("incident scored", rows=self._on_call.score())
         self._add("end", why=why)
         card = self._made()
         self._store.keep_scorecard(
@@ -297,7 +300,10 @@ class Interview:
         """
         from rehearsal.interviews.export import write_page
 
-        return write_page(self.scorecard(), self._events, self._cells, self.minutes, Path(path))
+        began = self._store.header()["began"]
+        return write_page(
+            self.scorecard(), self._events, self._cells, self.minutes, Path(path), began=began
+        )
 
     @property
     def events(self) -> list[Event]:
@@ -377,7 +383,7 @@ class Interview:
 
     def _made(self) -> Scorecard:
         state = self._state
-        return scorecard_of(self.name, state, self.minutes, self._on_call.score())
+        return scorecard_of(self.name, state, self.minutes, state.incident_rows)
 
 
 def interview(

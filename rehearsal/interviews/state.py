@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from rehearsal.deck.cards import Card, UnknownCard, card_named
 from rehearsal.deck.judge import Coverage, judge
@@ -87,6 +88,7 @@ class State:
     lines: list[Event] = field(default_factory=list)  # what the interviewer said
     incident_at: float | None = None
     incident_over: float | None = None
+    incident_rows: Mapping[str, Any] | None = None  # its score: row -> [grade, why]
     unseen: list[str] = field(default_factory=list)  # sources of the incident asked for
     hints: int = 0
     problems: list[str] = field(default_factory=list)  # the language model's
@@ -142,6 +144,8 @@ def state_of(events: Sequence[Event], cells: dict[str, str]) -> State:
             _line(state, minute, event)
         elif event["did"] in ("opinion asked", "opinion"):
             _opinion(state, event)
+        elif event["did"] == "incident scored":
+            state.incident_rows = event["rows"]
         elif event["did"] == "hint":
             state.hints += 1
         elif event["did"] == "end":

@@ -1,0 +1,6 @@
+def main():
+    run()
+
+
+if __name__ == "__main__":
+    main()
