@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 from recorded_interviews import checked, ended, keep, line, say
 
+import rehearsal
 from rehearsal.interviews.export import TEMPLATE, page_of, write_page
 from rehearsal.interviews.recorded import SHIPPED, Recorded, recorded
 from rehearsal.interviews.rubric import ROWS
 from rehearsal.interviews.scorecard import LONGEST_SILENCE
-from rehearsal.interviews.store import BadInterview
+from rehearsal.interviews.store import BadInterview, folder_of_all
 from rehearsal.interviews.timeline import LEFT, WIDTH, Timeline, timeline_of
 from rehearsal.interviews.transcript import moments_of
 
@@ -101,17 +103,37 @@ class TestContent:
 
     def test_evidence_leads_to_its_place_in_the_transcript(self) -> None:
         """Nobody scrolls through forty minutes to find minute 23."""
-        made = page(recorded("middling"))
-        ids = {attributes["id"] for _, attributes in made.elements if "id" in attributes}
-        links = [attributes["href"] for attributes in made.all("a")]
-        assert len(links) > 20
-        assert {link.removeprefix("#") for link in links} <= ids
+        session = recorded("middling")
+        links = [attributes["href"].removeprefix("#t") for attributes in page(session).all("a")]
+        moments = moments_of(session.events, session.cells, session.minutes)
+        minutes = [one.minute for row in session.scorecard().rows for one in row.evidence]
+        assert len(links) == len(minutes) > 20
+        for link, minute in zip(links, minutes, strict=True):
+            assert abs(moments[int(link)].seconds - 60 * minute) < 60
 
     def test_it_says_study_mode_and_hints(self) -> None:
         """A mark that a hint earned isn't the mark of an interview."""
         hints = [{"did": "hint", "at": 10.0 * n} for n in range(2)]
         session = keep("s", line(0, "prompt", "Build it."), *hints, ended(), mode="study")
         assert "study mode, 2 hints" in " ".join(page(session).texts)
+
+    @pytest.mark.ranks
+    def test_a_session_that_was_held_reads_back_and_exports(self, tmp_path: Path) -> None:
+        """Its marks follow from its events; the job of its incident may be long gone."""
+        now = [0.0]
+        session = rehearsal.interview(15, seed=9, clock=lambda: now[0])
+        while not session.is_over:
+            while session.next() is not None and not session.is_over:
+                if session.events[-1]["kind"] == "alert":
+                    session.say("The network is slow.")
+            now[0] += 60
+        shutil.rmtree(folder_of_all() / session.name / "incident")
+        again = recorded(session.name)
+        assert again.scorecard() == session.scorecard()
+        (debugs,) = [row for row in again.scorecard().rows if row.row == "debugs"]
+        assert any("found the root cause" in one.what for one in debugs.evidence)
+        written = session.export(tmp_path / "page.html")
+        assert "found the root cause" in written.read_text("utf-8")
 
 
 class TestSafety:
@@ -235,6 +257,7 @@ class TestAccess:
         assert svg["role"] == "img"
         assert set(svg["aria-labelledby"].split()) <= ids
         alt = timeline(recorded("middling")).alt
+        assert alt in made.texts
         assert "8 questions" in alt
         assert "an incident" in alt
         assert "the last with 5 stages passed" in alt

@@ -11,6 +11,7 @@ import pytest
 from recorded_interviews import checked, ended, keep, line, say
 
 import rehearsal
+from scripts import record_interviews
 from rehearsal import __main__ as command_line
 from rehearsal.interviews.recorded import SHIPPED, newest, recorded
 from rehearsal.interviews.replay import play
@@ -47,6 +48,7 @@ class TestNames:
             ("", "There is no interview ''"),
             (7, "There is no interview 7"),
             ("../../etc", "There is no interview"),
+            ("seed3-1", "There is no interview 'seed3-1'. Did you mean 2026-01-0"),
         ],
     )
     def test_another_name_gets_one_line_with_the_nearest(self, name: Any, says: str) -> None:
@@ -358,3 +360,45 @@ class TestShipped:
             if event["did"] == "say":
                 assert " ".join(event["text"].split()) in words
         assert all(cell.strip() in text for cell in session.cells.values())
+
+
+class TestRecorder:
+    @pytest.mark.parametrize("name", SHIPPED)
+    def test_a_candidate_s_text_can_be_read(self, name: str) -> None:
+        """With a mistake in it, an interview would be recorded without the rest."""
+        script = record_interviews.script_in(record_interviews.CANDIDATES / f"{name}.txt")
+        session = recorded(name)
+        assert (script.minutes, script.seed) == (session.minutes, session.seed)
+        spoken = [event for event in session.events if event["did"] in ("say", "type")]
+        assert len(script.entries) == len(spoken)
+        assert sum(entry.is_code for entry in script.entries) == len(session.cells)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "seed 9\n@ 0:10\nhello",
+            "45 minutes, seed 9\n@ 10\nhello",
+            "45 minutes, seed 9\n@ 0:10 type\nx = 1",
+            "45 minutes, seed 9\n@ 0:10\n\n@ 0:20\nhello",
+        ],
+    )
+    def test_a_mistake_in_it_is_named(self, text: str, tmp_path: Path) -> None:
+        """An entry that is silently dropped is an answer that nobody gives."""
+        path = tmp_path / "x.txt"
+        path.write_text(text)
+        with pytest.raises(record_interviews.Unfit, match=r"x\.txt: "):
+            record_interviews.script_in(path)
+
+    def test_entries_follow_the_line_that_they_name(self) -> None:
+        """The second look at the evidence gets the second comment."""
+        comments = tuple(
+            record_interviews.Entry(10, ("evidence", n), False, f"comment {n}") for n in (1, 2)
+        )
+        player = record_interviews.Player(record_interviews.Script(45, 9, comments))
+        for at in (100.0, 200.0, 300.0):
+            player.hears(line(at, "evidence", "loss:"))
+        assert [(at, entry.text) for at, entry in player.due] == [
+            (110.0, "comment 1"),
+            (210.0, "comment 2"),
+        ]
+        assert player.unanswered == ["5:00 [evidence] loss:"]

@@ -70,6 +70,8 @@ class TestReading:
         (second,) = [step for step in steps if "Well?" in step]
         assert "Yes." in second
         assert "Sure." not in second
+        (sketch,) = [step for step in steps if "-- sketch --" in step]
+        assert sketch.lstrip().startswith("2:13")
 
     def test_the_form_says_what_earns_each_row(self) -> None:
         """Otherwise one marks sympathy."""
