@@ -287,7 +287,7 @@ def run(options: argparse.Namespace) -> int:
     if options.command in ("interview", "interviews", "interviewer"):
         from rehearsal.interviews import command  # imports numpy
 
-        command.COMMANDS[options.command](options)
+        command.run(options)
         return 0
     if options.command == "docs":
         if not drills_page.PATH.parent.is_dir():

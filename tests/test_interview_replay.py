@@ -104,7 +104,6 @@ class TestDamage:
             '{"did": "say", "at": 1}',
             '{"did": "say", "at": true, "text": "x"}',
             '{"did": "line", "at": 1, "kind": "question", "text": "x"}',
-            '{"did": "line", "at": 1, "kind": "reply", "text": "x"}',
             '{"did": "checked", "at": 1, "drill": "d", "status": "wrong", "stages": [1], '
             '"findings": []}',
             '{"did": "checked", "at": 1, "drill": "d", "status": "wrong", "stages": [], '
@@ -293,8 +292,6 @@ class TestCommands:
         ("words", "says"),
         [
             (["replay", "nobody"], "There is no interview 'nobody'"),
-            (["replay", "weak", "strong"], "replay takes one interview"),
-            (["compare", "weak", "strong", "--speed", "2"], "and no speed"),
             (["replay", "weak", "--speed", "0"], "must be a number above 0"),
         ],
     )

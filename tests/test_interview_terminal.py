@@ -370,13 +370,12 @@ class TestTheList:
         assert "ask(" not in said
         assert "start(" not in said
 
-    @pytest.mark.parametrize("name", ["nothing", "20"])
-    def test_a_name_that_none_or_several_have_is_a_message(
-        self, name: str, capsys: Capture
-    ) -> None:
+    def test_a_name_that_none_or_several_have_is_a_message(self, capsys: Capture) -> None:
         Person("/end", seed=1).sits()
         Person("/end", seed=2).sits()
-        assert main(["interviews", "show", name]) == 2
+        assert main(["interviews", "show", "nothing"]) == 2
+        assert "There is no interview 'nothing'" in capsys.readouterr().err
+        assert main(["interviews", "show", "20"]) == 2
         said = capsys.readouterr().err
         assert "-seed1-1, " in said
         assert "-seed2-1" in said
@@ -385,7 +384,7 @@ class TestTheList:
         person = Person(seed=7)
         person.sits()
         assert main(["interviews", "show", person.held.name]) == 2
-        assert "interview --seed 7 continues it" in capsys.readouterr().err
+        assert "interview --minutes 15 --seed 7 continues it" in capsys.readouterr().err
 
 
 @pytest.mark.ranks

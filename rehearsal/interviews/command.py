@@ -174,4 +174,14 @@ def show(name: str) -> None:
     print(as_commands(str(recorded(name).scorecard())))
 
 
-COMMANDS = {"interview": hold, "interviews": obey, "interviewer": mark}
+def run(options: argparse.Namespace) -> None:
+    """Run one of the commands about interviews.
+
+    Raises:
+        BadInterview: for a mistake the user can fix; it says what to type at a shell.
+    """
+    commands = {"interview": hold, "interviews": obey, "interviewer": mark}
+    try:
+        commands[options.command](options)
+    except BadInterview as error:
+        raise BadInterview(as_commands(str(error))) from None

@@ -39,7 +39,13 @@ def spelled(text: str) -> str:
 
 
 def as_commands(text: str) -> str:
-    """A scorecard's advice, as it's typed at a shell."""
+    """A scorecard's advice, or what a message says to do, as it's typed at a shell."""
+    text = re.sub(
+        r"\brehearsal\.interview\(([\d.]+), seed=(\d+)\)",
+        rf"{program()} interview --minutes \1 --seed \2",
+        text,
+    )
+    text = re.sub(r"\brehearsal\.interview\(\)", f"{program()} interview", text)
     text = re.sub(r'\bask\(topic="(\w+)"\)', rf"{program()} ask --topic \1", text)
     return re.sub(r'\b(ask|start)\("(\w+)"\)', rf"{program()} \1 \2", text)
 
