@@ -76,7 +76,11 @@ def _is_denied(words: Sequence[Word], at: int) -> bool:
             return True
         if word.stem in OPINIONS and n and words[n - 1].stem == "not":
             return True
-        if word.stem == WHY and words[n + 1].stem in ASKED and "not" not in _between(words, n, at):
+        if (
+            word.stem == WHY
+            and words[n + 1].stem in ASKED
+            and "not" not in _between(words, n, at)
+        ):
             return True
         if word.stem in SAYING and _is_anothers(words, n, at):
             return True
@@ -113,7 +117,9 @@ def _is_answered_no(words: Sequence[Word], at: int) -> bool:
     opening = [word for word in words[at : at + 40] if word.sentence > sentence][:2]
     if not opening or opening[0].stem not in ("no", "nope"):
         return False
-    return len(opening) == 1 or opening[1].stem == "," or opening[1].sentence > opening[0].sentence
+    return (
+        len(opening) == 1 or opening[1].stem == "," or opening[1].sentence > opening[0].sentence
+    )
 
 
 def _before(words: Sequence[Word], at: int, own: Collection[int]) -> bool:
