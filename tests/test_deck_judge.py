@@ -22,7 +22,7 @@ KINDS = "right paraphrased terse rambling wrong negated off_topic other_card".sp
 # of the negated answers' contradictions. The targets are 0.9, 0.03 and 0.9; docs/deck.md has
 # the figures. The claims were fitted to the tuning answers, and alone they agree with more of
 # those, but with fewer of the others.
-SETS = {"tuning": (0.95, 0.01, 0.97), "held_out": (0.885, 0.03, 0.8)}
+SETS = {"tuning": (0.955, 0.013, 0.95), "held_out": (0.9, 0.03, 0.8)}
 DECK = {card.id: card for card in read_deck([CARDS])}
 
 
@@ -94,6 +94,19 @@ class TestPolarity:
             ("I don't think the optimizer belongs in the checkpoint", "contradicted"),
             ("I'd refuse to save the optimizer", "contradicted"),
             ("it fails to restore the optimizer", "contradicted"),
+            ("we save the weights, not the optimizer", "contradicted"),
+            ("save the weights instead of the optimizer", "contradicted"),
+            ("save the optimizer rather than recomputing it", "covered"),
+            ("people say the optimizer must be saved, but that's not so", "contradicted"),
+            ("some think the weights are enough. Wrong, we save the optimizer", "covered"),
+            ("should we save the optimizer? No, it rebuilds itself", "contradicted"),
+            ("should we save the optimizer? Yes, always", "covered"),
+            ("why would I save the optimizer", "contradicted"),
+            ("why wouldn't you save the optimizer", "covered"),
+            ("it isn't optional to save the optimizer", "covered"),
+            ("not saving the optimizer is a mistake", "covered"),
+            ("we could save the optimizer, but it isn't worth it", "contradicted"),
+            ("saving the optimizer can be skipped", "contradicted"),
             ("", "missed"),
         ],
     )
@@ -160,6 +173,27 @@ class TestWords:
         card = card_with("Gradients are all-reduced.", [["all reduce", "gradient"]])
         for text in ("allreduce the grads", "all-reduce gradients", "gradients all reduced"):
             assert found(text, card) == "covered"
+
+    def test_only_words_that_belong_together_are_joined(self) -> None:
+        """Links that lose packets aren't a loss that is high."""
+        card = card_with("Lossy links are found by their counters.", [["lossy", "counter"]])
+        assert found("lossy: read the counters", card) == "covered"
+        assert found("the loss is in the counters", card) != "covered"
+
+    def test_a_collective_is_not_collected(self) -> None:
+        stems = [word.stem for word in words_of("collective collect positive position")]
+        assert len({*stems}) == 4
+
+    @pytest.mark.parametrize(
+        ("british", "american"),
+        [
+            ("the optimiser's behaviour, analysed", "the optimizer's behavior, analyzed"),
+            ("serialised and labelled at the centre", "serialized and labeled at the center"),
+        ],
+    )
+    def test_british_spellings_are_the_same_words(self, british: str, american: str) -> None:
+        stems = [[word.stem for word in words_of(text)] for text in (british, american)]
+        assert stems[0] == stems[1]
 
     @given(st.text(max_size=300))
     def test_any_text_can_be_judged(self, text: str) -> None:

@@ -2,13 +2,11 @@
 
 negated    the point has no "not" and the clause has one, or the other way around
 dismissed  "it's fine", "overkill", "torch does it automatically"
-opposed    "after" where the point says "before", "separately" where it says "together"
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 
 from rehearsal.deck.cards import Point
 from rehearsal.deck.passages import Expected, roots_of, shared, stems_of
@@ -25,46 +23,6 @@ DISMISSIVE = frozenset(
     academic bureaucracy leftover wasteful rarely hardly seldom instead whatever regardless
     whenever myth nobody normal simply just worth""".split()
 )
-# Each side says the opposite of the other.
-OPPOSITES = """
-before earlier first prior begin | after afterwards later last end
-same equal identical alike share common | different differ other own vary separate
-all every each everyone both everybody | one only single alone some
-always | never rarely sometimes
-more larger bigger increase grow higher raise rise longer | less fewer smaller decrease shrink lower
-fast faster quick | slow slower
-together jointly | separate separately apart independently
-rare rarely seldom | often frequent frequently every constantly
-inside within | outside
-once exactly | twice again repeat
-cheap free nothing | expensive cost price
-local | shared global remote external
-fresh current new newest | stale old older
-wait block | immediately continue
-automatic automatically | manual hand person
-exact bitwise identical | approximate statistical
-most nearly mostly | minor few tenth rarely
-stop restart | continue carry
-independent | correlated depend
-must need require | may can optional
-row | column
-smaller small | larger large
-sum | mean average
-fail crash raise error | silently quiet silent
-fix fixed constant | change vary
-""".strip().splitlines()
-
-
-@cache
-def _opposites() -> Mapping[str, frozenset[str]]:
-    """What each stem is the opposite of."""
-    found = dict[str, frozenset[str]]()
-    for line in OPPOSITES:
-        sides = [frozenset(map(stem, side.split())) for side in line.split("|")]
-        for side, other in (sides, sides[::-1]):
-            for word in side:
-                found[word] = found.get(word, frozenset()) | other
-    return found
 
 
 def doubts(
@@ -82,14 +40,10 @@ def doubts(
     close = max(0.0, shared(expected.text, roots_of(stems))) / (
         sum(expected.text.values()) + 0.3
     )
-    own = frozenset(stems_of(point.text))
-    opposed = {word for word in {*stems} - own if own & _opposites().get(word, frozenset())}
     is_turned = (sum(word in NEGATIONS for word in stems) % 2 == 1) != expected.is_negative
-    dismissed = len(({*stems} & DISMISSIVE) - own)
+    dismissed = len(({*stems} & DISMISSIVE).difference(stems_of(point.text)))
     return {
         "clause": close,
         "clause_turned": close if is_turned else 0,
         "clause_dismissed": close * min(MOST, dismissed),
-        "clause_opposed": close * min(MOST, len(opposed)),
-        "opposed": min(MOST, len(opposed)),
     }

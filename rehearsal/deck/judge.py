@@ -3,7 +3,7 @@
     words        the answer's words: stems, abbreviations and typing errors undone   words.py
     claims       those of a point that it makes, and whether it negates them     matching.py
     closeness    passages that share a point's words                             passages.py
-    evidence     both, in 25 numbers for each point                              evidence.py
+    evidence     both, in 29 numbers for each point                              evidence.py
     weights      what each number counts for "covered" and for "contradicted"     weights.py
 
 "Missed" has 0, and the largest sum decides. Sentence embeddings were tried instead: they
