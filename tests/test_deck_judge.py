@@ -22,7 +22,7 @@ KINDS = "right paraphrased terse rambling wrong negated off_topic other_card".sp
 # of the negated answers' contradictions. The targets are 0.9, 0.03 and 0.9; docs/deck.md has
 # the figures. The claims were fitted to the tuning answers, and alone they agree with more of
 # those, but with fewer of the others.
-SETS = {"tuning": (0.955, 0.013, 0.95), "held_out": (0.9, 0.03, 0.8)}
+SETS = {"tuning": (0.955, 0.013, 0.95), "held_out": (0.9, 0.03, 0.78)}
 DECK = {card.id: card for card in read_deck([CARDS])}
 
 

@@ -72,5 +72,25 @@ held
 # interview(15, seed=2, mode="study")  # uncomment to run; the interview above pauses
 
 # %% [markdown]
+# ## The other side of the table
+#
+# Mark somebody else's interview, and you'll hear what you sound like. Three recorded ones come with
+# the suite: "weak", "middling" and "strong". Read one, mark each row with
+# `reading.mark("commits", 2, because="...")`, and only then `reading.compare()` it with the evidence.
+
+# %%
+from rehearsal import interviewer
+
+reading = interviewer("middling")
+reading.form
+
+# %%
+reading.step()  # run it again for the next exchange
+
+# %% [markdown]
+# `replay()` plays your own newest interview again, and `compare()` puts the marks of your newest two
+# side by side; both are in `rehearsal`.
+
+# %% [markdown]
 # At a terminal, `python -m rehearsal interview --file attempt.py` holds the same interview and takes
 # the file each time you save it. `python -m rehearsal interviews` lists the ones you've had.

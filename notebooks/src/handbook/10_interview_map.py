@@ -695,4 +695,5 @@ for step, (chapters, ids) in ROUTE.items():
 #   [blank version](../01_live_blank.ipynb).
 # - Record the opening minute on your phone. Then check it: execution model, invariants, boundaries,
 #   path to scale.
+# - A whole one against the clock, with a scorecard: [05_interview](../05_interview.ipynb).
 # - The cards: `ask(topic="interview")` and `ask(topic="deep_dive")` in [03_deck](../03_deck.ipynb).
