@@ -123,7 +123,7 @@ def _quoted(text: str, words: Sequence[Word], positions: Sequence[int]) -> str:
         if words[last + 1].sentence != words[last].sentence:
             break
         last += 1
-    line = " ".join(text[words[first].start : words[last].end].split())
+    line = " ".join(text[words[first].start : words[last].end].split()).strip(" ,.;:")
     if len(line) <= QUOTED:
         return line
     runs = [[positions[0], positions[0]]]
