@@ -663,7 +663,9 @@ def test_an_incident_from_the_page_to_the_debrief(lab: str, tmp_path: Path) -> N
             for scheme in ("dark", "light"):
                 page.emulate_media(color_scheme=scheme)
                 is_light = str(scheme == "light").lower()
-                expect(page.locator("body")).to_have_attribute("data-jp-theme-light", is_light)
+                expect(page.locator("body")).to_have_attribute(
+                    "data-jp-theme-light", is_light, timeout=60_000
+                )
                 photograph(page, pictures / f"{source}-{scheme}.png", looks, looks)
         retype(page, clock, "case.minutes")
         expect(clock.locator(".jp-OutputArea-output")).to_have_text("5", timeout=30_000)

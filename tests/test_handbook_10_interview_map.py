@@ -8,6 +8,7 @@ import re
 import pytest
 from handbook_chapters import HANDBOOK, Chapter, run_chapter, sections_of, text_of
 
+from rehearsal.interviews.rubric import RUBRIC
 from rehearsal.grading.minutes import TYPING_SPEED
 from rehearsal.handbook.time_plan import starts
 from rehearsal.handbook.worksheet import print_change, shown, work_out
@@ -156,7 +157,7 @@ class TestText:
 
     def test_the_rubric_says_when_each_row_is_earned(self) -> None:
         found = rows(sections_of(NAME)["The rubric"])
-        assert len(found) == 7
+        assert len(found) == len(RUBRIC)
         assert all(len(row) == 3 and all(row) for row in found)
 
     def test_each_clarifying_question_says_why_and_what_changes(self) -> None:

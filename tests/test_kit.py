@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import torch
 
+from rehearsal.engine import server
 from rehearsal.engine.rank import RankContext
 from rehearsal.engine.ranks import run_ranks
 from rehearsal.engine.reports import Fault, RankReport
@@ -670,8 +671,13 @@ class TestOneWriter:
 
 @pytest.mark.ranks
 class TestInRanks:
-    def test_a_rank_begins_with_the_kit_and_without_the_trainer(self) -> None:
+    def test_a_rank_begins_with_the_kit_and_without_the_trainer(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The kit costs a rank nothing; a trainer loaded early would outlive its next edit."""
+        # An incident in this process may have wanted the trainer in its ranks.
+        server.shut_down()
+        monkeypatch.setattr(server, "_wanted", set())
         warm_up()  # as each check does
         loaded = set(run_ranks(ours_loaded, world_size=1)[0].answer)
         files = list(KIT.glob("*/[!_]*.py"))

@@ -173,7 +173,10 @@ class TestTheStartNotebook:
         """The first verdict waits for nothing but the cells above it."""
         places = [
             next(place for place, text in enumerate(sources("code")) if call in text)
-            for call in ("multiprocessing", "show_ranks(add_up", "check_mean(mean", "status()")
+            for call in (
+                *("multiprocessing", "show_ranks(add_up", "check_mean(mean", "status()"),
+                "today()",
+            )
         ]
         assert places == sorted(places)
         assert places[-1] == len(sources("code")) - 1

@@ -94,7 +94,7 @@ def interviewed(name: str, days_ago: float, marks: dict[str, float]) -> Path:
 
 def on_call(seed: int, days_ago: float, *, is_right: bool = True, ends: bool = True) -> Store:
     """Write a case in which a cause was named after a look, and nothing changed."""
-    store, kind = Store(seed), draw(seed).kind.id
+    store, kind = Store(seed), draw(seed).causes[0]
     store.create(kind, "realistic")
     at = noon(days_ago)
     wrong = next(name for name in rehearsal.incident_kinds() if name != kind)
@@ -476,7 +476,7 @@ class TestIncidents:
         elif damage == "newer":
             path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
         elif damage == "kind":
-            path.write_text(path.read_text().replace(draw(2).kind.id, "gone"))
+            path.write_text(path.read_text().replace(draw(2).causes[0], "gone"))
         elif damage == "event":
             (store.folder / "events.jsonl").write_text('{"did": "debrief"}\n{"no": 1}\n')
         else:
