@@ -774,6 +774,11 @@ class TestOnCall:
         assert case.done == [("diagnose", "slow_network", ["phases"])]
         assert line.kind == "incident over"
 
+    def test_what_the_logs_show_is_evidence(self, case: FakeCase, tmp_path: Path) -> None:
+        """Not every "show" is a request."""
+        self.heard(case, tmp_path, "The network is slow. The phases show it, and the logs do.")
+        assert [did[0] for did in case.done] == ["diagnose"]
+
     def test_code_needs_a_module(self, case: FakeCase, tmp_path: Path) -> None:
         asks = self.heard(case, tmp_path, "Show me the code.").text
         assert asks.startswith("Which module? There are")

@@ -38,8 +38,8 @@ OTHERWISE = ("loader_starved", "slow_rank", "slow_network", "stuck_host")
 MOST_LOOKS, MOST_LINES = 3, 14  # at once; of each
 MODULE = re.compile(r"\b\w+\.py\b")
 REQUEST = re.compile(
-    r"(?i)\?|\b(show|see|look at|look into|let me|give me|pull up|open|check|i'd want|"
-    r"i want|can i|could i|i'd start with)\b"
+    r"(?i)\?|\b(show (me|us)|(let me|can i|could i|may i|want to|like to) (see|look|check)|"
+    r"look at|look into|give me|pull up|open the|start with|i'd check|let's (see|check))\b"
 )
 
 
