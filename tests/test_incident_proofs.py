@@ -216,6 +216,6 @@ def test_the_record_has_every_kind_and_no_failure() -> None:
     record: dict[str, dict[str, Any]] = json.loads(prove.RECORD.read_text())
     assert list(record) == prove.NAMES
     for name, proofs in record.items():
-        least = 4 if "+" in name else 12
+        least = 4 if "+" in name else 13
         assert set(map(str, range(least))) <= set(proofs), name
         assert [seed for seed, facts in proofs.items() if facts["problems"]] == [], name
