@@ -21,10 +21,10 @@ from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.sources import SOURCES
 from rehearsal.interviews import session as sessions
 from rehearsal.interviews.boxes import SHARES, box_at, boxes
-from rehearsal.interviews.built import facts_of, notebook_text
+from rehearsal.interviews.built import SIGNS, facts_of, notebook_text
 from rehearsal.interviews.heard import cause_in, prompts, questions_in, sources_in
 from rehearsal.interviews.interviewer import TURNS, Line, _fitting, bank, turns
-from rehearsal.interviews.on_call import OnCall
+from rehearsal.interviews.on_call import BY_FACT, OnCall
 from rehearsal.interviews.rubric import ROWS, RUBRIC
 from rehearsal.interviews.session import Interview, interview
 from rehearsal.interviews.state import Asked, Said
@@ -266,7 +266,6 @@ class TestDataFiles:
     def test_every_fact_that_a_question_waits_for_can_happen(self) -> None:
         """A misspelled fact makes a question that is never asked."""
         from rehearsal.grading.drill import load
-        from rehearsal.interviews.built import SIGNS
 
         possible = {f"built:{name}" for name in [*SIGNS, "rank zero"]} | {"typed", "spoke"}
         possible |= {f"said:{name}" for name in prompts()["says"]}
@@ -276,6 +275,12 @@ class TestDataFiles:
         possible |= {f"passed:{stage.name}" for stage in load("live_trainer").stages}
         for question in bank():
             assert {*question.when, *question.unless} <= possible, question.card
+
+    def test_every_fact_about_the_code_is_asked_about(self) -> None:
+        """A fact that nobody uses is a rule that nobody can see."""
+        used = {fact for question in bank() for fact in (*question.when, *question.unless)}
+        used |= {*BY_FACT}
+        assert {f"built:{name}" for name in SIGNS} <= used
 
     def test_every_question_about_the_situation_has_an_answer(self) -> None:
         for situation in prompts()["situation"]:
@@ -773,6 +778,14 @@ class TestOnCall:
         line = self.heard(case, tmp_path, said)
         assert case.done == [("diagnose", "slow_network", ["phases"])]
         assert line.kind == "incident over"
+
+    def test_what_is_shown_has_no_path_of_this_machine(
+        self, case: FakeCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A session gets exported, and passed on to others."""
+        at = SimpleNamespace(text=f"saved to {tmp_path}/runs/0")
+        monkeypatch.setattr(case, "look", lambda source: at)
+        assert "saved to RUN/runs/0" in self.heard(case, tmp_path, "Show me the logs.").text
 
     def test_what_the_logs_show_is_evidence(self, case: FakeCase, tmp_path: Path) -> None:
         """Not every "show" is a request."""

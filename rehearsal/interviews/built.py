@@ -12,24 +12,17 @@ from functools import lru_cache
 # A fact, and the names that show it: of a function, a class, a method or an attribute.
 SIGNS = {
     "sampler": ("sampler", "epoch_order", "permutation", "randperm", "shard_for"),
-    "model": ("module", "linear", "sequential", "tinynet"),
     "step": ("backward", "train_step"),
     "loop": ("run", "train", "main", "fit"),
     "ranks": ("init_process_group", "all_reduce", "get_rank", "distributeddataparallel"),
     "ddp": ("distributeddataparallel",),
-    "fsdp": ("fully_shard", "fullyshardeddataparallel"),
     "checkpoint": ("save_checkpoint", "save", "state_dict"),
     "resume": ("load_state_dict", "restore_checkpoint", "restore_if_present"),
     "rename": ("rename", "replace"),
     "fsync": ("fsync",),
-    "hash": ("sha256", "hashlib", "md5", "crc32"),
-    "barrier": ("barrier",),
     "metrics": ("perf_counter", "steptimers", "log_rank_event", "record_function"),
-    "accumulation": ("no_sync", "grad_accum_steps", "micro_batch_size"),
     "set_epoch": ("set_epoch",),
     "item": ("item",),
-    "scaler": ("gradscaler",),
-    "seed": ("manual_seed", "default_rng"),
 }
 
 

@@ -113,7 +113,9 @@ class OnCall:
             if (module := MODULE.search(text)) is None or module[0] not in module_names():
                 return f"Which module? There are {', '.join(module_names())}."
             scope["module"] = module[0]
-        lines = case.look(source, **scope).text.splitlines()
+        # A session gets exported and passed on, without the paths of this machine.
+        shown = case.look(source, **scope).text.replace(str(self._folder), "RUN")
+        lines = shown.splitlines()
         more = [f"... {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
         return "\n".join([f"{source}:", *lines[:MOST_LINES], *more])
 

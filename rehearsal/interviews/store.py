@@ -3,6 +3,7 @@
     HOME/interviews/NAME/interview.json    format, minutes, seed, mode, when it began
     HOME/interviews/NAME/events.jsonl      what was said, typed, asked and found: one per line
     HOME/interviews/NAME/typed/001.py ...  each cell, as it was typed
+    HOME/interviews/NAME/clock             how far it is, in seconds, noted every few seconds
     HOME/interviews/NAME/incident/         the job of the incident
     HOME/interviews/NAME/scorecard.json    once it has ended
 
