@@ -14,7 +14,7 @@ $(VENV)/.complete: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$$($(PYTHON) --version) found; Python 3.11 or newer is needed. Run: make setup PYTHON=python3.12"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[notebooks,dev]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[notebooks,bio,dev]'
 	touch $@
 
 lab: setup
