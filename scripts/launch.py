@@ -1,6 +1,7 @@
-"""Train as a single process or under torchrun. Each flag sets a field of TrainConfig.
+"""Train as a single process or under torchrun. Each flag sets a field of the configuration.
 
     python scripts/launch.py --run-dir runs/first --data digits
+    python scripts/launch.py --run-dir runs/screen --data molecules
     torchrun --nproc-per-node 2 scripts/launch.py --run-dir runs/second --device cpu
 
 On a machine with one GPU, two ranks need --device cpu. Run the same command again to resume.
@@ -32,6 +33,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+from trainer_core.bio.config import KINDS, BioConfig
 from trainer_core.config import TrainConfig
 from trainer_core.launcher_environment import refuse_broken_environment
 from trainer_core.settings import UserError, flag_name, with_flags
@@ -58,7 +60,28 @@ class FlagParser(argparse.ArgumentParser):
             )
         given = vars(values)
         exports = given.pop("export")
-        return TrainConfig(**given), exports
+        return configuration(given), exports
+
+
+def configuration(given: Mapping[str, Any]) -> TrainConfig:
+    """The configuration for the data that the flags name."""
+    kind = given["data"].partition(":")[0]
+    if kind in KINDS:
+        return BioConfig(**given)
+    if near := difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.65):
+        raise UserError(
+            f"data={given['data']}: no such dataset, so there is nothing to train on. The "
+            f"nearest is {near[0]}; --help lists them all."
+        )
+    own = {spec.name for spec in fields(TrainConfig)}
+    for spec in fields(BioConfig):
+        if spec.name not in own and given[spec.name] != spec.default:
+            raise UserError(
+                f"{spec.name}={given[spec.name]}: only the biotech track reads it, so with "
+                f"data={given['data']} it would have no effect. Leave it out, or choose data "
+                "of that track, such as molecules."
+            )
+    return TrainConfig(**{name: value for name, value in given.items() if name in own})
 
 
 def path(text: str) -> Path:
@@ -99,7 +122,7 @@ def build_parser() -> FlagParser:
     """One flag per field, except world_size, which torchrun sets."""
     parser = FlagParser(description=__doc__, allow_abbrev=False, usage="launch.py [flags]")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    for spec in fields(TrainConfig):
+    for spec in fields(BioConfig):  # TrainConfig's, and those of the biotech track
         if spec.name != "world_size":
             add_flag(parser, spec)
     parser.add_argument(
@@ -273,6 +296,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def train(cfg: TrainConfig, sinks: Sequence[Any]) -> dict[str, Any]:
+    """Run the trainer, or the biotech track's loop around it."""
+    if isinstance(cfg, BioConfig):
+        from trainer_core.bio import launch as bio
+
+        return bio.run_task(cfg, sinks=sinks)
+    from trainer_core.launch import run
+
+    return run(cfg, sinks=sinks)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Parse the flags, train, and print the summary on rank 0; returns the exit code."""
     rank = os.environ.get("RANK", "0")
@@ -282,15 +316,14 @@ def main(arguments: Sequence[str]) -> int:
         refuse_workers_that_starve_the_machine(cfg.num_workers)
         # These import torch, which takes two seconds; --help and a wrong flag don't need it.
         from trainer_core.integrations.exporters import build_exporters
-        from trainer_core.launch import run
 
-        result = run(cfg, sinks=build_exporters(exports))
+        result = train(cfg, build_exporters(exports))
     except UserError as error:
         # One rank per node reports it: a flag or a device may be wrong on just one node. A
         # LOCAL_RANK that isn't a number may be what is wrong.
         local_rank = os.environ.get("LOCAL_RANK", "0")
         if local_rank == "0" or not local_rank.isdecimal():
-            say(with_flags(str(error), (spec.name for spec in fields(TrainConfig))))
+            say(with_flags(str(error), (spec.name for spec in fields(BioConfig))))
         return 2
     except Exception as error:
         if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
