@@ -103,7 +103,7 @@ def settings(run_dir: Path, **others: Any) -> BioConfig:
         "max_epochs": 2,
         "micro_batch_size": 2,
         "pinned_global_batch_size": 8,
-        "checkpoint_every_steps": 3,
+        "checkpoint_every_steps": 4,
         "learning_rate": 1e-2,
         "device": "cpu",
         "trace_steps": 0,
@@ -173,6 +173,11 @@ class TestRanks:
     def test_one_process_follows_the_mean_over_labels(self, alone: Path) -> None:
         """A mean over samples weighs a label by how many others its molecule has."""
         assert (weights(alone) - by_hand()).abs().max() < 1e-6
+
+    def test_it_saves_at_the_end_of_an_epoch(self, alone: Path) -> None:
+        """A run with few steps in an epoch might never reach the next multiple."""
+        saved = sorted(path.name for path in (alone / "checkpoints").glob("step-*"))
+        assert [int(name.removeprefix("step-")) for name in saved] == [6, 8, 12]
 
     @pytest.mark.parametrize("world_size", [2, 3])
     def test_ranks_with_uneven_labels_equal_one_process(
