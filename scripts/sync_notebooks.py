@@ -79,7 +79,7 @@ SETUP = "notebooks/src/shared/setup.py"
 # What to do with two weeks, two days, two hours; the README and the book show it, too.
 MAP = "notebooks/src/shared/map.md"
 VERSION = "trainer_core/__init__.py"
-KINDS = ("handbook", "whiteboard", "cell", "bug", "debug")
+KINDS = ("handbook", "whiteboard", "cell", "bug", "debug", "biotech")
 KEPT_METADATA = ("tags", "jupyter", "cellView")
 # comment_magics is off because jupytext would take "# copy the state" for a command.
 FORMAT = {"extension": ".py", "format_name": "percent", "comment_magics": False}

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rehearsal.engine.rank import RankContext  # with torch, which only a check needs
 
 DRILLS = Path(__file__).parents[1] / "drills"
-Kind = Literal["handbook", "cell", "bug", "debug", "whiteboard"]
+Kind = Literal["handbook", "cell", "bug", "debug", "whiteboard", "biotech"]
 # The blank is a broken program: a bug drill's has one bug, a debug drill's has several.
 BROKEN: Sequence[Kind] = ("bug", "debug")
 
