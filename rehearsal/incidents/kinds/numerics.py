@@ -128,6 +128,8 @@ learning_rate_too_high = Kind(
     prevention="Refuse a start whose rate is far from the last run's without a confirmation.",
     first_moves=("rate", "lr", "learning_rate", "lower"),
     like=("learning_rate_jump", "nan_in_the_data"),
+    # Far from any minimum, a rank's share of a step may have many times its peers' gradient.
+    related=("gradients",),
     clashes=("hard_batch",),
 )
 
