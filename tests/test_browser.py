@@ -484,6 +484,9 @@ def test_a_card_from_the_question_to_the_grade(lab: str, tmp_path: Path) -> None
             "missed",
         ]
         assert "optimizer state need not be saved" in asking.locator("mark").first.inner_text()
+        # A link that looks like the text around it is never followed.
+        line = "it => getComputedStyle(it).textDecorationLine"
+        assert asking.locator("a[target=_blank]").first.evaluate(line) == "underline"
         marks.nth(0).select_option(label="✓ covered")
         page.screenshot(path=pictures / "card.png")
         asking.get_by_role("button", name="hard").click()

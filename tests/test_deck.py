@@ -159,7 +159,8 @@ class TestOwnCards:
             ('id = "honest"', 'id = "owns"', f"{CARD}: point: two points are called owns."),
             ('[["own"]]', '[["own | "]]', "says: the phrase '' has no word"),
             ('[["own"]]', '[["own .. "]]', "says: the phrase 'own ..' has no word, or begins"),
-            ('[["own"]]', '[["@nosuch"]]', "says: @nosuch is not in synonyms.toml"),
+            ('[["own"]]', '[["@nosuch"]]', "@nosuch is not in synonyms.toml. Write the phr"),
+            ('[["own"]]', '[["@mesure"]]', "@mesure is not in synonyms.toml. Use @measure,"),
             ("topic =", "topic", "expected '=' after a key in a key/value pair (at line 2, c"),
             ('"why_did_you_leave"', '"resume_is_correct"', "exists already, in"),
         ],
@@ -244,6 +245,13 @@ class TestNames:
             card_named("resume_was_correct")
         with pytest.raises(UnknownCard, match="There is no card ''"):
             card_named("")
+
+    def test_a_number_is_no_card_and_no_topic(self) -> None:
+        """Somebody asks for ten cards; a traceback would say nothing about that."""
+        with pytest.raises(UnknownCard, match="There is no card '10'"):
+            card_named(10)  # type: ignore[arg-type]
+        with pytest.raises(UnknownCard, match="There is no topic '10'"):
+            topic_named(10)  # type: ignore[arg-type]
 
     def test_an_unknown_topic_names_all(self) -> None:
         with pytest.raises(UnknownCard, match="The topics: architecture, "):

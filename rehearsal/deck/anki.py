@@ -69,7 +69,7 @@ def export(cards: Sequence[Card], path: Path) -> None:
     except OSError as error:
         part.unlink(missing_ok=True)
         raise CannotExport(
-            f"{path} can't be written: {error}. Choose another folder."
+            f"{path} can't be written: {error.strerror}. Choose another folder."
         ) from None
 
 

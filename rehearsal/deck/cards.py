@@ -205,7 +205,7 @@ def card_named(text: str) -> Card:
         UnknownCard: if there is none, naming the nearest; if there are several, naming them.
         BadDeck: if one of your own files can't be used.
     """
-    known = {card.id: card for card in cards()}
+    known, text = {card.id: card for card in cards()}, str(text)
     if text in known:
         return known[text]
     found = [name for name in known if text and name.startswith(text)]
@@ -225,7 +225,7 @@ def topic_named(text: str) -> str:
     Raises:
         UnknownCard: if there is none, or several.
     """
-    known = list(dict.fromkeys(card.topic for card in cards()))
+    known, text = list(dict.fromkeys(card.topic for card in cards())), str(text)
     found = [name for name in known if name == text] or [
         name for name in known if text and name.startswith(text)
     ]

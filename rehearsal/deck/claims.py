@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Iterator
@@ -35,11 +36,16 @@ def _spelled_out(one: str) -> Iterator[str]:
         parts = one.split("..")
         if not all(WORD.search(part) for part in parts):
             raise ValueError(
-                f"the phrase {one.strip()!r} has no word, or begins or ends with .."
+                f"the phrase {one.strip()!r} has no word, or begins or ends with two dots, so "
+                "nothing could match it. Rewrite or delete it"
             )
         yield one
         return
     if named[1] not in synonyms():
-        raise ValueError(f"@{named[1]} is not in {SYNONYMS.name}")
+        near = difflib.get_close_matches(named[1], synonyms(), n=1, cutoff=0.75)
+        instead = f"Use @{near[0]}, or write" if near else "Write"
+        raise ValueError(
+            f"@{named[1]} is not in {SYNONYMS.name}. {instead} the phrases out, with | between"
+        )
     for meant in synonyms()[named[1]].split("|"):
         yield from _spelled_out(f"{one[: named.start()]} {meant} {one[named.end() :]}")

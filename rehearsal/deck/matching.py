@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import product
+
 from rehearsal.deck.cards import Claim
 from rehearsal.deck.claims import EITHER_WAY, phrases_of
 from rehearsal.deck.polarity import NEGATIONS, is_negated, negations_before
@@ -23,7 +24,6 @@ MAX_GAP = 4  # words that .. stands for
 # A claim can be spread over this many words: two sentences, or an answer in keywords.
 NEAR, SHORT_ANSWER = 40, 30
 TRIED = 3  # of each group, the hits nearest to the first group's
-
 
 Hit = tuple[int, ...]  # a phrase in an answer: the positions of its words
 Group = Sequence[Sequence[str]]  # each phrase is stems

@@ -14,6 +14,8 @@ from urllib.parse import quote
 from rehearsal.session.addresses import is_colab, online
 
 WEB = ("https://", "http://")
+# Inside a widget, JupyterLab gives a link the color of the text around it, and no line.
+AS_A_LINK = 'style="text-decoration:underline"'
 
 
 def name_of(place: str) -> str:
@@ -66,6 +68,7 @@ def links(places: Iterable[tuple[str, str | None]]) -> str:
     shown = []
     for place, address in places:
         name = html.escape(name_of(place))
-        href = f'<a href="{html.escape(address)}" target="_blank">{name}</a>' if address else ""
-        shown.append(href or name)
+        if address:
+            name = f'<a href="{html.escape(address)}" target="_blank" {AS_A_LINK}>{name}</a>'
+        shown.append(name)
     return "; ".join(shown)
