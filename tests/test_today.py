@@ -446,6 +446,19 @@ class TestIncidents:
         assert cases[0].mark > cases[1].mark >= 1
         assert cases[2].grades == {}
 
+    def test_a_case_that_was_started_over_still_counts(self, capsys: Capture) -> None:
+        """Its minutes were practice. But there is nothing to finish, and nothing to repair."""
+        for days_ago, ends, is_torn in ((5, True, False), (4, False, False), (3, True, True)):
+            store = on_call(1, days_ago, ends=ends)
+            if is_torn:
+                (store.folder / "case.json").write_text("{")
+            store.set_aside()
+        cases, problems = read_cases(progress().path.parent)
+        assert [(case.seed, case.ended) for case in cases] == [(1, noon(5))]
+        assert problems == []
+        on_call(2, 1)
+        assert "finish incident" not in said(capsys)
+
     def test_every_row_of_the_score_says_something_about_the_rubric(self) -> None:
         """A renamed row of the score would count for nothing, in silence."""
         names = {row.name for row in score_of(draw(1), []).rows}

@@ -17,7 +17,7 @@ def incident(seed: int, *, tier: Tier = "realistic", restart: bool = False) -> I
     """Open the case of a seed: a real job with something wrong, or nothing.
 
     The job has run when this returns. A case that was begun continues, with its clock; with
-    ``restart`` it begins again.
+    ``restart`` it begins again, and what you did before stays in your history.
 
     Args:
         tier: "guided" asks one question at a time, "choice" gives four causes to choose from,
@@ -25,6 +25,7 @@ def incident(seed: int, *, tier: Tier = "realistic", restart: bool = False) -> I
 
     Raises:
         BadCase: if the seed or tier isn't possible, or the saved case can't be opened.
+        JobInterrupted: after Ctrl-C, or the notebook's stop button.
     """
     if type(seed) is not int or seed < 0:
         raise BadCase(f"seed={seed!r}: must be a whole number, 0 or more.")
@@ -61,7 +62,7 @@ def incident_in(folder: Path, seed: int, kind: str | None = None) -> Incident:
 def begun(store: Store, drawn: Drawn, tier: Tier) -> Incident:
     """A new case, once its job has run."""
     with store.alone():
-        store.clear()
+        store.set_aside()
         run_job(drawn.faulty, store.runs / "0")
         store.create(drawn.id, tier)
     return Incident(store, drawn, tier)

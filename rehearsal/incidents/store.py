@@ -3,6 +3,7 @@
     HOME/incidents/SEED/case.json       format, seed, kind or "first+second", tier
     HOME/incidents/SEED/events.jsonl    looks, diagnoses, fixes, the postmortem: one per line,
                                         each with its time in unix seconds
+    HOME/incidents/SEED/earlier/1, ...  case.json and events.jsonl from before each restart
     HOME/incidents/SEED/runs/0, 1, ...  the job, and the reruns after each fix
 
 Events are only ever appended, so a notebook and a terminal may work on the same case.
@@ -24,12 +25,17 @@ from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.session.progress import home
 
 FORMAT = 1
+KEPT, EARLIER = ("case.json", "events.jsonl"), "earlier"
 START_OVER = "To start over, pass restart=True (at a terminal, --restart)."
 Event = dict[str, Any]
 
 
 class BadCase(PlainMessage, ValueError):
     """A case that can't be opened, or a call that it can't answer; nothing has changed."""
+
+
+class JobInterrupted(PlainMessage, KeyboardInterrupt):
+    """A case's job was interrupted. Still a KeyboardInterrupt: no later cell runs."""
 
 
 class Store:
@@ -82,10 +88,15 @@ class Store:
         path = self.runs / "0" / "plan.json"
         return path.read_text("utf-8") if path.exists() else ""
 
-    def clear(self) -> None:
-        """Delete the case."""
-        for name in ("case.json", "events.jsonl"):
-            (self.folder / name).unlink(missing_ok=True)
+    def set_aside(self) -> None:
+        """Make room for a new case: keep what was done in this one, and delete its jobs."""
+        kept = [path for path in map(self.folder.joinpath, KEPT) if path.exists()]
+        if kept:
+            numbers = (int(path.name) for path in self.folder.glob(f"{EARLIER}/[0-9]*"))
+            earlier = self.folder / EARLIER / f"{1 + max(numbers, default=0)}"
+            earlier.mkdir(parents=True)
+            for path in kept:
+                path.rename(earlier / path.name)
         shutil.rmtree(self.runs, ignore_errors=True)
 
     def events(self) -> list[Event]:
@@ -100,7 +111,12 @@ class Store:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Inside, no other session runs a job of this case. Raises BadCase if one does."""
+        """Inside, no other session runs a job of this case.
+
+        Raises:
+            BadCase: if one does.
+            JobInterrupted: after Ctrl-C, or the notebook's stop button.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as file:
             try:
@@ -110,4 +126,10 @@ class Store:
                     f"Another session is running a job of incident {self.seed} right now. Wait "
                     "until it is done, then try again; nothing was changed."
                 ) from None
-            yield
+            try:
+                yield
+            except KeyboardInterrupt:
+                raise JobInterrupted(
+                    f"Incident {self.seed}: interrupted while its job ran. The ranks were "
+                    "stopped, and this run doesn't count. To repeat it, do the same again."
+                ) from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rehearsal.incidents.store import Store
+from rehearsal.incidents.store import EARLIER, Store
 from rehearsal.plan.scorecards import UNREADABLE
 from rehearsal.session.schedule import day_of
 
@@ -37,26 +37,37 @@ def read_cases(home: Path) -> tuple[list[Case], list[str]]:
     """All cases, by the time of their end, unfinished ones last; a line for each bad one."""
     found: list[Case] = []
     problems: list[str] = []
-    folders = [path.parent for path in home.glob("incidents/*/case.json")]
-    for folder in sorted(folders):
-        if not folder.name.isdecimal():
+    for folder, own in sorted(folders_in(home / "incidents")):
+        is_earlier = folder != own
+        if not own.name.isdecimal():
             continue
         try:
-            found.append(read_case(int(folder.name)))
+            case = read_case(Store(int(own.name), folder))
+            if case.ended is not None or not is_earlier:  # that one nobody can finish
+                found.append(case)
         except UNREADABLE as error:
+            if is_earlier:  # it was named until somebody started over, as they were told
+                continue
             why = " ".join(str(error).split()) or type(error).__name__
             problems.append(f"Skipped {folder}: it can't be read as an incident ({why}).")
     return sorted(found, key=lambda case: (case.ended is None, case.ended, case.seed)), problems
 
 
-def read_case(seed: int) -> Case:
+def folders_in(incidents: Path) -> Iterator[tuple[Path, Path]]:
+    """The folder of each case, and that of its seed: another one if it was started over."""
+    for path in incidents.glob("*/case.json"):
+        yield path.parent, path.parent
+    for path in incidents.glob(f"*/{EARLIER}/*/case.json"):
+        yield path.parent, path.parents[2]
+
+
+def read_case(store: Store) -> Case:
     """One case.
 
     Raises:
         UNREADABLE: if it can't be read.
     """
-    store = Store(seed)
-    header, events = store.header(), store.events()
+    seed, header, events = store.seed, store.header(), store.events()
     if header is None:
         raise LookupError("case.json is gone")
     ends = [number for number, event in enumerate(events) if event["did"] == "debrief"]
