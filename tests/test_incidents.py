@@ -13,7 +13,8 @@ import pytest
 
 import rehearsal
 from rehearsal import __main__ as command_line
-from rehearsal.incidents import terminal
+from rehearsal.engine.plain_message import PlainMessage
+from rehearsal.incidents import opening, terminal
 from rehearsal.incidents.alarms import ALARMS
 from rehearsal.incidents.case import Incident
 from rehearsal.incidents.deployed import changed_modules, module_text
@@ -24,7 +25,7 @@ from rehearsal.incidents.kinds.registry import KINDS, PAIRS
 from rehearsal.incidents.score import Score, score_of
 from rehearsal.incidents.settings import BadFix, apply
 from rehearsal.incidents.sources import SOURCES, scope_of
-from rehearsal.incidents.store import BadCase, Event, Store
+from rehearsal.incidents.store import BadCase, Event, JobInterrupted, Store
 from rehearsal.incidents.typed_source import modules_of
 
 SEEDS = range(30)
@@ -135,6 +136,7 @@ class TestFixes:
         ("changes", "says"),
         [
             ({"num_worker": 2}, "Did you mean num_workers"),
+            ("num_workers=2", "must be names with their values"),
             ({"num_workers": "two"}, "must be of type int"),
             ({"num_workers": -1}, "at least 0"),
             ({"learning_rate": float("nan")}, "finite"),
@@ -146,9 +148,7 @@ class TestFixes:
             ({"restored_samples": ["x"]}, "must be a list of sample ids"),
         ],
     )
-    def test_bad_settings_are_refused_in_one_line(
-        self, changes: dict[str, Any], says: str
-    ) -> None:
+    def test_bad_settings_are_refused_in_one_line(self, changes: Any, says: str) -> None:
         """A rerun with a setting that means nothing would look like a failed fix."""
         plan = base_plan(1, random.Random(1))
         with pytest.raises(BadFix, match=says) as refused:
@@ -282,6 +282,34 @@ class TestBadInput:
         """They would write into the same run folder."""
         with Store(5).alone(), pytest.raises(BadCase, match="Another session"):
             rehearsal.incident(5)
+
+    def test_an_interrupted_job_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In a notebook, frames of our code would fill the screen; and no later cell runs."""
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(opening, "run_job", interrupted)
+        with pytest.raises(JobInterrupted, match="this run doesn't count") as caught:
+            rehearsal.incident(5)
+        assert isinstance(caught.value, KeyboardInterrupt)
+        assert isinstance(caught.value, PlainMessage)
+        assert Store(5).header() is None
+
+    def test_starting_over_keeps_what_was_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The postmortem is somebody's writing, and the score part of their progress."""
+        monkeypatch.setattr(opening, "run_job", lambda *_: None)
+        for number in (1, 2, 3):
+            rehearsal.incident(5, restart=True)
+            Store(5).runs.mkdir()
+            Store(5).add("postmortem", lines={"impact": f"impact {number}"})
+        rehearsal.incident(5, restart=True)
+        assert Store(5).events() == []
+        assert not Store(5).runs.exists()
+        earlier = [Store(5, Store(5).folder / "earlier" / name) for name in "123"]
+        said = [event["lines"]["impact"] for store in earlier for event in store.events()]
+        assert said == ["impact 1", "impact 2", "impact 3"]
+        assert all(store.header() for store in earlier)
 
     def test_the_command_line_explains(self, capsys: pytest.CaptureFixture[str]) -> None:
         """No traceback, and exit code 2."""
@@ -493,7 +521,8 @@ class TestCase:
             ("code", {"module": "dat.py"}, "Did you mean data.py"),
             ("ledger", {"step": 10**6}, "the ledger has steps"),
             ("logs", {"last": 0}, "at least 1"),
-            ("deploys", {"version": "v0"}, "no such deployment"),
+            ("ledger", {"num_steps": "3"}, "must be 1 to 10"),
+            ("deploys", {"version": "v0"}, "no such deployment. The deployments: v"),
             ("loss", {"run": 3}, "rerun"),
         ):
             with pytest.raises(BadCase, match=says):
@@ -520,8 +549,15 @@ class TestCase:
         case.look("throughput")
         with pytest.raises(BadCase, match="not a cause"):
             case.diagnose("loader_starving")
+        noted = len(case.history)
+        with pytest.raises(BadCase, match="'phase' is not a source, so nothing was noted"):
+            case.diagnose("loader_starved", because=["phase"], first_move="raise num_workers")
+        assert len(case.history) == noted
+        bare = case.diagnose("loader_starved")
+        assert "The score also asks for evidence and a first move: name the cause again" in bare
         because = ["throughput", "phases all ranks", "settings"]
-        case.diagnose("loader_starved", because=because, first_move="raise num_workers")
+        told = case.diagnose("loader_starved", because=because, first_move="raise num_workers")
+        assert "The score" not in told
         verdict = case.fix(settings={"num_workers": 2})
         assert verdict, verdict.text
         assert "No new symptom" in verdict.text

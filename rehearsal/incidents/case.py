@@ -24,7 +24,7 @@ from rehearsal.incidents.evidence import Evidence
 from rehearsal.incidents.judge import Verdict, judge_plan
 from rehearsal.incidents.kinds.kind import Kind, See
 from rehearsal.incidents.kinds.registry import KINDS
-from rehearsal.incidents.score import FIX_MINUTES, Score, score_of
+from rehearsal.incidents.score import FIX_MINUTES, Score, score_of, sources_named
 from rehearsal.incidents.settings import BadFix, Settings, apply
 from rehearsal.incidents.sources import SOURCES, look_at
 from rehearsal.incidents.store import BadCase, Event, Store
@@ -120,7 +120,7 @@ class Incident:
             because: names of sources that you have looked at: "phases", or "phases rank 1".
 
         Raises:
-            BadCase: if there is no such cause.
+            BadCase: if there is no such cause or source; nothing was noted.
         """
         if cause not in self.choices:
             near = difflib.get_close_matches(str(cause), self.choices, n=1, cutoff=0.4)
@@ -129,13 +129,20 @@ class Incident:
                 f"{cause!r} is not a cause that can be named here. {hint}"
                 f"There are: {', '.join(self.choices)}."
             )
-        if isinstance(because, str):
-            because = [because]
-        self._store.add(
-            "diagnose", cause=cause, because=list(map(str, because)), first_move=str(first_move)
-        )
+        because = [because] if isinstance(because, str) else list(map(str, because))
+        named = sources_named(because)
+        if unknown := sorted(named - set(SOURCES)):
+            raise BadCase(
+                f"{unknown[0]!r} is not a source, so nothing was noted. Evidence is what you "
+                f"looked at: {', '.join(SOURCES)}."
+            )
+        self._store.add("diagnose", cause=cause, because=because, first_move=str(first_move))
         after = "debrief if you'd leave it alone" if cause == "no_fault" else "fix it"
-        return Note(f"Noted at minute {self.minutes}: {cause}. Next, {after}.")
+        missing = [] if named else ["evidence"]
+        missing += [] if str(first_move).strip() else ["a first move"]
+        more = f" The score also asks for {' and '.join(missing)}: name the cause again with "
+        more = f"{more}{'them' if len(missing) > 1 else 'it'}." if missing else ""
+        return Note(f"Noted at minute {self.minutes}: {cause}.{more} Next, {after}.")
 
     def fix(
         self,
@@ -153,6 +160,7 @@ class Incident:
 
         Raises:
             BadCase: if a setting or module can't be changed like that; nothing ran.
+            JobInterrupted: after Ctrl-C, or the notebook's stop button.
         """
         faulty = self._drawn.faulty
         try:

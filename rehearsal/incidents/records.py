@@ -87,12 +87,17 @@ def stderr_of(end: Mapping[str, Any]) -> list[str]:
     return [*printed[-40:], *error]
 
 
+def check_num_steps(num_steps: Any) -> None:
+    """Raise BadLook if a look can't show so many steps."""
+    if type(num_steps) is not int or not 1 <= num_steps <= 10:
+        raise BadLook(f"num_steps={num_steps!r}: must be 1 to 10.")
+
+
 def trace(evidence: Evidence, step: int | None = None, num_steps: int = 3) -> Shown:
     """What each rank did when, over a few steps; by default the last ones."""
     if step is not None:
         a_step(evidence, step)
-    if type(num_steps) is not int or not 1 <= num_steps <= 10:
-        raise BadLook(f"num_steps={num_steps!r}: must be 1 to 10.")
+    check_num_steps(num_steps)
     last = max((r["step"] for r in evidence.progress.get(0, [])), default=0)
     first = step or max(1, last - num_steps + 1)
     found = [
@@ -140,6 +145,7 @@ def ledger(
 ) -> Shown:
     """Which samples each rank trained in a few steps; by default the first ones."""
     first = 1 if step is None else a_step(evidence, step)
+    check_num_steps(num_steps)
     if rank is not None:
         a_rank(evidence, rank)
     found = [
@@ -202,9 +208,12 @@ def code(evidence: Evidence, module: str) -> Shown:
     """A module's text as it is deployed."""
     names = module_names()
     if module not in names:
-        near = difflib.get_close_matches(str(module), names, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise BadLook(f"module={module!r}: there is no such module.{hint} {', '.join(names)}")
+        near = difflib.get_close_matches(str(module), names, n=1, cutoff=0.7)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise BadLook(
+            f"module={module!r}: there is no such module. {hint}The modules: "
+            f"{', '.join(names)}."
+        )
     text = module_text(evidence.plan, module)
     return Shown(text, text)
 
@@ -227,7 +236,10 @@ def deploys(evidence: Evidence, version: str | None = None) -> Shown:
         rows = [[*row.values(), "live" if row["version"] == live else ""] for row in found]
         return Shown(found, rows_of(["version", "minutes ago", "by", "message", ""], rows))
     if version not in ids:
-        raise BadLook(f"version={version!r}: there is no such deployment. {', '.join(ids)}")
+        raise BadLook(
+            f"version={version!r}: there is no such deployment. The deployments: "
+            f"{', '.join(ids)}."
+        )
     at = ids.index(version)
     before = changed_modules(plan.with_settings(code_version=ids[at - 1])) if at else {}
     after = changed_modules(plan.with_settings(code_version=version))

@@ -199,12 +199,15 @@ def told_the_chain(drawn: Drawn, done: Done) -> Row:
     return Row(name, min(grades), "; ".join(why for _, why in found), done.diagnoses[-1][0])
 
 
+def sources_named(because: Sequence[str]) -> set[str]:
+    """The sources that a diagnosis names: the first word of each piece of evidence."""
+    return {str(item).split()[0].strip(",:()") for item in because if str(item).split()}
+
+
 def chain_of(kind: Kind, done: Done, minute: int, told: Event) -> tuple[int, str]:
     """The grade of one diagnosis, and why."""
     looked = {event["source"] for at, event in done.looks if at <= minute}
-    named = {
-        str(item).split()[0].strip(",:()") for item in told["because"] if str(item).split()
-    }
+    named = sources_named(told["because"])
     cited = named & looked
     links = {
         link: any(cited & {see.source, *see.also} for see in kind.path if see.link == link)

@@ -71,13 +71,18 @@ def apply(plan: Plan, changes: Mapping[str, Any]) -> Plan:
     Raises:
         BadFix: if one is unknown, has the wrong type, or isn't possible here.
     """
+    if not isinstance(changes, Mapping):
+        raise BadFix(
+            f"settings={changes!r}: must be names with their values, so nothing ran. Write for "
+            'example settings={"num_workers": 2}.'
+        )
     for name, value in changes.items():
         if name not in plan.settings:
             near = difflib.get_close_matches(str(name), plan.settings, n=1)
             hint = f"Did you mean {near[0]}? " if near else ""
             raise BadFix(
                 f"{name!r} is not a setting that can be changed here, so nothing ran. {hint}"
-                f"case.settings lists them: {', '.join(plan.settings)}."
+                f"There are: {', '.join(plan.settings)}."
             )
         if name in OPERATIONS:
             check_operation(plan, name, value)
