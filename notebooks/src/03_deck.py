@@ -35,8 +35,8 @@ ask()
 # ## By topic
 #
 # `topics()` shows the topics, and `topics("recovery")` the cards of one. `ask(topic="recovery")` asks
-# only those, and `ask("resume_is_correct")` asks that card, due or not. Any prefix will do that
-# only one card has.
+# only those, and `ask("resume_is_correct")` asks that card, due or not. The beginning
+# of an id is enough if no other card has it.
 
 # %%
 topics()
@@ -47,8 +47,8 @@ ask(topic="recovery")
 # %% [markdown]
 # ## What the matcher does
 #
-# A point is a few concepts that must occur near one another, and none of them negated. So the same
-# words with one "not" contradict the point, and two negations are none:
+# You cover a point when its concepts occur near one another and none of them is negated. So the same
+# words with one "not" contradict the point, and two negations cancel out:
 
 # %%
 for text in (
@@ -78,8 +78,8 @@ for text in (
 # ## Your own cards
 #
 # Put a file such as `mine.toml` into the folder `cards` in the folder of your history, which the
-# next cell prints. [docs/extending.md](../docs/extending.md) has one to copy. A file with a
-# missing field says which one, and where.
+# next cell prints. [docs/extending.md](../docs/extending.md) has one to copy. If a field
+# is missing, the next `ask()` says which one, and where.
 
 # %%
 from rehearsal.session.progress import home

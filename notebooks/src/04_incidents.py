@@ -36,8 +36,8 @@ case
 # %% [markdown]
 # ## Look around
 #
-# `case.sources` has what you can look at, and the table above what a look costs. Ask for less, and you
-# read less: `case.look("phases", rank=1)`, `case.look("logs", rank=0, contains="save")`.
+# `case.sources` lists what you can look at, and how many minutes each look costs. Narrow a look, and
+# there's less to read: `case.look("phases", rank=1)`, `case.look("logs", rank=0, contains="save")`.
 
 # %%
 case.look("throughput")
@@ -46,15 +46,15 @@ case.look("throughput")
 # Your turn. Add cells for your looks.
 
 # %%
-print(f"{case.minutes} minutes so far")
+print(f"minute {case.minutes}")
 
 # %% [markdown]
 # ## Name it
 #
-# These are the causes you can name. One of them is no fault at all. If you find two faults, name each.
+# These are the causes you can name. `no_fault` is for a healthy job. If you find two faults, name each.
 
 # %%
-print(", ".join(sorted(incident_kinds())))
+print("\n".join(incident_kinds()))
 
 # %%
 # case.diagnose("slow_rank", because=["phases", "heartbeats"], first_move="drain the host")
