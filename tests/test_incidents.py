@@ -311,6 +311,15 @@ class TestBadInput:
         assert said == ["impact 1", "impact 2", "impact 3"]
         assert all(store.header() for store in earlier)
 
+    def test_nobody_else_may_read_a_case(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """An incident may be the first thing somebody does: it makes the history's folder."""
+        monkeypatch.setenv("REHEARSAL_HOME", str(tmp_path / "fresh"))
+        monkeypatch.setattr(opening, "run_job", lambda *_: None)
+        rehearsal.incident(5)
+        assert (tmp_path / "fresh").stat().st_mode & 0o077 == 0
+
     def test_the_command_line_explains(self, capsys: pytest.CaptureFixture[str]) -> None:
         """No traceback, and exit code 2."""
         assert command_line.main(["incident", "-1"]) == 2

@@ -121,6 +121,25 @@ class TestHistory:
         assert list((tmp_path / "history").iterdir()) == []
         assert mine.entries() == []
 
+    def test_forget_deletes_incidents_and_interviews_but_no_card(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """They have what was typed and said, and the next plan would be made from them."""
+        kept = [home() / "cards" / "mine.toml"]
+        gone = [
+            home() / "incidents" / "7" / "events.jsonl",
+            home() / "interviews" / "2026-11-24-seed3-1" / "events.jsonl",
+            home() / "interview_forms" / "weak.json",
+        ]
+        for path in [*kept, *gone]:
+            path.parent.mkdir(parents=True)
+            path.write_text("mine")
+        forget()
+        assert [path for path in home().rglob("*") if path.is_file()] == kept
+        assert "incidents/, interviews/, interview_forms/, the only copy" in (
+            capsys.readouterr().out
+        )
+
     def test_forget_works_across_notebooks(self, tmp_path: Path) -> None:
         """A notebook that kept the file open would write to what was deleted."""
         ours, theirs = Progress(tmp_path), Progress(tmp_path)

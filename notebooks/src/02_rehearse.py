@@ -129,7 +129,7 @@ check("live_trainer")
 #
 # `debrief` compares your time with the budget and lists what went wrong. `status` shows which
 # drills you've passed and which are due for review. Your attempts are saved in a local file.
-# Nothing leaves this machine, and `rehearsal.forget()` deletes the file.
+# Nothing leaves this machine, and `rehearsal.forget()` deletes it all.
 
 # %%
 debrief()

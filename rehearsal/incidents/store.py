@@ -117,6 +117,7 @@ class Store:
             BadCase: if one does.
             JobInterrupted: after Ctrl-C, or the notebook's stop button.
         """
+        home().mkdir(mode=0o700, parents=True, exist_ok=True)  # what you type is private
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "lock").open("w") as file:
             try:

@@ -1,8 +1,8 @@
 """What a person has tried, kept from one session to the next in a local SQLite file.
 
-Nothing leaves the machine: the file is the only copy, and ``forget()`` deletes it. It stores
-entries, answers and notes; everything else (rounds, pace, what is due) is derived from them
-when asked for.
+Nothing leaves the machine: the file is the only copy, and ``forget()`` deletes it, with the
+incidents and interviews beside it. It stores entries, answers and notes; everything else
+(rounds, pace, what is due) is derived from them when asked for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -23,6 +24,7 @@ from rehearsal.grading.verdict import Verdict, current_code
 from rehearsal.session.history import Answer, Entry, Kind, Note, Round, rounds_of
 
 FILE = "progress.sqlite3"
+BESIDE = ("incidents", "interviews", "interview_forms")  # folders of the same person
 VERSION = 3  # 1 had no answers, 2 no notes
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -245,7 +247,11 @@ def progress() -> Progress:
 
 
 def forget() -> None:
-    """Delete your history: every attempt, hint and verdict that was kept."""
+    """Delete your history: whatever was kept of what you did. Your own cards stay."""
     mine = progress()
     mine.forget()
-    print(f"Deleted {mine.path}, the only copy of your history.")
+    beside = [name for name in BESIDE if (home() / name).exists()]
+    for name in beside:
+        shutil.rmtree(home() / name)
+    deleted = ", ".join([str(mine.path), *(f"{name}/" for name in beside)])
+    print(f"Deleted {deleted}, the only copy of your history.")
