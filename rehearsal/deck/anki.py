@@ -51,17 +51,8 @@ def export(cards: Sequence[Card], path: Path) -> None:
         if card.topic not in decks:
             name = f"Distributed training::{card.topic}"
             decks[card.topic] = genanki.Deck(_number(card.topic), name)
-        points = "".join(f"<li>{html.escape(point.text)}</li>" for point in card.points)
-        texts = [card.strong, card.weak, card.why_weak, card.follow_up, card.falsifier]
-        places = links((place, address_online(place)) for place in card.shown_in)
-        fields = [
-            html.escape(card.question),
-            f"<ul>{points}</ul>",
-            *map(html.escape, texts),
-            places,
-        ]
-        note = genanki.Note(model, fields, guid=card.id, tags=[card.topic, card.level])
-        decks[card.topic].add_note(note)
+        tags = [card.topic, card.level]
+        decks[card.topic].add_note(genanki.Note(model, _fields(card), guid=card.id, tags=tags))
     part = path.with_name(f"{path.name}.part")
     try:
         genanki.Package(list(decks.values())).write_to_file(str(part))
@@ -71,6 +62,14 @@ def export(cards: Sequence[Card], path: Path) -> None:
         raise CannotExport(
             f"{path} can't be written: {error.strerror}. Choose another folder."
         ) from None
+
+
+def _fields(card: Card) -> list[str]:
+    """A card as HTML, in the order of FIELDS."""
+    points = "".join(f"<li>{html.escape(point.text)}</li>" for point in card.points)
+    texts = [card.strong, card.weak, card.why_weak, card.follow_up, card.falsifier]
+    places = links((place, address_online(place)) for place in card.shown_in)
+    return [html.escape(card.question), f"<ul>{points}</ul>", *map(html.escape, texts), places]
 
 
 def _number(name: str) -> int:

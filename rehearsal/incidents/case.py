@@ -30,6 +30,7 @@ from rehearsal.incidents.sources import SOURCES, look_at
 from rehearsal.incidents.store import BadCase, Event, Store
 from rehearsal.incidents.typed_source import modules_of, with_sources
 from rehearsal.incidents.view import BadLook, Note, Outcome, View
+from rehearsal.incidents.world import Plan
 
 Tier = Literal["guided", "choice", "realistic"]
 POSTMORTEM = ("impact", "cause", "detection", "fix", "prevention")
@@ -175,25 +176,7 @@ class Incident:
                 "This changes nothing: it's what the job ran with. Nothing ran. To leave the "
                 "job as it is, go on to the debrief."
             )
-        changed = {
-            name: value
-            for name, value in plan.settings.items()
-            if faulty.settings[name] != value
-        }
-        with self._store.alone():
-            number = 1 + sum(event["did"] == "fix" for event in self._store.events())
-            verdict = judge_plan(
-                self._drawn, self._evidence, plan, self._store.runs / f"{number}"
-            )
-            self._store.add(
-                "fix",
-                settings=changed,
-                modules=sorted(texts),
-                is_fixed=verdict.is_fixed,
-                text=verdict.text,
-                minutes=FIX_MINUTES,
-            )
-        return Outcome(verdict.is_fixed, self._told(verdict, number))
+        return self._rerun(plan, sorted(texts))
 
     def debrief(self) -> Debrief:
         """The score, an expert's path and the whole story. What comes later doesn't count."""
@@ -261,6 +244,25 @@ class Incident:
         plan = self._drawn.faulty.with_settings(**fixes[run - 1]["settings"])
         sources = json.loads((newest / "plan.json").read_text("utf-8"))["sources"]
         return Evidence(newest, with_sources(plan, sources))
+
+    def _rerun(self, plan: Plan, modules: Sequence[str]) -> Outcome:
+        """Run a changed job, and judge and keep what came out."""
+        before = self._drawn.faulty.settings
+        changed = {name: at for name, at in plan.settings.items() if before[name] != at}
+        with self._store.alone():
+            number = 1 + sum(event["did"] == "fix" for event in self._store.events())
+            verdict = judge_plan(
+                self._drawn, self._evidence, plan, self._store.runs / f"{number}"
+            )
+            self._store.add(
+                "fix",
+                settings=changed,
+                modules=modules,
+                is_fixed=verdict.is_fixed,
+                text=verdict.text,
+                minutes=FIX_MINUTES,
+            )
+        return Outcome(verdict.is_fixed, self._told(verdict, number))
 
     def _told(self, verdict: Verdict, number: int) -> str:
         """A verdict without the figures that would name the cause; the debrief has them."""
