@@ -29,6 +29,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from fresh_interpreter import modules_loaded_by
 from rehearsal.engine import output, ranks, server
 from rehearsal.engine.reports import RankReport
 from rehearsal.engine.rank import RankContext
@@ -677,6 +678,31 @@ class TestServer:
         ranks.warm_up()
         with pytest.raises(server.CannotStartRanks, match=str(error.args[-1])):
             run_ranks(add_up, world_size=1)
+
+    def test_an_interrupt_while_torch_is_imported_comes_after_it(self) -> None:
+        """Cut off, torch can't be imported again: no later cell would find the ranks."""
+        code = """
+import signal
+from rehearsal.engine import server
+
+server._start = lambda modules: None
+
+class Interrupting:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "torch.nn":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting)
+try:
+    server.warm_up()
+except KeyboardInterrupt:
+    sys.meta_path.remove(Interrupting)
+else:
+    raise SystemExit("the interrupt was lost")
+import torch.distributed
+"""
+        assert "torch.distributed" in modules_loaded_by(code)
 
     def test_an_interrupt_between_two_servers_leaves_none(
         self, monkeypatch: pytest.MonkeyPatch

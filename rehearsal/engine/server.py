@@ -22,6 +22,7 @@ from multiprocessing.connection import wait  # select() refuses descriptors abov
 from pathlib import Path
 from typing import Any
 
+from rehearsal.engine.interrupts import interrupted_later
 from rehearsal.engine.plain_message import PlainMessage
 from rehearsal.engine.processes import SWEEP_S, threads_below
 
@@ -215,7 +216,8 @@ def warm_up(*modules: str) -> None:
     """
     with contextlib.suppress(ConnectionError):
         _start(modules)
-    import torch.distributed  # noqa: F401 - the ranks of a check meet in this process's store
+    with interrupted_later():
+        import torch.distributed  # noqa: F401 - a check's ranks meet in this process's store
 
 
 def _start(modules: Sequence[str] = ()) -> ForkServers:
