@@ -1,7 +1,7 @@
 """Fit the deck's matcher to the labeled answers, and write rehearsal/deck/matcher.toml.
 
-    python scripts/fit_matcher.py            fit and write
-    python scripts/fit_matcher.py --check    how well it does on answers to cards left out
+    python -m scripts.fit_matcher            fit and write
+    python -m scripts.fit_matcher --check    how well it does on answers to cards left out
 
 The claims in rehearsal/cards were widened until they fit the answers in tests/answers/tuning,
 so on those they look better than they are. Hence an answer only counts with the claims of a
