@@ -19,14 +19,15 @@ import rehearsal
 from rehearsal.deck.cards import cards
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.sources import SOURCES
-from rehearsal.interviews import session as sessions
+from rehearsal.interviews import opening
 from rehearsal.interviews.boxes import SHARES, box_at, boxes
 from rehearsal.interviews.built import SIGNS, facts_of, notebook_text
 from rehearsal.interviews.heard import cause_in, prompts, questions_in, sources_in
 from rehearsal.interviews.interviewer import TURNS, Line, _fitting, bank, turns
 from rehearsal.interviews.on_call import BY_FACT, OnCall
 from rehearsal.interviews.rubric import ROWS, RUBRIC
-from rehearsal.interviews.session import Interview, interview
+from rehearsal.interviews.opening import interview
+from rehearsal.interviews.session import Interview
 from rehearsal.interviews.state import Asked, Said
 from rehearsal.interviews.store import BadInterview
 
@@ -181,7 +182,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("rehearsal.interviews.checks.grade_source", passes_so_far)
     monkeypatch.setattr("rehearsal.interviews.on_call.incident_in", no_job)
     yield
-    for held in [*sessions._open.values()]:
+    for held in [*opening._open.values()]:
         held.close()
 
 

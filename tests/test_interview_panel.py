@@ -14,12 +14,13 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 import rehearsal
-from rehearsal.interviews import session as sessions
+from rehearsal.interviews import opening
 from rehearsal.interviews import widgets
 from rehearsal.interviews.cells import CellHook, counted
 from rehearsal.interviews.faces import clock_html, html_of, spoken_html
 from rehearsal.interviews.scorecard import Evidence, Mark, Scorecard
-from rehearsal.interviews.session import Interview, interview
+from rehearsal.interviews.opening import interview
+from rehearsal.interviews.session import Interview
 from rehearsal.interviews.spoken import Entry
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +45,7 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         monkeypatch.setattr("rehearsal.interviews.checks.grade_source", passes_so_far)
         monkeypatch.setattr("rehearsal.interviews.on_call.incident_in", no_job)
     yield
-    for held in [*sessions._open.values()]:
+    for held in [*opening._open.values()]:
         held.close()
 
 

@@ -16,8 +16,8 @@ from rehearsal.__main__ import main
 from rehearsal.interviews.command import begun
 from rehearsal.interviews.files import File
 from rehearsal.interviews.interviewer import script_of
-from rehearsal.interviews import session as sessions
-from rehearsal.interviews.session import interview
+from rehearsal.interviews import opening
+from rehearsal.interviews.opening import interview
 from rehearsal.interviews.spoken import entries, typed_in
 from rehearsal.interviews.stdin import LinesOf
 from rehearsal.interviews.store import BadInterview, stores
@@ -39,7 +39,7 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         yield
-    for held in [*sessions._open.values()]:
+    for held in [*opening._open.values()]:
         held.close()
 
 

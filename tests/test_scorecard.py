@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from rehearsal.deck.cards import card_named
+from rehearsal.interviews.advice import advice
 from rehearsal.interviews.heard import Heard
 from rehearsal.interviews.interviewer import CLOSING
 from rehearsal.interviews.rubric import ROWS, RUBRIC
 from rehearsal.interviews.scorecard import (
-    advice,
     answers_row,
     builds,
     communicates,

@@ -18,9 +18,10 @@ from typing import Any
 from rehearsal.interviews import form_terminal
 from rehearsal.interviews.files import File
 from rehearsal.interviews.form import interviewer
+from rehearsal.interviews.opening import interview, unfinished
 from rehearsal.interviews.recorded import recorded
 from rehearsal.interviews.replay import compare, replay
-from rehearsal.interviews.session import Interview, interview, unfinished
+from rehearsal.interviews.session import Interview
 from rehearsal.interviews.stdin import Lines, LinesOf
 from rehearsal.interviews.store import BadInterview, Store, stores
 from rehearsal.interviews.terminal import Room

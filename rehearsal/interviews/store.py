@@ -129,6 +129,11 @@ class Store:
             with path.open("a", encoding="utf-8") as events:
                 events.write("\n")
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether this process holds the session."""
+        return self._lock_file is not None
+
     def release(self) -> None:
         """Let another process continue it."""
         if self._lock_file is not None:
