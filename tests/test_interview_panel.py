@@ -14,7 +14,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 import rehearsal
-from rehearsal.interviews import opening
+from rehearsal.interviews import ending, opening
 from rehearsal.interviews import widgets
 from rehearsal.interviews.cells import CellHook, counted
 from rehearsal.interviews.faces import clock_html, html_of, spoken_html
@@ -323,6 +323,37 @@ class TestThePanel:
         seat.wait()
         assert "The three weakest" in shown[-1]["text/html"]
         assert seat.panel._stopped.is_set()
+
+    def test_an_end_in_a_cell_shows_here_that_it_waits(
+        self, seat: Seat, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The cell may be far below the panel, and the panel out of view."""
+
+        def waits(_: object, at_most_s: float) -> bool:
+            if at_most_s == ending.LAST_CHECK_S:
+                seat.wait()
+                seen.append((seat.panel._clock.value, html_text(seat.told)))
+            return at_most_s == ending.LAST_CHECK_S
+
+        seen: list[tuple[str, str]] = []
+        monkeypatch.setattr("rehearsal.interviews.checks.Graders.wait", waits)
+        seat.held.end()
+        ((clock, told),) = seen
+        assert 'data-state="ending"' in clock
+        assert ending.GRADING in told
+        assert ending.GRADING in capsys.readouterr().out
+
+    def test_an_end_by_the_panel_prints_below_no_cell(
+        self, seat: Seat, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """What a thread prints appears below whatever cell ran last."""
+        other = threading.Thread(target=seat.panel._told_by_interview, args=[ending.GRADING])
+        seat.panel._thread = other
+        other.start()
+        other.join()
+        assert widgets.GRADING in seat.told
+        assert "Ctrl-C" not in seat.told
+        assert capsys.readouterr().out == ""
 
     def test_a_failure_is_told_and_the_interview_goes_on(
         self, seat: Seat, monkeypatch: pytest.MonkeyPatch, notebook: Shell

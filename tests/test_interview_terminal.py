@@ -271,6 +271,25 @@ class TestLeaving:
         assert person.held.minute == pytest.approx(3)
         assert person.steps == ["never read"]
 
+    def test_ctrl_c_while_it_is_graded_goes_back_to_the_interview(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Somebody typed /end too early, and would be out of the program."""
+        interrupts = [True, False]
+
+        def interrupted(*_: object) -> bool:
+            if interrupts.pop(0):
+                raise KeyboardInterrupt
+            return True
+
+        monkeypatch.setattr("rehearsal.interviews.checks.Graders.wait", interrupted)
+        person = Person(None, 3.0, "/end", "/resume", "Still here.", "", "/end")
+        said = person.sits()
+        assert "Not ended: " in said
+        assert "paused at minute 3 of 15. /resume continues it, /end ends it" in said
+        assert person.did("say") == ["Still here."]
+        assert person.held.is_over
+
     def test_the_end_of_the_input_leaves_it_unfinished_and_it_can_be_continued(
         self, capsys: Capture
     ) -> None:

@@ -223,7 +223,7 @@ class TestCommunicates:
 class TestTheWhole:
     def test_the_weakest_are_the_lowest_marks(self) -> None:
         state = State(checked=[verdict(ALL)], typed_at=[1.0], ended=45.0)
-        card = scorecard_of("test", state, 45, None)
+        card = scorecard_of("test", state, 45)
         lowest = sorted(card.marks.values())[:3]
         assert sorted(card.marks[row] for row in card.weakest) == lowest
         assert "builds" not in card.weakest

@@ -79,6 +79,5 @@ def unfinished(seed: int) -> Store | None:
         if not store.name.partition("-seed")[2].startswith(f"{seed}-"):
             continue
         store.header()
-        is_over = any(event["did"] == "end" for event in store.events())
-        return None if is_over else store
+        return None if store.has_ended() else store
     return None

@@ -35,7 +35,11 @@ class Record:
     @property
     def state(self) -> State:
         """What it has come to."""
-        return state_of(self.events, self.cells)
+        return self.state_with()
+
+    def state_with(self, *more: Event) -> State:
+        """What it would have come to if these happened as well."""
+        return state_of([*self.events, *more], self.cells)
 
     @property
     def is_over(self) -> bool:

@@ -94,19 +94,16 @@ def percent_of(marks: Mapping[str, int]) -> int:
     )
 
 
-def scorecard_of(
-    name: str, state: State, minutes: float, incident: Mapping[str, Any] | None
-) -> Scorecard:
+def scorecard_of(name: str, state: State, minutes: float) -> Scorecard:
     """The scorecard of an interview.
 
     Args:
         minutes: how long it was meant to be.
-        incident: its alert's score by row, {row: [grade, why, minute]}; None if none came.
     """
     judges: dict[str, Callable[[], Mark]] = {
         "understands": lambda: understands(state, minutes),
         "builds": lambda: builds(state, minutes),
-        "debugs": lambda: debugs(state, incident),
+        "debugs": lambda: debugs(state, state.incident_rows),
         "communicates": lambda: communicates(state, minutes),
     }
     rows = tuple(

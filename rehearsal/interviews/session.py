@@ -18,7 +18,7 @@ from typing import Any, Literal
 from rehearsal.interviews.boxes import Box, box_at
 from rehearsal.interviews.built import why_unparsable
 from rehearsal.interviews.checks import Graders
-from rehearsal.interviews.ending import kept_of
+from rehearsal.interviews.ending import Ending, Parts
 from rehearsal.interviews.hints import hint_for
 from rehearsal.interviews.interviewer import Line, Script, next_line, script_of
 from rehearsal.interviews.on_call import OnCall
@@ -31,8 +31,6 @@ from rehearsal.interviews.store import BadInterview, Event, Store
 from rehearsal.interviews.turns import in_turn
 
 Mode = Literal["real", "study"]
-LAST_CHECK_S = 90.0  # how long the end waits for the graders
-LAST_OPINION_S = 10.0
 
 
 class Interview:
@@ -48,6 +46,7 @@ class Interview:
         self.name = store.name
         self._store = store
         self._turn = threading.RLock()
+        self.tell: Callable[[str], None] = print  # what takes so long, or was broken off
         self._script: Script = script_of(self.seed, self.minutes)
         self._record = Record(store)
         # While nothing ran, nothing passed.
@@ -56,6 +55,12 @@ class Interview:
         self._on_call = OnCall(store.folder / "incident", self.seed, waits=is_simulated)
         self._second = SecondOpinion(self._opinion, waits=is_simulated)
         self._graders = Graders(self._record, self.seed, waits=is_simulated)
+        self._ending = Ending(
+            Parts(store, self._record, self._watch, self._graders, self._second, self._on_call),
+            self.minutes,
+            self._turn,
+            lambda text: self.tell(text),
+        )
 
     # ------------------------------------------------------------ the interview
 
@@ -87,6 +92,11 @@ class Interview:
         return self._record.is_over
 
     @property
+    def is_ending(self) -> bool:
+        """Whether the graders finish with it right now."""
+        return self._ending.is_going_on
+
+    @property
     def is_paused(self) -> bool:
         """Whether the clock stands still."""
         return not self._watch.is_running
@@ -101,9 +111,15 @@ class Interview:
         """The incident, once the pager has gone off: look(), diagnose(), fix(). Else None."""
         return self._on_call.case if self._state.incident_at is not None else None
 
-    @in_turn
     def next(self) -> str | None:
         """What the interviewer says now; None to go on. Ask again until there is nothing."""
+        line = self._next_line()
+        if line is not None and line.kind == "end":
+            self.end(why="time")
+        return line.text if line is not None else None
+
+    @in_turn
+    def _next_line(self) -> Line | None:
         if self.is_paused or self.is_over:
             return None
         self._watch.tick()
@@ -115,17 +131,15 @@ class Interview:
         )
         if line is None:
             return None
-        if line.kind == "end":
-            self._say_line(line)
-            self.end(why="time")
-            return line.text
+        if line.kind == "end" and state.lines[-1]["kind"] == "end":
+            return line  # said before an interrupt
         if line.kind in ("alert", "evidence"):
             filled = self._on_call.fill(line, state.unseen)
             if filled is None:
                 return None  # the job still runs
             line = filled
         self._say_line(line)
-        return line.text
+        return line
 
     @in_turn
     def say(self, text: str) -> None:
@@ -140,12 +154,9 @@ class Interview:
         self._add("say", text=text.strip())
         state = self._state
         if self._second.is_on and state.asked and not state.in_incident:
-            card, answer = (
-                state.asked[-1].card,
-                " ".join(a.text for a in state.asked[-1].answers),
-            )
-            self._add("opinion asked", card=card.id)
-            self._second.hear(card, answer)
+            last = state.asked[-1]
+            self._add("opinion asked", card=last.card.id)
+            self._second.hear(last.card, last.answer)
 
     @in_turn
     def type(self, source: str, *, cell: str | None = None) -> None:
@@ -186,7 +197,7 @@ class Interview:
     @in_turn
     def resume(self) -> None:
         """Let the clock run again."""
-        if self.is_paused and not self.is_over:
+        if self.is_paused and not (self.is_over or self.is_ending):
             self._watch.start()
             self._add("resume")
 
@@ -205,20 +216,12 @@ class Interview:
         self._add("hint")
         return hint_for(self._state, self.box)
 
-    @in_turn
     def end(self, *, why: str = "asked") -> None:
-        """End it, now. What has been typed by now counts. Harmless if it is over."""
-        if self.is_over:
-            return
-        self._watch.stop()
-        self._graders.wait(LAST_CHECK_S)
-        self._second.wait(LAST_OPINION_S)
-        if self._state.incident_at is not None:
-            # With it, the marks follow from the events alone, on any machine.
-            self._add("incident scored", rows=self._on_call.score())
-        self._add("end", why=why)
-        self._store.keep_scorecard(kept_of(self._made(), self._store.header()))
-        self._store.release()
+        """End it, now. What has been typed by now counts. Harmless if it is over.
+
+        It waits for the graders. An interrupt until then leaves it paused.
+        """
+        self._ending.run(why)
 
     @in_turn
     def close(self) -> None:
@@ -237,7 +240,7 @@ class Interview:
                 f"The interview {self.name} is at minute {self.minute:.0f} of "
                 f"{self.minutes:g}. The scorecard opens at its end; end() ends it now."
             )
-        return self._made()
+        return scorecard_of(self.name, self._state, self.minutes)
 
     def export(self, path: str | Path) -> Path:
         """Write the scorecard and the whole session as one HTML page.
@@ -265,6 +268,7 @@ class Interview:
     def __repr__(self) -> str:
         left = max(0.0, self.minutes - self.minute)
         state = "over" if self.is_over else "paused" if self.is_paused else self.box.name
+        state = "being graded" if self.is_ending else state
         return f"Interview {self.name}: {state}, {left:.0f} of {self.minutes:g} minutes left."
 
     # ------------------------------------------------------------ inside
@@ -280,18 +284,17 @@ class Interview:
         self._add("line", text=line.text, kind=line.kind, **line.facts)
 
     def _must_run(self, call: str) -> None:
+        nothing = f"so {call}() changes nothing."
         if self.is_over:
-            raise BadInterview(
-                f"The interview {self.name} is over, so {call}() changes nothing. "
-                "scorecard() shows how it went."
-            )
-        if self.is_paused:
-            raise BadInterview(f"The interview {self.name} is paused. resume() continues it.")
+            why = f"is over, {nothing} scorecard() shows how it went."
+        elif self.is_ending:
+            why = f"is being graded, {nothing}"
+        elif self.is_paused:
+            why = "is paused. resume() continues it."
+        else:
+            return
+        raise BadInterview(f"The interview {self.name} {why}")
 
     def _opinion(self, found: dict[str, Any]) -> None:
         if not self.is_over:
             self._add("opinion", **found)
-
-    def _made(self) -> Scorecard:
-        state = self._state
-        return scorecard_of(self.name, state, self.minutes, state.incident_rows)

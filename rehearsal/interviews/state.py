@@ -45,16 +45,20 @@ class Asked:
         found: dict[str, tuple[Found, str, float]] = {
             point.id: ("missed", "", self.minute) for point in self.card.points
         }
-        whole = " ".join(answer.text for answer in self.answers)
         texts = [(answer.minute, answer.text) for answer in self.answers]
         if len(texts) > 1:  # a point may take two of them
-            texts.insert(0, (texts[-1][0], whole))
+            texts.insert(0, (texts[-1][0], self.answer))
         for minute, text in texts:
             coverage = judged(self.card, text)
             for point in (*coverage.covered, *coverage.contradicted):
                 what: Found = "covered" if point in coverage.covered else "contradicted"
                 found[point] = (what, coverage.because.get(point, ""), minute)
         return found
+
+    @property
+    def answer(self) -> str:
+        """All that was said to it."""
+        return " ".join(answer.text for answer in self.answers)
 
     @property
     def share(self) -> float:

@@ -33,6 +33,11 @@ class BadInterview(PlainMessage, ValueError):
     """An interview that can't be held, opened or shown; nothing has changed."""
 
 
+def event_of(did: str, at: float, **facts: Any) -> Event:
+    """An event, as it is kept."""
+    return {"did": did, "at": round(at, 3), **facts}
+
+
 class Store:
     """One session's folder.
 
@@ -73,9 +78,13 @@ class Store:
         path = self.folder / "events.jsonl"
         return list(read_jsonl(path)) if path.exists() else []
 
+    def has_ended(self) -> bool:
+        """Whether it is over. The end is the last thing that is written of a session."""
+        return any(event["did"] == "end" for event in self.events())
+
     def add(self, did: str, at: float, **facts: Any) -> Event:
         """Append an event."""
-        event = {"did": did, "at": round(at, 3), **facts}
+        event = event_of(did, at, **facts)
         with self._mutex, (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(event) + "\n")
         return event
