@@ -131,7 +131,7 @@ def answers_row(row: str, state: State) -> Mark:
     shares, wrong = list[float](), 0
     for asked in (each for each in state.asked if each.row == row):
         if not asked.answers:
-            text = f'no answer to "{asked.card.question}"'
+            text = f'no answer to "{asked.text or asked.card.question}"'
             evidence.append(Evidence(asked.minute, text, False))
         for point_id, (what, words, minute) in asked.points.items():
             point = _point(asked.card.id, point_id)
