@@ -257,6 +257,7 @@ class TestTheNotebook:
         panel = FormPanel(reading := rehearsal.interviewer("weak"))
         panel.reasons["commits"].value = "no number, minute 9"
         assert reading.marks == {}
+        assert self.told(panel) == "", "a reason without a mark isn't a mistake"
         panel.marks["commits"].value = 2
         panel.marks["costs"].value = 1
         panel.reasons["costs"].value = "nobody else came up"
