@@ -526,7 +526,8 @@ def test_it_goes_on_while_a_cell_runs_and_after_the_kernel_died(tmp_path: Path) 
         look += "print(_panels[held.name]._spoken.value)"
         assert "How many GPUs do we have?" in second.run(look)
         assert "You typed shard" in second.run(look)
-        assert second.run("held.end()") == ""
+        # The graders may still have the cell.
+        assert second.run("held.end()") in ("", f"{ending.GRADING}\n")
         assert "The three weakest" in second.run("held.scorecard()")
         over = (
             "_panels[held.name]._stopped.is_set() and not _panels[held.name]._thread.is_alive()"
