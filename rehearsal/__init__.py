@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from rehearsal.incidents.case import Incident
     from rehearsal.incidents.opening import incident, incident_kinds
     from rehearsal.interviews.form import Interviewer, interviewer
+    from rehearsal.interviews.opening import interview
     from rehearsal.interviews.replay import compare, replay
-    from rehearsal.interviews.session import Interview, interview
+    from rehearsal.interviews.session import Interview
     from rehearsal.interviews.store import BadInterview
     from rehearsal.session.coach import (
         brief,
@@ -51,8 +52,9 @@ _HOMES = {
     "rehearsal.incidents.case": "Incident",
     "rehearsal.incidents.opening": "incident incident_kinds",
     "rehearsal.interviews.form": "Interviewer interviewer",
+    "rehearsal.interviews.opening": "interview",
     "rehearsal.interviews.replay": "compare replay",
-    "rehearsal.interviews.session": "Interview interview",
+    "rehearsal.interviews.session": "Interview",
     "rehearsal.interviews.store": "BadInterview",
     "rehearsal.plan.route": "UnknownPage",
     "rehearsal.plan.today": "today",

@@ -114,6 +114,20 @@ class TestPolarity:
         """Word lists alone score a claim and its opposite the same."""
         assert found(text) == wanted
 
+    def test_it_says_where_a_claim_decided_and_not_only_the_weights(self) -> None:
+        """Whoever asks "are you sure?" has to be."""
+        assert judge(SAVED, "I don't save the optimizer").denied == ("it",)
+        assert judge(SAVED, "weights are enough").denied == ("it",)
+        assert judge(SAVED, "I save the optimizer").denied == ()
+        # The first half is right, in words with a negation that no claim lists.
+        text = (
+            "never delete the old one until the new one is verified. older sparse checkpoints "
+            "aren't needed though, three is plenty"
+        )
+        coverage = judge(DECK["retention_last_three"], text)
+        assert "verify_then_delete" in coverage.contradicted
+        assert coverage.denied == ("crashes_only", "sparse_ones")
+
     def test_a_group_may_be_negated_where_that_says_the_same(self) -> None:
         card = card_with("Each sample is trained on once.", [["sample", "any: twice | once"]])
         assert found("no sample is trained twice", card) == "covered"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,16 +18,18 @@ from hypothesis import strategies as st
 
 import rehearsal
 from rehearsal.deck.cards import cards
+from rehearsal.deck.judge import Coverage
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.sources import SOURCES
-from rehearsal.interviews import session as sessions
+from rehearsal.interviews import opening
 from rehearsal.interviews.boxes import SHARES, box_at, boxes
 from rehearsal.interviews.built import SIGNS, facts_of, notebook_text
 from rehearsal.interviews.heard import cause_in, prompts, questions_in, sources_in
-from rehearsal.interviews.interviewer import TURNS, Line, _fitting, bank, turns
-from rehearsal.interviews.on_call import BY_FACT, OnCall
+from rehearsal.interviews.interviewer import CLOSING, TURNS, Line, _asked, _fitting, bank, turns
+from rehearsal.interviews.on_call import BY_FACT, MOST_LINES, OnCall
 from rehearsal.interviews.rubric import ROWS, RUBRIC
-from rehearsal.interviews.session import Interview, interview
+from rehearsal.interviews.opening import interview
+from rehearsal.interviews.session import Interview
 from rehearsal.interviews.state import Asked, Said
 from rehearsal.interviews.store import BadInterview
 
@@ -181,7 +184,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("rehearsal.interviews.checks.grade_source", passes_so_far)
     monkeypatch.setattr("rehearsal.interviews.on_call.incident_in", no_job)
     yield
-    for held in [*sessions._open.values()]:
+    for held in [*opening._open.values()]:
         held.close()
 
 
@@ -436,6 +439,41 @@ class TestTheConversation:
         hear_until(held, clock, "weights_and_step")
         held.say("Weights and step are enough to continue.")
         assert any("Are you sure?" in line for line in heard_from(held))
+
+    def test_where_only_the_weights_speak_against_it_the_question_is_open(
+        self, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are more often wrong, and who is right takes it back at "Are you sure?"."""
+        held = interview(45, 3, clock=clock)
+        heard_from(held)
+        held.type(TYPED)
+        hear_until(held, clock, "weights_and_step")
+        first, second = (point.id for point in held._state.asked[-1].card.points[:2])
+        found = Coverage((), (), (first,), {first: "the first words"})
+        monkeypatch.setattr("rehearsal.interviews.state.judge", lambda *_: found)
+        held.say("The first words.")
+        (line,) = heard_from(held)
+        assert line == 'You said: "the first words". What makes you say that?'
+        both = Coverage((), (), (first, second), {first: "1", second: "2"}, (second,))
+        monkeypatch.setattr("rehearsal.interviews.state.judged", lambda *_: both)
+        assert held._state.asked[-1].contradictions == [("2", True), ("1", False)]
+
+    @pytest.mark.parametrize("minutes", [15, 20, 45, 90])
+    def test_no_question_names_another_length_than_this_interviews(
+        self, minutes: int, clock: Clock
+    ) -> None:
+        """In twenty minutes, "you have 45" plans an interview that isn't held."""
+        for question in bank():
+            text = _asked(question, minutes).text.lower()
+            assert not re.search(r"you have (?!" + str(minutes) + r"\b)\d+ minutes", text)
+        held = interview(minutes, 3, clock=clock)
+        while not held.is_over:
+            heard_from(held)
+            clock.seconds += 15
+        asked = {e["card"]: e["text"] for e in held.events if e.get("kind") == "question"}
+        assert "one minute left" not in asked[CLOSING]
+        (question,) = [one for one in bank() if one.card == "left_out_on_purpose"]
+        assert f"You have {minutes} minutes for all of this." in _asked(question, minutes).text
 
     def test_silence_is_noticed(self, clock: Clock) -> None:
         held = interview(45, 3, clock=clock)
@@ -761,7 +799,30 @@ class TestOnCall:
     def test_a_request_shows_it(self, case: FakeCase, tmp_path: Path) -> None:
         line = self.heard(case, tmp_path, "Show me the phases and the logs.")
         assert [did[:2] for did in case.done] == [("look", "phases"), ("look", "logs")]
-        assert "16 more lines" in line.text
+        assert line.text.count("line 29") == 2
+
+    def test_a_long_source_shows_its_ends_and_how_much_is_missing(
+        self, case: FakeCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A log's last lines are what the run died of; a table's first are its columns."""
+        at = SimpleNamespace(text="\n".join(f"line {n}" for n in range(100)))
+        monkeypatch.setattr(case, "look", lambda source, **_: at)
+        shown = self.heard(case, tmp_path, "Show me the logs.").text.splitlines()
+        assert shown[0] == "logs:"
+        assert shown[1] == "line 0"
+        assert shown[-1] == "line 99"
+        kept = [line for line in shown if line.startswith("line ")]
+        assert f"... {100 - len(kept)} of 100 lines left out ..." in shown
+        assert len(set(kept)) == len(kept) == MOST_LINES
+
+    def test_code_is_shown_whole(
+        self, case: FakeCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The line with the fault may be any of them."""
+        at = SimpleNamespace(text="\n".join(f"line {n}" for n in range(300)))
+        monkeypatch.setattr(case, "look", lambda source, **_: at)
+        shown = self.heard(case, tmp_path, "Show me the code of data.py.").text
+        assert shown == f"code:\n{at.text}"
 
     def test_a_suspicion_is_not_a_diagnosis(self, case: FakeCase, tmp_path: Path) -> None:
         """Thinking aloud must not cost the first answer."""

@@ -14,12 +14,13 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 import rehearsal
-from rehearsal.interviews import session as sessions
+from rehearsal.interviews import ending, opening
 from rehearsal.interviews import widgets
 from rehearsal.interviews.cells import CellHook, counted
 from rehearsal.interviews.faces import clock_html, html_of, spoken_html
 from rehearsal.interviews.scorecard import Evidence, Mark, Scorecard
-from rehearsal.interviews.session import Interview, interview
+from rehearsal.interviews.opening import interview
+from rehearsal.interviews.session import Interview
 from rehearsal.interviews.spoken import Entry
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +45,7 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         monkeypatch.setattr("rehearsal.interviews.checks.grade_source", passes_so_far)
         monkeypatch.setattr("rehearsal.interviews.on_call.incident_in", no_job)
     yield
-    for held in [*sessions._open.values()]:
+    for held in [*opening._open.values()]:
         held.close()
 
 
@@ -323,6 +324,37 @@ class TestThePanel:
         assert "The three weakest" in shown[-1]["text/html"]
         assert seat.panel._stopped.is_set()
 
+    def test_an_end_in_a_cell_shows_here_that_it_waits(
+        self, seat: Seat, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The cell may be far below the panel, and the panel out of view."""
+
+        def waits(_: object, at_most_s: float) -> bool:
+            if at_most_s == ending.LAST_CHECK_S:
+                seat.wait()
+                seen.append((seat.panel._clock.value, html_text(seat.told)))
+            return at_most_s == ending.LAST_CHECK_S
+
+        seen: list[tuple[str, str]] = []
+        monkeypatch.setattr("rehearsal.interviews.checks.Graders.wait", waits)
+        seat.held.end()
+        ((clock, told),) = seen
+        assert 'data-state="ending"' in clock
+        assert ending.GRADING in told
+        assert ending.GRADING in capsys.readouterr().out
+
+    def test_an_end_by_the_panel_prints_below_no_cell(
+        self, seat: Seat, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """What a thread prints appears below whatever cell ran last."""
+        other = threading.Thread(target=seat.panel._told_by_interview, args=[ending.GRADING])
+        seat.panel._thread = other
+        other.start()
+        other.join()
+        assert widgets.GRADING in seat.told
+        assert "Ctrl-C" not in seat.told
+        assert capsys.readouterr().out == ""
+
     def test_a_failure_is_told_and_the_interview_goes_on(
         self, seat: Seat, monkeypatch: pytest.MonkeyPatch, notebook: Shell
     ) -> None:
@@ -494,7 +526,8 @@ def test_it_goes_on_while_a_cell_runs_and_after_the_kernel_died(tmp_path: Path) 
         look += "print(_panels[held.name]._spoken.value)"
         assert "How many GPUs do we have?" in second.run(look)
         assert "You typed shard" in second.run(look)
-        assert second.run("held.end()") == ""
+        # The graders may still have the cell.
+        assert second.run("held.end()") in ("", f"{ending.GRADING}\n")
         assert "The three weakest" in second.run("held.scorecard()")
         over = (
             "_panels[held.name]._stopped.is_set() and not _panels[held.name]._thread.is_alive()"

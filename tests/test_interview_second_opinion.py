@@ -10,8 +10,9 @@ import pytest
 from llm_stub import Stub, examines, says, serving
 from rehearsal.deck import endpoint, examiner as module
 from rehearsal.deck.cards import card_named
-from rehearsal.interviews import session as sessions
-from rehearsal.interviews.session import Interview, interview
+from rehearsal.interviews import opening
+from rehearsal.interviews.opening import interview
+from rehearsal.interviews.session import Interview
 
 CARD = "weights_and_step"
 
@@ -24,7 +25,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
     with serving() as found:
         monkeypatch.setenv("REHEARSAL_LLM_URL", found.url)
         yield found
-    for held in [*sessions._open.values()]:
+    for held in [*opening._open.values()]:
         held.close()
 
 
@@ -111,6 +112,6 @@ class TestItFails:
         held._add("line", text="A question", kind="question", card=CARD, row="failures")
         held.say(card_named(CARD).strong)
         assert held.next() is None  # it waits a little
-        held._spent += 60
+        held._watch._spent += 60
         assert held.next() == card_named(CARD).follow_up
         stub.released.set()

@@ -16,8 +16,8 @@ from rehearsal.__main__ import main
 from rehearsal.interviews.command import begun
 from rehearsal.interviews.files import File
 from rehearsal.interviews.interviewer import script_of
-from rehearsal.interviews import session as sessions
-from rehearsal.interviews.session import interview
+from rehearsal.interviews import opening
+from rehearsal.interviews.opening import interview
 from rehearsal.interviews.spoken import entries, typed_in
 from rehearsal.interviews.stdin import LinesOf
 from rehearsal.interviews.store import BadInterview, stores
@@ -39,7 +39,7 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         yield
-    for held in [*sessions._open.values()]:
+    for held in [*opening._open.values()]:
         held.close()
 
 
@@ -270,6 +270,25 @@ class TestLeaving:
         assert f"interview --seed {person.held.seed}" in said
         assert person.held.minute == pytest.approx(3)
         assert person.steps == ["never read"]
+
+    def test_ctrl_c_while_it_is_graded_goes_back_to_the_interview(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Somebody typed /end too early, and would be out of the program."""
+        interrupts = [True, False]
+
+        def interrupted(*_: object) -> bool:
+            if interrupts.pop(0):
+                raise KeyboardInterrupt
+            return True
+
+        monkeypatch.setattr("rehearsal.interviews.checks.Graders.wait", interrupted)
+        person = Person(None, 3.0, "/end", "/resume", "Still here.", "", "/end")
+        said = person.sits()
+        assert "Not ended: " in said
+        assert "paused at minute 3 of 15. /resume continues it, /end ends it" in said
+        assert person.did("say") == ["Still here."]
+        assert person.held.is_over
 
     def test_the_end_of_the_input_leaves_it_unfinished_and_it_can_be_continued(
         self, capsys: Capture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 from pathlib import Path
@@ -12,10 +13,13 @@ from recorded_interviews import ended, keep, line, say
 
 import rehearsal
 from rehearsal import __main__ as command_line
-from rehearsal.interviews.form import Interviewer, decision_of, mentions
+from rehearsal.interviews.form import Interviewer
+from rehearsal.interviews.form_compared import decision_of, mentions
+from rehearsal.interviews.form_widgets import FormPanel
 from rehearsal.interviews.recorded import SHIPPED, recorded
 from rehearsal.interviews.rubric import ROWS, RUBRIC
 from rehearsal.interviews.scorecard import Evidence, percent_of
+from rehearsal.interviews.shown import show_form
 from rehearsal.interviews.store import BadInterview
 
 
@@ -227,6 +231,105 @@ class TestComparison:
         """Forty minutes of reading are worth more than a file."""
         (rehearsal_home / "interview_forms").write_text("not a folder")
         assert "The form couldn't be kept" in str(marked().compare())
+
+
+class TestTheNotebook:
+    def click(self, panel: FormPanel, name: str) -> None:
+        panel.buttons[name].click()
+
+    def told(self, panel: FormPanel) -> str:
+        return html.unescape(panel._told.value)
+
+    def test_exchanges_appear_as_they_are_asked_for(self) -> None:
+        """Who sees the end first marks the end."""
+        reading = rehearsal.interviewer("weak")
+        panel, steps = FormPanel(reading), rehearsal.interviewer("weak")
+        first, second = str(steps.step()), str(steps.step())
+        assert html.escape(first) not in panel._read.value
+        self.click(panel, "Next exchange")
+        assert html.escape(first) in panel._read.value
+        assert html.escape(second) not in panel._read.value
+        self.click(panel, "All of it")
+        assert html.escape(reading.transcript.split("\n", 1)[1]) in panel._read.value
+        assert panel.buttons["Next exchange"].disabled
+
+    def test_marks_and_reasons_reach_the_form_in_either_order(self) -> None:
+        panel = FormPanel(reading := rehearsal.interviewer("weak"))
+        panel.reasons["commits"].value = "no number, minute 9"
+        assert reading.marks == {}
+        assert self.told(panel) == "", "a reason without a mark isn't a mistake"
+        panel.marks["commits"].value = 2
+        panel.marks["costs"].value = 1
+        panel.reasons["costs"].value = "nobody else came up"
+        panel.marks["costs"].value = 3
+        assert reading.marks == {
+            "commits": (2, "no number, minute 9"),
+            "costs": (3, "nobody else came up"),
+        }
+
+    def test_the_cell_run_again_shows_what_was_read_and_marked(self) -> None:
+        """Half an hour of reading is in it."""
+        panel = FormPanel(reading := rehearsal.interviewer("weak"))
+        self.click(panel, "Next exchange")
+        panel.marks["commits"].value = 2
+        panel.reasons["commits"].value = "late"
+        again = FormPanel(reading)
+        assert again._read.value == panel._read.value
+        assert (again.marks["commits"].value, again.reasons["commits"].value) == (2, "late")
+        assert again.marks["costs"].value is None
+
+    def test_an_incomplete_form_says_what_is_missing_and_shows_no_evidence(
+        self, rehearsal_home: Path
+    ) -> None:
+        panel = FormPanel(rehearsal.interviewer("weak"))
+        for row in RUBRIC[1:]:
+            panel.marks[row.id].value = 2
+        self.click(panel, "Compare")
+        assert "1 rows have no mark yet: understands" in self.told(panel)
+        assert panel._compared.value == ""
+        assert forms(rehearsal_home) == {}
+        panel.marks["understands"].value = 2
+        assert self.told(panel) == ""
+
+    def test_the_comparison_closes_the_form(self, rehearsal_home: Path) -> None:
+        """A mark made with the answer in view is no practice."""
+        panel = FormPanel(reading := marked("weak", 2))
+        self.click(panel, "Compare")
+        assert html.escape(str(reading.compare())) in panel._compared.value
+        assert set(forms(rehearsal_home)) == {"weak-1.json"}
+        fields = [*panel.marks.values(), *panel.reasons.values(), panel.buttons["Compare"]]
+        assert all(field.disabled for field in fields)
+        again = FormPanel(reading)
+        assert again._compared.value == panel._compared.value
+
+    def test_nothing_that_was_said_or_typed_is_markup(self) -> None:
+        """A page that somebody shares must not run what was typed."""
+        markup = "<img src=x onerror=alert(1)>"
+        keep("own", line(0, "prompt", "Build it."), say(10, markup), ended())
+        panel = FormPanel(reading := rehearsal.interviewer("own"))
+        self.click(panel, "All of it")
+        assert html.escape(markup) in panel._read.value
+        for row in RUBRIC:
+            reading.mark(row.id, 1, because=markup)
+        panel = FormPanel(reading)
+        self.click(panel, "Compare")
+        shown = [panel._read, panel._told, panel._compared, panel._head]
+        assert not any("<img" in field.value for field in shown)
+
+    def test_without_a_front_end_it_is_text(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """In IPython at a terminal, nothing draws a button."""
+        reading = rehearsal.interviewer("weak")
+        show_form(reading)
+        assert capsys.readouterr().out == f"{reading!r}\n"
+
+    def test_a_cell_that_ends_with_it_shows_the_form(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shown: list[Any] = []
+        monkeypatch.setattr("rehearsal.interviews.shown.has_front_end", lambda: True)
+        monkeypatch.setattr("IPython.display.display", shown.append)
+        show_form(rehearsal.interviewer("weak"))
+        assert len(shown[0].children) > len(RUBRIC)
 
 
 class TestTerminal:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from rehearsal.deck.cards import card_named
+from rehearsal.interviews.advice import advice
 from rehearsal.interviews.heard import Heard
 from rehearsal.interviews.interviewer import CLOSING
 from rehearsal.interviews.rubric import ROWS, RUBRIC
 from rehearsal.interviews.scorecard import (
-    advice,
     answers_row,
     builds,
     communicates,
@@ -32,7 +32,7 @@ WRONG = "Weights and step are enough to continue."  # against a point of weights
 def answered(card_id: str, text: str, row: str = "failures", minute: float = 20.0) -> Asked:
     """A question with an answer; without one if there is no text."""
     answers = [Said(minute + 1, text)] if text else []
-    return Asked(card_named(card_id), row, minute, answers)
+    return Asked(card_named(card_id), row, minute, answers=answers)
 
 
 def half_of(card_id: str) -> str:
@@ -51,7 +51,9 @@ class Judged(Asked):
     """A question whose answer has been judged."""
 
     def __init__(self, found: dict[str, Found]) -> None:
-        super().__init__(card_named("weights_and_step"), "failures", 20.0, [Said(21.0, "...")])
+        super().__init__(
+            card_named("weights_and_step"), "failures", 20.0, answers=[Said(21.0, "...")]
+        )
         names = [point.id for point in self.card.points]
         self.found = dict(zip(names, found.values(), strict=True))
 
@@ -78,6 +80,12 @@ class TestAnswers:
         """Otherwise somebody who dodges a question loses nothing for it."""
         mark = answers_row("failures", State(asked=[answered(CARD.id, "")]))
         assert [one.what for one in mark.evidence] == [f'no answer to "{CARD.question}"']
+
+    def test_a_dodged_question_is_quoted_as_it_was_asked(self) -> None:
+        """It may name this interview's length, and the card another one."""
+        asked = Asked(CARD, "failures", 20.0, "You have 20 minutes. What happens?")
+        (evidence,) = answers_row("failures", State(asked=[asked])).evidence
+        assert evidence.what == 'no answer to "You have 20 minutes. What happens?"'
 
     def test_a_second_question_without_an_answer_lowers_the_mark(self) -> None:
         both = [answered(CARD.id, CARD.strong), answered("weights_and_step", "")]
@@ -223,7 +231,7 @@ class TestCommunicates:
 class TestTheWhole:
     def test_the_weakest_are_the_lowest_marks(self) -> None:
         state = State(checked=[verdict(ALL)], typed_at=[1.0], ended=45.0)
-        card = scorecard_of("test", state, 45, None)
+        card = scorecard_of("test", state, 45)
         lowest = sorted(card.marks.values())[:3]
         assert sorted(card.marks[row] for row in card.weakest) == lowest
         assert "builds" not in card.weakest

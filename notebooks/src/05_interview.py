@@ -22,7 +22,7 @@
 # the notebook.
 
 # %% collapsed=true tags=["setup"]
-# {{setup torch numpy matplotlib cloudpickle platformdirs fsrs ipywidgets pydantic rapidfuzz snowballstemmer rehearsal}}
+# {{setup torch numpy matplotlib cloudpickle platformdirs fsrs ipywidgets pydantic rapidfuzz snowballstemmer jinja2 rehearsal}}
 
 # %% tags=["setup"]
 from rehearsal import interview, warm_up
@@ -75,17 +75,14 @@ held
 # ## The other side of the table
 #
 # Mark somebody else's interview, and you'll hear what you sound like. Three recorded ones come with
-# the suite: "weak", "middling" and "strong". Read one, mark each row with
-# `reading.mark("commits", 2, because="...")`, and only then `reading.compare()` it with the evidence.
+# the suite: "weak", "middling" and "strong"; your own have names as well. Read one, mark each row
+# with your reason, and only then compare it with the evidence.
 
 # %%
 from rehearsal import interviewer
 
 reading = interviewer("middling")
-reading.form
-
-# %%
-reading.step()  # run it again for the next exchange
+reading
 
 # %% [markdown]
 # `replay()` plays your own newest interview again, and `compare()` puts the marks of your newest two

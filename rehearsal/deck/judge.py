@@ -36,6 +36,7 @@ class Coverage(NamedTuple):
     missed: tuple[str, ...]
     contradicted: tuple[str, ...]
     because: dict[str, str]  # the words that decided it, as they were typed
+    denied: tuple[str, ...] = ()  # of the contradicted, those where a claim says so
 
 
 def judge(card: Card, text: str) -> Coverage:
@@ -44,18 +45,22 @@ def judge(card: Card, text: str) -> Coverage:
     if not words:
         return Coverage((), tuple(point.id for point in card.points), (), {})
     found: dict[str, Found] = {}
-    because = {}
+    because, denied = {}, list[str]()
     for point, each in zip(card.points, evidence(card, words), strict=True):
         found[point.id] = _decided(point, each)
         if found[point.id] == "covered":
             because[point.id] = _quoted(text, words, each.words_for)
         if found[point.id] == "contradicted":
             because[point.id] = _quoted(text, words, each.words_against)
+            if each.is_negated or each.numbers["denies"]:
+                denied.append(point.id)
 
     def those(wanted: Found) -> tuple[str, ...]:
         return tuple(name for name, what in found.items() if what == wanted)
 
-    return Coverage(those("covered"), those("missed"), those("contradicted"), because)
+    return Coverage(
+        those("covered"), those("missed"), those("contradicted"), because, tuple(denied)
+    )
 
 
 def judge_answer(card_id: str, text: str) -> Coverage:

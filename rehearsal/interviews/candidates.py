@@ -18,8 +18,9 @@ from typing import Literal, NamedTuple, get_args
 
 from rehearsal.deck.cards import Card, card_named
 from rehearsal.grading.drill import load
+from rehearsal.interviews.opening import interview
 from rehearsal.interviews.scorecard import Scorecard
-from rehearsal.interviews.session import Interview, interview
+from rehearsal.interviews.session import Interview
 
 Name = Literal["silent", "fluent", "hands", "strong"]
 NAMES: tuple[Name, ...] = get_args(Name)

@@ -10,6 +10,7 @@ from rehearsal.grading.check import grade_source
 from rehearsal.grading.drill import load
 from rehearsal.grading.verdict import Verdict
 from rehearsal.interviews.built import defined_in
+from rehearsal.interviews.record import Record
 
 # A text is judged as the live trainer, stage by stage, unless it has all names of another drill
 # and none of what makes the live trainer one.
@@ -94,3 +95,33 @@ class Checks:
                 "problem": f"{type(error).__name__}: {error}",
             }
         self._done(found, about)
+
+
+class Graders:
+    """Judges all that was typed so far, each time something was; verdicts become events.
+
+    Args:
+        waits: as for ``Checks``.
+    """
+
+    def __init__(self, record: Record, seed: int, *, waits: bool) -> None:
+        self._record, self._seed = record, seed
+        self._checks = Checks(self._found, waits=waits)
+        left = record.unjudged  # if the process died before its verdict came
+        if left is not None and not record.is_over:
+            self.judge(left["file"], left["at"])
+
+    def judge(self, name: str, at: float) -> None:
+        """A cell was typed, at this second."""
+        text = self._record.state.text
+        if text.strip():
+            self._checks.start(drill_for(text), text, self._seed, (name, at))
+
+    def wait(self, at_most_s: float) -> bool:
+        """Wait for the last verdict; False if it hasn't come by then."""
+        return self._checks.wait(at_most_s)
+
+    def _found(self, found: dict[str, Any], about: tuple[str, float]) -> None:
+        name, at = about
+        if not self._record.is_over:  # else the end has waited long enough
+            self._record.add("checked", at, file=name, **found)

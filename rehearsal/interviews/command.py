@@ -18,9 +18,10 @@ from typing import Any
 from rehearsal.interviews import form_terminal
 from rehearsal.interviews.files import File
 from rehearsal.interviews.form import interviewer
+from rehearsal.interviews.opening import interview, unfinished
 from rehearsal.interviews.recorded import recorded
 from rehearsal.interviews.replay import compare, replay
-from rehearsal.interviews.session import Interview, interview, unfinished
+from rehearsal.interviews.session import Interview
 from rehearsal.interviews.stdin import Lines, LinesOf
 from rehearsal.interviews.store import BadInterview, Store, stores
 from rehearsal.interviews.terminal import Room
@@ -132,7 +133,7 @@ def unfinished_ones() -> Iterator[Store]:
     """The sessions that can be continued, the newest first."""
     for store in reversed(list(stores())):
         with contextlib.suppress(BadInterview):
-            if store.scorecard() is None:
+            if not store.has_ended():
                 store.header()
                 yield store
 
@@ -140,7 +141,7 @@ def unfinished_ones() -> Iterator[Store]:
 def standing_of(store: Store) -> str:
     """ "78 of 100", or "unfinished at minute 12 of 45"."""
     found = store.scorecard()
-    if found is not None:
+    if found is not None and store.has_ended():
         return f"{found['percent']} of 100"
     at = max([store.clock(), *(event["at"] for event in store.events())])
     return f"unfinished at minute {at / 60:.0f} of {store.header()['minutes']:g}"

@@ -62,6 +62,7 @@ class Question(NamedTuple):
     when: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     lead: str = ""
+    asks: str = ""
     at_once: bool = False
 
 
@@ -76,6 +77,7 @@ def bank() -> tuple[Question, ...]:
             when=tuple(one.get("when", ())),
             unless=tuple(one.get("unless", ())),
             lead=one.get("lead", ""),
+            asks=one.get("asks", ""),
             at_once=one.get("at_once", False),
         )
         for one in found
@@ -144,11 +146,13 @@ def _follow_up(script: Script, state: State, minute: float) -> Iterator[Line]:
         return  # no time for it
     if last.waits_for_model and minute - last.answers[-1].minute < PATIENCE:
         return
-    wrong = [words for what, words, _ in last.points.values() if what == "contradicted"]
     facts = {"card": last.card.id}
-    if wrong:
-        yield Line(f'You said: "{wrong[0]}". Are you sure?', "follow up", facts)
-    elif last.share < 0.34:
+    for words, is_denied in last.contradictions[:1]:
+        # To doubt somebody who is right is the worse mistake.
+        asks = "Are you sure?" if is_denied else "What makes you say that?"
+        yield Line(f'You said: "{words}". {asks}', "follow up", facts)
+        return
+    if last.share < 0.34:
         yield Line("Go on. What else?", "follow up", facts)
     elif last.share >= 0.6 and last.model_asks:
         yield Line(last.model_asks, "follow up", {**facts, "by": "language model"})
@@ -194,7 +198,7 @@ def _due_question(script: Script, state: State, minute: float) -> Iterator[Line]
     begins = boxes(script.minutes)[0].ends
     for question in _fitting(script, state, minute):
         if question.at_once and question.row in rows_left and minute >= begins:
-            yield _asked(question)
+            yield _asked(question, script.minutes)
             return
     for row, at in left:
         if at > minute:
@@ -203,12 +207,13 @@ def _due_question(script: Script, state: State, minute: float) -> Iterator[Line]
             yield Line("", "alert")  # the session has the job, and fills it in
             return
         if row == "communicates":
-            card = card_named(CLOSING)
-            yield Line(card.question, "question", {"card": CLOSING, "row": row})
+            # The card has one minute left, and here it depends on the length.
+            text = "We're almost out of time. Sum up, in a minute."
+            yield Line(text, "question", {"card": CLOSING, "row": row})
             return
         for question in _fitting(script, state, minute):
             if question.row == row:
-                yield _asked(question)
+                yield _asked(question, script.minutes)
                 return
 
 
@@ -228,9 +233,10 @@ def _fitting(script: Script, state: State, minute: float) -> Sequence[Question]:
     return [one for *_, one in sorted(found) if one.card not in asked]
 
 
-def _asked(question: Question) -> Line:
+def _asked(question: Question, minutes: float) -> Line:
     card = card_named(question.card)
-    text = f"{question.lead} {card.question}".strip()
+    asks = question.asks.format(minutes=f"{minutes:g}") or card.question
+    text = f"{question.lead} {asks}".strip()
     return Line(text, "question", {"card": card.id, "row": question.row})
 
 

@@ -35,7 +35,8 @@ BY_FACT = {
     "built:ddp": ("stuck_host", "replicas_not_synced"),
 }
 OTHERWISE = ("loader_starved", "slow_rank", "slow_network", "stuck_host")
-MOST_LOOKS, MOST_LINES = 3, 14  # at once; of each
+MOST_LOOKS, MOST_LINES = 3, 64  # at once; of each
+FIRST = 10  # lines of one with more than that; the rest are its last
 MODULE = re.compile(r"\b\w+\.py\b")
 REQUEST = re.compile(
     r"(?i)\?|\b(show (me|us)|(let me|can i|could i|may i|want to|like to) (see|look|check)|"
@@ -115,9 +116,8 @@ class OnCall:
             scope["module"] = module[0]
         # A session gets exported and passed on, without the paths of this machine.
         shown = case.look(source, **scope).text.replace(str(self._folder), "RUN")
-        lines = shown.splitlines()
-        more = [f"... {len(lines) - MOST_LINES} more lines"] if len(lines) > MOST_LINES else []
-        return "\n".join([f"{source}:", *lines[:MOST_LINES], *more])
+        # A fault may be in any line of the code.
+        return f"{source}:\n{shown if source == 'code' else excerpt(shown)}"
 
     @property
     def is_diagnosed(self) -> bool:
@@ -130,6 +130,19 @@ class OnCall:
         if self.case is None:
             return None
         return {row.name: (row.grade, row.why) for row in self.case.score.rows}
+
+
+def excerpt(text: str) -> str:
+    """A text, without its middle if it's long.
+
+    What is last matters most: in a log, what the run died of.
+    """
+    lines = text.splitlines()
+    left_out = len(lines) - MOST_LINES
+    if left_out <= 0:
+        return text
+    note = f"... {left_out} of {len(lines)} lines left out ..."
+    return "\n".join([*lines[:FIRST], note, *lines[FIRST - MOST_LINES :]])
 
 
 def kind_for(facts: frozenset[str], seed: int) -> str:

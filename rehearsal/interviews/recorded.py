@@ -73,7 +73,7 @@ class Recorded(NamedTuple):
                 "its end() marks what there is."
             )
         state = state_of(self.events, dict(self.cells))
-        return scorecard_of(self.name, state, self.minutes, state.incident_rows)
+        return scorecard_of(self.name, state, self.minutes)
 
 
 def recorded(name: str) -> Recorded:

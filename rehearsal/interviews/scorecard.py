@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from rehearsal.deck.cards import card_named
 from rehearsal.grading.verdict import counted
+from rehearsal.interviews.advice import advice
 from rehearsal.interviews.boxes import boxes
 from rehearsal.interviews.interviewer import CLOSING
 from rehearsal.interviews.rubric import MARKS, ROWS, RUBRIC
@@ -93,19 +94,16 @@ def percent_of(marks: Mapping[str, int]) -> int:
     )
 
 
-def scorecard_of(
-    name: str, state: State, minutes: float, incident: Mapping[str, Any] | None
-) -> Scorecard:
+def scorecard_of(name: str, state: State, minutes: float) -> Scorecard:
     """The scorecard of an interview.
 
     Args:
         minutes: how long it was meant to be.
-        incident: its alert's score by row, {row: [grade, why, minute]}; None if none came.
     """
     judges: dict[str, Callable[[], Mark]] = {
         "understands": lambda: understands(state, minutes),
         "builds": lambda: builds(state, minutes),
-        "debugs": lambda: debugs(state, incident),
+        "debugs": lambda: debugs(state, state.incident_rows),
         "communicates": lambda: communicates(state, minutes),
     }
     rows = tuple(
@@ -133,7 +131,7 @@ def answers_row(row: str, state: State) -> Mark:
     shares, wrong = list[float](), 0
     for asked in (each for each in state.asked if each.row == row):
         if not asked.answers:
-            text = f'no answer to "{asked.card.question}"'
+            text = f'no answer to "{asked.text or asked.card.question}"'
             evidence.append(Evidence(asked.minute, text, False))
         for point_id, (what, words, minute) in asked.points.items():
             point = _point(asked.card.id, point_id)
@@ -293,29 +291,3 @@ def communicates(state: State, minutes: float) -> Mark:
 
 def _in_order(evidence: Sequence[Evidence]) -> tuple[Evidence, ...]:
     return tuple(sorted(evidence, key=lambda one: one.minute))
-
-
-def advice(state: State, weakest: Sequence[str]) -> tuple[Mapping[str, str], ...]:
-    """What to do next, from the weakest rows: a drill, missed cards, a chapter."""
-    found = list[Mapping[str, str]]()
-    for row in weakest:
-        practice, why = ROWS[row].practice, ROWS[row].name
-        missed = [each for each in state.asked if each.row == row and each.share < 0.6]
-        found += [
-            {"do": f'ask("{each.card.id}")', "why": f"{why}: points missed"} for each in missed
-        ]
-        if not missed:
-            found.append({"do": f'ask(topic="{practice.topics[0]}")', "why": why})
-        for drill in _drills_for(row, state, practice.drills):
-            found.append({"do": f'start("{drill}")', "why": why})
-        chapter = practice.chapters[0]
-        found.append({"do": f"notebooks/handbook/{chapter}.ipynb", "why": why})
-    return tuple({item["do"]: item for item in found}.values())
-
-
-def _drills_for(row: str, state: State, drills: Sequence[str]) -> Sequence[str]:
-    """One drill: for the code, the one that fits how far it got."""
-    if row != "builds":
-        return drills[:1]
-    passed = len(state.checked[-1]["stages"]) if state.checked else 0
-    return [drills[0 if passed < 3 else 1 if passed < 5 else 2 if passed < 9 else 3]]

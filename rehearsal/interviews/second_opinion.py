@@ -42,10 +42,12 @@ class SecondOpinion:
         self._last = threading.Thread(target=self._ask, args=(card, text), daemon=True)
         self._last.start()
 
-    def wait(self, at_most_s: float) -> None:
-        """Wait for the last answer's."""
-        if self._last is not None:
-            self._last.join(at_most_s)
+    def wait(self, at_most_s: float) -> bool:
+        """Wait for the last answer's; False if it hasn't come by then."""
+        if self._last is None:
+            return True
+        self._last.join(at_most_s)
+        return not self._last.is_alive()
 
     def _ask(self, card: Card, text: str) -> None:
         assert self._model is not None

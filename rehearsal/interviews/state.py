@@ -30,6 +30,7 @@ class Asked:
     card: Card
     row: str
     minute: float
+    text: str = ""  # as it was asked
     answers: list[Said] = field(default_factory=list)
     has_followed_up: bool = False
     opinion: dict[str, Found] = field(default_factory=dict)  # a language model's, by point
@@ -45,16 +46,36 @@ class Asked:
         found: dict[str, tuple[Found, str, float]] = {
             point.id: ("missed", "", self.minute) for point in self.card.points
         }
-        whole = " ".join(answer.text for answer in self.answers)
         texts = [(answer.minute, answer.text) for answer in self.answers]
         if len(texts) > 1:  # a point may take two of them
-            texts.insert(0, (texts[-1][0], whole))
+            texts.insert(0, (texts[-1][0], self.answer))
         for minute, text in texts:
             coverage = judged(self.card, text)
             for point in (*coverage.covered, *coverage.contradicted):
                 what: Found = "covered" if point in coverage.covered else "contradicted"
                 found[point] = (what, coverage.because.get(point, ""), minute)
         return found
+
+    @property
+    def answer(self) -> str:
+        """All that was said to it."""
+        return " ".join(answer.text for answer in self.answers)
+
+    @property
+    def contradictions(self) -> list[tuple[str, bool]]:
+        """The words that contradict a point, and whether a claim of the point says so.
+
+        Those come first: where only the weights speak against a point, the matcher is more
+        often wrong.
+        """
+        texts = [self.answer, *(each.text for each in self.answers)]
+        denied = {point for text in texts for point in judged(self.card, text).denied}
+        found = [
+            (words, point in denied)
+            for point, (what, words, _) in self.points.items()
+            if what == "contradicted"
+        ]
+        return sorted(found, key=lambda one: not one[1])
 
     @property
     def share(self) -> float:
@@ -198,7 +219,7 @@ def _line(state: State, minute: float, event: Event) -> None:
             card = card_named(event["card"])
         except UnknownCard:
             return  # a card of the learner's own that is gone
-        state.asked.append(Asked(card, event["row"], minute))
+        state.asked.append(Asked(card, event["row"], minute, event["text"]))
     elif kind == "follow up" and state.asked:
         state.asked[-1].has_followed_up = True
     elif kind == "reply":

@@ -33,6 +33,11 @@ class BadInterview(PlainMessage, ValueError):
     """An interview that can't be held, opened or shown; nothing has changed."""
 
 
+def event_of(did: str, at: float, **facts: Any) -> Event:
+    """An event, as it is kept."""
+    return {"did": did, "at": round(at, 3), **facts}
+
+
 class Store:
     """One session's folder.
 
@@ -73,9 +78,13 @@ class Store:
         path = self.folder / "events.jsonl"
         return list(read_jsonl(path)) if path.exists() else []
 
+    def has_ended(self) -> bool:
+        """Whether it is over. The end is the last thing that is written of a session."""
+        return any(event["did"] == "end" for event in self.events())
+
     def add(self, did: str, at: float, **facts: Any) -> Event:
         """Append an event."""
-        event = {"did": did, "at": round(at, 3), **facts}
+        event = event_of(did, at, **facts)
         with self._mutex, (self.folder / "events.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(event) + "\n")
         return event
@@ -128,6 +137,11 @@ class Store:
         if path.exists() and not path.read_bytes().endswith(b"\n"):
             with path.open("a", encoding="utf-8") as events:
                 events.write("\n")
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether this process holds the session."""
+        return self._lock_file is not None
 
     def release(self) -> None:
         """Let another process continue it."""

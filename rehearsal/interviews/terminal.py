@@ -74,17 +74,20 @@ class Room:
         self._has_prompt = False
         self._titled = ""
         self._file = file
+        interview.tell = lambda text: self._print(spelled(text))
 
     def hold(self) -> None:
         """Hold it until it's over and the input has ended, or until somebody leaves."""
         while True:
+            was_paused = self.interview.is_paused
             try:
                 if not self._turn():
                     break
             except KeyboardInterrupt:
-                if self.interview.is_paused or self.interview.is_over:
+                if was_paused or self.interview.is_over:
                     break
-                self._pause_and_say()
+                if not self.interview.is_paused:  # else it was being graded, and has said so
+                    self._pause_and_say()
         self._leave()
 
     def _turn(self) -> bool:

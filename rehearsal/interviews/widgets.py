@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable
 
+from rehearsal.interviews import ending
 from rehearsal.interviews.cells import CellHook
 from rehearsal.interviews.faces import clock_html, html_of, names_html, spoken_html
 from rehearsal.interviews.pin import pin_html
@@ -23,6 +24,7 @@ from rehearsal.session.executions import notebooks_folder
 
 TURN_S = 1.0  # how often the clock moves, and the interviewer may speak
 SURE_S = 6.0  # for how long the button that ends it asks whether you are sure
+GRADING = "Grading your draft. This may take a minute."
 WIDE = {"width": "calc(100% - 4px)", "max_width": "60em"}  # without its margins
 _panels: dict[str, Panel] = {}  # by the interview's name
 
@@ -71,6 +73,7 @@ class Panel:
         self.box = widgets.VBox([self._clock, self._spoken, *below])
         self.box.add_class(self._key)
         self._hook = CellHook(shell(), self._typed)
+        interview.tell = self._told_by_interview
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -189,7 +192,7 @@ class Panel:
             self._refresh()
             return
         self._is_ending = True
-        self._tell("The graders finish with what you've typed. This may take a minute.")
+        self._tell(GRADING)
         self._refresh()
         self._wake.set()
 
@@ -214,7 +217,7 @@ class Panel:
     def _state(self) -> str:
         if self.interview.is_over:
             return "over"
-        if self._is_ending:
+        if self._is_ending or self.interview.is_ending:
             return "ending"
         return "paused" if self.interview.is_paused else "running"
 
@@ -245,6 +248,14 @@ class Panel:
     def _tell(self, text: str) -> None:
         with self._lock:
             self._told.value = f'<div style="white-space:pre-wrap">{html.escape(text)}</div>'
+
+    def _told_by_interview(self, text: str) -> None:
+        """What its end says: here, and below the cell that ended it."""
+        if threading.current_thread() is self._thread:
+            text = GRADING if text == ending.GRADING else text  # no cell to interrupt
+        else:
+            print(text)
+        self._tell(text)
 
     def _show_scorecard(self) -> None:
         from IPython.display import update_display
