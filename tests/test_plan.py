@@ -161,7 +161,8 @@ class TestAnyPlan:
         waiting = {c.id for c in work.cards if c.due and c.due <= TODAY}
         waiting |= {d.id for d in work.drills if d.due and d.due <= TODAY}
         waiting |= {"incident", "interview"}
-        for _ in range(30 + 3 * len(waiting)):
+        # With ten minutes a day, 36 days pass from one interview to the next.
+        for _ in range(45 + 3 * len(waiting)):
             plan = plan_of(work)
             for item in plan.items:
                 waiting -= {item.name, item.kind, *(c.id for c in cards_of(work, item))}
