@@ -128,8 +128,10 @@ def attend_on_shards(
     return [out.detach(), *(t.grad for t in shards if t.grad is not None)]
 
 
-def attend_on_one_rank(dtype: torch.dtype) -> list[Tensor]:
-    *heads, weights = random_heads(dtype)
+def attend_on_one_rank(
+    dtype: torch.dtype, rounded_to: torch.dtype | None = None
+) -> list[Tensor]:
+    *heads, weights = (t.to(dtype) for t in random_heads(rounded_to or dtype))
     q, k, v = (t.requires_grad_() for t in heads)
     out = attend_in_segments(q, k, v, packed_rows(7).segments)
     (out * weights).sum().backward()
@@ -254,15 +256,16 @@ class TestSeveralRanks:
         shards = [found[f"{name} {torch.float64}"] for found in ranks]
         assert_near(joined(shards, 2), attend_on_one_rank(torch.float64), 1e-12)
 
-    @pytest.mark.parametrize("name", ATTENTIONS)
+    @pytest.mark.parametrize(("name", "rtol"), [("ring", 2**-8), ("gathered", 0.1)])
     def test_bfloat16_inputs_keep_their_type(
-        self, ranks: list[dict[str, Any]], name: str
+        self, ranks: list[dict[str, Any]], name: str, rtol: float
     ) -> None:
-        """Blocks merged in bf16 lose a bit with each rotation."""
+        """Blocks merged in bf16 lose a bit with each rotation; the ring rounds once."""
         shards = joined([found[f"{name} {torch.bfloat16}"] for found in ranks], 2)
         assert {tensor.dtype for tensor in shards} == {torch.bfloat16}
-        exact = attend_on_one_rank(torch.float64)
-        assert_near([tensor.double() for tensor in shards], exact, 0.02)
+        exact = attend_on_one_rank(torch.float64, rounded_to=torch.bfloat16)
+        ours = [tensor.double() for tensor in shards]
+        torch.testing.assert_close(ours, exact, rtol=rtol, atol=rtol / 10)
 
     def test_autocast_does_not_round_the_ring(self, ranks: list[dict[str, Any]]) -> None:
         """Under autocast a matmul of float32 tensors runs in bf16, and lse with it."""

@@ -6,10 +6,13 @@ on the shard. Only attention needs the other tokens: their keys and values trave
 
 What others split, and when:
 - Megatron's sequence parallelism belongs to tensor parallelism: it shards norms and dropout by
-  tokens; attention itself sees whole rows, with H/W heads on each rank.
-- Ulysses shards tokens everywhere too, but swaps them for heads around attention with two
-  all-to-alls (whole rows, H/W heads), so W can't exceed the number of heads.
-- Here queries stay and blocks of keys and values go around, so W has no such limit.
+  tokens; attention sees whole rows, with H/W heads on each rank.
+- Ulysses shards tokens everywhere but in attention, where all-to-alls trade them for heads:
+  whole rows, H/W heads. So W can't exceed the number of heads.
+- Here queries stay, and keys and values go around, so heads don't limit W. Megatron calls this
+  context parallelism.
+
+Equal to one rank without dropout only: each rank draws for its own tokens.
 
     B  rows    H  heads    T  tokens in a row    t  tokens of one shard    D  width of a head
     W  ranks in the group    S  scores q.k / sqrt(D)    lse  log of a row's sum of exp(S)
@@ -70,9 +73,9 @@ def check_shard(q: Tensor, segments: Tensor, group: Group) -> list[tuple[int, in
 class GatherTokens(torch.autograd.Function):
     """Shards of all ranks, joined; in the backward pass, each rank's gradients for mine, added.
 
-    Written out because what torch 2.13 has is either wrong here or on its way out:
-    dist.all_gather returns tensors that autograd doesn't know, so gradients of other ranks'
-    losses vanish without an error; the differentiable versions are right, but deprecated.
+    Written out because torch 2.13's own are either wrong here or on their way out. Autograd
+    doesn't know what dist.all_gather returns: the gradient through other ranks' queries
+    vanishes without an error. The differentiable versions are right, but deprecated.
     """
 
     @staticmethod
@@ -89,7 +92,7 @@ class GatherTokens(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        # A reduce_scatter would do with half the traffic, but not for unequal shards.
+        # A reduce_scatter would move half as much, but needs equal shards.
         total = grads[0].contiguous().clone()
         dist.all_reduce(total, group=ctx.group)
         first, last = ctx.bounds[dist.get_rank(ctx.group)]
@@ -150,12 +153,11 @@ class Ring:
             return lambda: block
         first, last = self.bounds[self.owner(step + 1)]
         incoming = block.new_empty(*block.shape[:2], last - first, block.shape[3])
-        outgoing = block.contiguous()
         # P2POp takes ranks of the whole job, which a group may number differently.
         members = dist.get_process_group_ranks(self.group)
         before = members[(self.rank - 1) % self.world_size]
         behind = members[(self.rank + 1) % self.world_size]
-        send = dist.P2POp(dist.isend, outgoing, behind, self.group)
+        send = dist.P2POp(dist.isend, block, behind, self.group)
         receive = dist.P2POp(dist.irecv, incoming, before, self.group)
         works = dist.batch_isend_irecv([send, receive])
 
@@ -252,8 +254,9 @@ def ring_attention(
 ) -> Tensor:
     """Attention of this rank's queries to all tokens; no rank ever holds all keys.
 
-    Memory per rank is O(T/W) for keys and values, and each rotation overlaps with the work on
-    the block before it. The same arguments as attend_in_segments, but for ``segments``.
+    A rank holds two blocks of T/W keys and values and the scores of one, and keeps none of
+    them for the backward pass. Each rotation overlaps with the work on the block before it.
+    Its arguments are those of attend_in_segments, except that ``segments`` are whole rows.
 
     Collective: every rank of the group, in forward and again in backward (and once more if
     activation checkpointing runs the layer again).

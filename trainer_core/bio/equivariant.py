@@ -7,9 +7,12 @@ The E(n)-equivariant network of Satorras, Hoogeboom and Welling (2021), equation
     m_i  = sum_j m_ij
     h_i' = phi_h(h_i, m_i)                                  features never see a coordinate
 
-C is one over the number of neighbors. E(n) includes reflections, so mirror images get the same
-features: a network that must tell a drug from its enantiomer needs a quantity that changes sign
-under reflection (symmetry.signed_volume), which makes it SE(3).
+C is one over the number of neighbors. Here a difference is also divided by its length plus 1,
+an invariant, so that a distant neighbor doesn't take the largest step.
+
+E(n) includes reflections, so mirror images get the same features. A network that must tell a
+drug from its enantiomer needs something that changes sign under reflection
+(symmetry.signed_volume), and is then equivariant under SE(3) only.
 
     N  nodes of all graphs    E  edges    F  feature width    G  graphs in the batch
     h  features, (N, F)       x  positions, (N, 3)            a  edge features
@@ -84,8 +87,6 @@ class EquivariantLayer(nn.Module):
         if edge_features is not None:
             parts.append(edge_features)
         messages = self.message(torch.cat(parts, dim=1))  # (E, F)
-        # Divided by the length plus 1, so that a distant neighbor doesn't give the largest
-        # step. A length is an invariant norm; per-axis scales aren't.
         lengths = (squared + TINY).sqrt()
         steps = (x[target] - x[source]) / (lengths + 1) * self.move(messages).to(x.dtype)
         received = sum_by(messages, target, len(h)).to(normed.dtype)
@@ -94,7 +95,7 @@ class EquivariantLayer(nn.Module):
 
 
 class GraphOutputs(NamedTuple):
-    """What the network says of graphs and nodes, and where it moves them."""
+    """What the network says about graphs and nodes, and where it moves the nodes."""
 
     graphs: Tensor  # (G, K), invariant
     nodes: Tensor  # (N, F), invariant

@@ -47,13 +47,13 @@ class Motion(NamedTuple):
 
     def of_graph(self, graph: PointGraph) -> PointGraph:
         """The moved graph: the same molecule, written down by somebody else."""
-        places = torch.empty_like(self.order)
-        places[self.order] = torch.arange(len(self.order), device=self.order.device)
+        order = self.order.to(graph.edge_index.device)
+        places = order.argsort()  # where each old node went
         return PointGraph(
-            graph.features[self.order],
-            self.of_points(graph.positions)[self.order],
+            graph.features[order],
+            self.of_points(graph.positions)[order],
             places[graph.edge_index],
-            graph.batch[self.order],
+            graph.batch[order],
         )
 
 
