@@ -14,13 +14,17 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from fresh_interpreter import modules_loaded_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rehearsal.handbook.on_ranks import on_ranks
 from trainer_core.bio.gathered_scores import ScoreTable, gather_scores
-from trainer_core.bio.screening_metrics import METRICS, auroc, average_precision, bedroc
+from trainer_core.bio.screening_metrics import (
+    SCREENING_METRICS,
+    auroc,
+    average_precision,
+    bedroc,
+)
 from trainer_core.bio.screening_metrics import enrichment_factor, max_enrichment
 from trainer_core.bio.screening_metrics import screening_report, screening_report_over_ranks
 from trainer_core.bio.screening_metrics import top_count
@@ -133,7 +137,7 @@ class TestAgainstReferences:
         assert bedroc(is_active, is_active * -1.0) == pytest.approx(0, abs=1e-12)
         rows = list(range(len(scores)))
         random.shuffle(rows)
-        for metric in METRICS.values():
+        for metric in SCREENING_METRICS.values():
             shuffled = metric(is_active[rows], scores[rows])
             assert shuffled == pytest.approx(metric(is_active, scores), abs=1e-12)
 
@@ -169,7 +173,7 @@ class TestAgainstReferences:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+    @pytest.mark.parametrize("metric", SCREENING_METRICS.values(), ids=SCREENING_METRICS)
     @pytest.mark.parametrize(
         ("labels", "scores", "found"),
         [
@@ -224,7 +228,7 @@ class TestReport:
             found = report.tasks[task]
             assert (found.num_labels, found.num_active) == (rows.sum(), is_active.sum())
             assert found.prevalence == pytest.approx(is_active.mean())
-            for name, metric in METRICS.items():
+            for name, metric in SCREENING_METRICS.items():
                 assert found.values[name] == metric(is_active, scores)
 
     def test_undefined_tasks_are_named_and_left_out_of_median_and_mean(self) -> None:
@@ -234,7 +238,7 @@ class TestReport:
         assert report.undefined == {
             "CYP3A4": f"no positive among {(table.labels[:, 3] == 0).sum()} labels"
         }
-        for name in METRICS:
+        for name in SCREENING_METRICS:
             values = [report.tasks[task].values[name] for task in TASKS[:3]]
             median, mean, num_tasks = report.aggregate(name)
             assert (median, mean, num_tasks) == (
@@ -355,13 +359,3 @@ class TestNearMisses:
         assert table is not None
         assert table.samples.tolist() == [4, 9]
         assert table.num_duplicates == 1
-
-
-@pytest.mark.ranks
-def test_importing_the_track_loads_neither_scikit_learn_nor_rdkit() -> None:
-    """They are optional, and scikit-learn costs each rank a second."""
-    names = "labels calibration gathered_scores screening_metrics weighted_sampler".split()
-    code = "\n".join(f"import trainer_core.bio.{name}" for name in names)
-    loaded = {name.partition(".")[0] for name in modules_loaded_by(code)}
-    assert "trainer_core" in loaded
-    assert not loaded & {"sklearn", "rdkit", "scipy"}

@@ -22,15 +22,15 @@ from trainer_core.collectives import errors_on_all_ranks, gather_objects
 from trainer_core.settings import UserError
 
 # %%
-FloatArray = NDArray[np.floating[Any]]
+ScoreArray = NDArray[np.floating[Any]]
 
 
 class ScoreTable(NamedTuple):
     """Scores and labels of each sample once, by ascending sample id."""
 
     samples: NDArray[np.int64]  # (n,)
-    scores: FloatArray  # (n, T)
-    labels: FloatArray  # (n, T), NaN where missing
+    scores: ScoreArray  # (n, T)
+    labels: ScoreArray  # (n, T), NaN where missing
     num_duplicates: int = 0
 
 
@@ -55,8 +55,8 @@ def gather_scores(samples: Tensor, scores: Tensor, labels: Tensor) -> ScoreTable
     """
     sizes = agreed_sizes(samples, scores, labels)
     values = torch.cat([scores.detach(), labels.to(scores)], dim=1)  # (B, 2T)
-    all_samples = to_rank_0(samples.to(values.device), sizes)
-    all_values = to_rank_0(values, sizes)
+    all_samples = rows_on_rank_0(samples.to(values.device), sizes)
+    all_values = rows_on_rank_0(values, sizes)
     table = None
     with errors_on_all_ranks():
         if all_samples is not None and all_values is not None:
@@ -83,7 +83,7 @@ def agreed_sizes(samples: Tensor, scores: Tensor, labels: Tensor) -> list[int]:
     return [found[0][0] for _, found, _ in facts]
 
 
-def to_rank_0(rows: Tensor, sizes: Sequence[int]) -> Tensor | None:
+def rows_on_rank_0(rows: Tensor, sizes: Sequence[int]) -> Tensor | None:
     """The rows of all ranks, in rank order, on rank 0; None elsewhere. Collective: every rank.
 
     A gather needs equal shapes, so shorter ranks pad to the longest, and rank 0 cuts it off.
@@ -100,7 +100,7 @@ def to_rank_0(rows: Tensor, sizes: Sequence[int]) -> Tensor | None:
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
-def each_sample_once(samples: NDArray[np.int64], values: FloatArray) -> ScoreTable:
+def each_sample_once(samples: NDArray[np.int64], values: ScoreArray) -> ScoreTable:
     """Sort by id and drop repeated samples; the first row of each is kept.
 
     Raises:

@@ -36,17 +36,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 # %% active="py"
-from trainer_core.bio.gathered_scores import FloatArray, ScoreTable, gather_scores
+from trainer_core.bio.gathered_scores import ScoreArray, ScoreTable, gather_scores
 from trainer_core.bio.packages import load
 from trainer_core.collectives import errors_on_all_ranks, gather_objects
 from trainer_core.settings import UserError
 
 # %%
-BoolArray = NDArray[np.bool_]
-Metric = Callable[[BoolArray, FloatArray], float]
+ActiveMask = NDArray[np.bool_]
+ScreeningMetric = Callable[[ActiveMask, ScoreArray], float]
 
 
-def why_undefined(is_active: BoolArray) -> str | None:
+def why_undefined(is_active: ActiveMask) -> str | None:
     """Why no metric of this list exists, or None: it needs an active and an inactive."""
     if not is_active.size:
         return "no label"
@@ -57,7 +57,7 @@ def why_undefined(is_active: BoolArray) -> str | None:
     return None
 
 
-def checked(is_active: BoolArray, scores: FloatArray) -> tuple[BoolArray, FloatArray]:
+def checked_ranking(is_active: ActiveMask, scores: ScoreArray) -> tuple[ActiveMask, ScoreArray]:
     """Both as flat arrays.
 
     Raises:
@@ -81,15 +81,15 @@ def checked(is_active: BoolArray, scores: FloatArray) -> tuple[BoolArray, FloatA
     return labels == 1, scores
 
 
-def auroc(is_active: BoolArray, scores: FloatArray) -> float:
+def auroc(is_active: ActiveMask, scores: ScoreArray) -> float:
     """Area under the ROC curve, by scikit-learn."""
-    is_active, scores = checked(is_active, scores)
+    is_active, scores = checked_ranking(is_active, scores)
     return float(load("sklearn.metrics", "AUROC").roc_auc_score(is_active, scores))
 
 
-def average_precision(is_active: BoolArray, scores: FloatArray) -> float:
+def average_precision(is_active: ActiveMask, scores: ScoreArray) -> float:
     """AUPRC as average precision, by scikit-learn."""
-    is_active, scores = checked(is_active, scores)
+    is_active, scores = checked_ranking(is_active, scores)
     metrics = load("sklearn.metrics", "average precision")
     return float(metrics.average_precision_score(is_active, scores))
 
@@ -116,13 +116,13 @@ def max_enrichment(num_molecules: int, num_active: int, fraction: float = 0.01) 
 
 
 def enrichment_factor(
-    is_active: BoolArray, scores: FloatArray, fraction: float = 0.01
+    is_active: ActiveMask, scores: ScoreArray, fraction: float = 0.01
 ) -> float:
     """EF: hit rate among the k best, over the hit rate of all n.
 
     Of the molecules tied at place k, the share that fits counts: the mean over their orders.
     """
-    is_active, scores = checked(is_active, scores)
+    is_active, scores = checked_ranking(is_active, scores)
     top = top_count(scores.size, fraction)
     cutoff = np.partition(scores, -top)[-top]
     above, tied = scores > cutoff, scores == cutoff
@@ -131,7 +131,7 @@ def enrichment_factor(
     return float(hits / top / is_active.mean())
 
 
-def bedroc(is_active: BoolArray, scores: FloatArray, alpha: float = 20.0) -> float:
+def bedroc(is_active: ActiveMask, scores: ScoreArray, alpha: float = 20.0) -> float:
     """Boltzmann-enhanced discrimination of ROC; 1 for the best order, 0 for the worst.
 
     Truchon and Bayly, "Evaluating Virtual Screening Methods: Good and Bad Metrics for the
@@ -153,7 +153,7 @@ def bedroc(is_active: BoolArray, scores: FloatArray, alpha: float = 20.0) -> flo
             f"alpha={alpha}: it says how much the top of the list counts, and must be positive "
             "and finite. The usual one is 20."
         )
-    is_active, scores = checked(is_active, scores)
+    is_active, scores = checked_ranking(is_active, scores)
     num_active = int(is_active.sum())
     weights = np.exp(-alpha * np.arange(1, scores.size + 1) / scores.size)  # of places 1..n
     _, group, sizes = np.unique(-scores, return_inverse=True, return_counts=True)
@@ -164,7 +164,7 @@ def bedroc(is_active: BoolArray, scores: FloatArray, alpha: float = 20.0) -> flo
     return float((found - worst) / (best - worst))
 
 
-METRICS: Mapping[str, Metric] = {
+SCREENING_METRICS: Mapping[str, ScreeningMetric] = {
     "auroc": auroc,
     "auprc": average_precision,
     "ef_1pct": enrichment_factor,
@@ -186,7 +186,7 @@ class TaskMetrics(NamedTuple):
         return self.num_active / self.num_labels
 
 
-class Aggregate(NamedTuple):
+class OverTasks(NamedTuple):
     """One metric over the tasks that have it; None and None if none has."""
 
     median: float | None
@@ -203,16 +203,18 @@ class ScreeningReport:
     num_samples: int
     num_duplicates: int = 0  # rows dropped because their sample was there already
 
-    def aggregate(self, metric: str) -> Aggregate:
+    def aggregate(self, metric: str) -> OverTasks:
         """Median and mean over the tasks that are defined, and how many those are."""
         values = [task.values[metric] for task in self.tasks.values()]
         if not values:
-            return Aggregate(None, None, 0)
-        return Aggregate(statistics.median(values), statistics.fmean(values), len(values))
+            return OverTasks(None, None, 0)
+        return OverTasks(statistics.median(values), statistics.fmean(values), len(values))
 
 
 def screening_report(
-    table: ScoreTable, tasks: Sequence[str], metrics: Mapping[str, Metric] = METRICS
+    table: ScoreTable,
+    tasks: Sequence[str],
+    metrics: Mapping[str, ScreeningMetric] = SCREENING_METRICS,
 ) -> ScreeningReport:
     """Compute ``metrics`` for each task, over the samples that have its label.
 
@@ -248,7 +250,7 @@ def screening_report_over_ranks(
     tasks: Sequence[str],
     *,
     num_samples: int | None = None,
-    metrics: Mapping[str, Metric] = METRICS,
+    metrics: Mapping[str, ScreeningMetric] = SCREENING_METRICS,
 ) -> ScreeningReport:
     """Gather, compute once on rank 0, and share the report; equal on all ranks.
 

@@ -39,7 +39,7 @@ from trainer_core.order import hash_words
 from trainer_core.settings import UserError
 
 # %%
-VERSION = "weighted-draws-1"
+DRAWS_VERSION = "weighted-draws-1"
 MAX_WEIGHT = 1e290  # sums of them stay finite
 WORDS_PER_COUNT = 4  # Philox yields four 64-bit words for each value of its counter
 
@@ -74,10 +74,10 @@ class WeightedDraws:
 
     def __init__(self, weights: ArrayLike, *, seed: int, replacement: bool = True) -> None:
         values = np.ascontiguousarray(weights, dtype="<f8")
-        self.cumulative = checked_sums(values)
+        self.cumulative = cumulative_weights(values)
         self.seed = seed
         self.replacement = replacement
-        content = hashlib.sha256(f"{VERSION}/{replacement}/{values.size}/".encode())
+        content = hashlib.sha256(f"{DRAWS_VERSION}/{replacement}/{values.size}/".encode())
         content.update(values.data)
         self.digest = content.hexdigest()[:12]
         self._weights = None if replacement else values
@@ -126,7 +126,7 @@ class WeightedDraws:
         return bits * 2.0**-53
 
 
-def checked_sums(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+def cumulative_weights(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """The cumulative weights, strictly increasing.
 
     Raises:
@@ -200,9 +200,9 @@ class WeightedDistributedSampler(ResumeAwareDistributedSampler):
         saved = f"{state.get('weights', 0):012x}"
         if saved != self.draws.digest:
             raise UserError(
-                f"weights {self.draws.digest}, but the checkpoint's are {saved}: with "
-                "different weights the rest of the epoch would be part of a different draw, and "
-                "no audit could prove it. Use the same weights, or start a new run."
+                f"weights {self.draws.digest}, but the checkpoint's are {saved}: the "
+                "rest of the epoch would be part of a different draw, and no audit could prove "
+                "it. Use the same weights, or start a new run."
             )
         super().load_state_dict(state)
 
