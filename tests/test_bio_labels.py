@@ -6,6 +6,7 @@ import contextlib
 import copy
 import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -157,16 +158,44 @@ class TestMissingLabels:
         assert list(total.task_means(TASKS)) == TASKS[:3]
         assert not total.detach().sums.requires_grad
 
-    def test_bf16_predictions_are_summed_in_float32(self) -> None:
+    @pytest.mark.parametrize("weighting", WEIGHTINGS)
+    def test_a_step_without_any_label_has_a_zero_gradient_everywhere(
+        self, weighting: Weighting
+    ) -> None:
+        """0 / 0 is NaN; no gradient at all, and DDP's other ranks wait."""
+        model, targets = small_model(), torch.full((3, 4), NAN)
+        terms = loss_terms(model(torch.ones(3, 6)), targets, binary_cross_entropy)
+        loss = local_loss(terms, label_counts(targets), weighting, world_size=2)
+        loss.backward()
+        assert loss.item() == 0
+        assert [grad.count_nonzero().item() for grad in gradients(model)] == [0] * 4
+
+    def test_no_nan_arises_even_inside_the_backward_pass(self) -> None:
+        """torch's anomaly detection would stop at the first one, and hide the one you hunt."""
+        logits = torch.zeros(2, 2, requires_grad=True)
+        targets = torch.tensor([[1.0, NAN], [0.0, 1.0]])
+        with torch.autograd.set_detect_anomaly(True):
+            loss_terms(logits, targets, binary_cross_entropy).sums.sum().backward()
+            after = torch.where(targets.isnan(), 0.0, binary_cross_entropy(logits, targets))
+            with pytest.raises(RuntimeError, match="returned nan values"):
+                after.sum().backward()
+
+    def test_bf16_predictions_are_compared_and_summed_in_float32(self) -> None:
         """Above 256, bf16 can't add 1."""
+
+        def loss(x: Tensor, y: Tensor) -> Tensor:
+            assert x.dtype == y.dtype == torch.float32
+            return squared_error(x, y)
+
         predictions = torch.zeros(600, 1, dtype=torch.bfloat16)
-        terms = loss_terms(predictions, torch.ones(600, 1), squared_error)
-        assert terms.sums.item() == 600
+        assert loss_terms(predictions, torch.ones(600, 1), loss).sums.item() == 600
 
     def test_shapes_that_would_broadcast_are_refused(self) -> None:
         """(B, 1) and (B,) give a (B, B) loss that even decreases."""
         with pytest.raises(ValueError, match=r"predictions \(3, 1\), targets \(3,\)"):
             loss_terms(torch.zeros(3, 1), torch.zeros(3), squared_error)
+        with pytest.raises(ValueError, match=r"For one task, use unsqueeze\(1\)"):
+            loss_terms(torch.zeros(3), torch.zeros(3), squared_error)
 
     def test_an_unknown_weighting_is_refused(self) -> None:
         with pytest.raises(ValueError, match=r"weighting='mean': .* 'labels' .* 'tasks'"):
@@ -422,8 +451,8 @@ class TestHeadWithoutLabelsOnOneRank:
                 tasks = [0, 1] if dist.get_rank() == 1 else [0, 1, 2]
                 model = DistributedDataParallel(TaskHeads())
                 model(my_inputs(), tasks, touches=False).backward()
-                while dist.get_rank() == 1:  # say, evaluating
-                    pass
+                if dist.get_rank() == 1:  # say, evaluating
+                    time.sleep(60)
 
         labeled, _ = watch_ranks(stops_after_backward, 2, deadline_s=0.7)
         assert labeled.exitcode is None

@@ -293,6 +293,8 @@ def refusals_on_ranks() -> list[str]:
         lambda: gather_scores(samples, scores[:, : 1 - rank], labels[:, : 1 - rank]),
         lambda: gather_scores(samples, scores.double() if rank else scores, labels),
         lambda: gather_scores(samples[: 2 - rank], scores, labels),
+        lambda: gather_scores(samples.sum() if rank else samples, scores, labels),
+        lambda: gather_scores(samples, scores[0, 0] if rank else scores, labels),
         lambda: gather_scores(torch.tensor([7]), scores[:1], one_each[:, None]),
         lambda: screening_report_over_ranks(samples, scores, labels, ["JAK2"], num_samples=5),
         lambda: screening_report_over_ranks(samples, scores, labels - 2 * rank, ["JAK2"]),
@@ -329,11 +331,13 @@ class TestRanks:
             "[rank 1/2] samples, scores and labels of shapes [[2], [2, 0], [2, 0]]",
             "[rank 1/2] samples, scores and labels of shapes [[2], [2, 1], [2, 1]], torch.f",
             "[rank 1/2] samples, scores and labels of shapes [[1], [2, 1], [2, 1]], torch.f",
+            "[rank 1/2] samples, scores and labels of shapes [[], [2, 1], [2, 1]], torch.f",
+            "[rank 1/2] samples, scores and labels of shapes [[2], [], [2, 1]], torch.f",
             "sample 7, task 0: labels 1 and 0.",
             "4 different samples were scored, of 5.",
             "sample 2, task 'JAK2': label -1, score 0.",
         ]
-        for found, begin in zip(zero, begins, strict=False):
+        for found, begin in zip(zero[:-2], begins, strict=True):
             assert found.startswith(begin.removeprefix("[rank 0/2] "))
         assert zero[-2:] == ["0", "([0, 1, 2, 3], [[1.0], [1.0], [1.0], [1.0]])"]
         assert one[-2:] == ["None", "None"]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import WeightedRandomSampler
 
 from rehearsal.handbook.on_ranks import on_ranks
+from trainer_core.bio.calibration import recalibrate
 from trainer_core.bio.weighted_sampler import WeightedDistributedSampler, WeightedDraws
 from trainer_core.bio.weighted_sampler import audit_draws
 from trainer_core.config import TrainConfig
@@ -57,6 +58,16 @@ class TestChances:
         both = np.outer(CHANCES, CHANCES).ravel()
         for first, second in others:
             assert 0.001 < p_value(counts_of_pairs(first, second), both) < 0.999
+
+    def test_drawing_positives_more_often_shifts_the_log_odds_like_pos_weight(self) -> None:
+        """A model trained on such draws is as overconfident as one with pos_weight."""
+        labels, weight = np.arange(60) < 3, 19.0
+        draws = WeightedDraws(np.where(labels, weight, 1.0), seed=0)
+        drawn = labels[draws.samples(0, 0, 40_000)].mean()
+        logit = torch.tensor([np.log(drawn / (1 - drawn))])
+        truth = recalibrate(logit, torch.tensor([weight])).item()
+        assert logit.item() == pytest.approx(0, abs=0.03)
+        assert truth == pytest.approx(np.log(3 / 57), abs=0.03)
 
     def test_without_replacement_each_slot_draws_by_weight_from_the_rest(self) -> None:
         """Sorting by u * w looks right and isn't: pairs come with the wrong chances."""
@@ -111,6 +122,9 @@ class TestChances:
         for uniform, sample in ((0.0, 0), (largest, 2)):
             draws._uniform = lambda *_, u=uniform: np.array([u])  # type: ignore[method-assign]
             assert draws.samples(0, 0, 1).tolist() == [sample]
+        draws = WeightedDraws([1.0, 1.0], seed=0)
+        draws._uniform = lambda *_: np.array([0.5])  # type: ignore[method-assign]
+        assert draws.samples(0, 0, 1).tolist() == [1]  # [0, 0.5) is the first one's
         for total in np.random.default_rng(0).random(1000):
             assert largest * total < total
 

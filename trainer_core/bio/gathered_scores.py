@@ -55,7 +55,7 @@ def gather_scores(samples: Tensor, scores: Tensor, labels: Tensor) -> ScoreTable
     """
     sizes = agreed_sizes(samples, scores, labels)
     values = torch.cat([scores.detach(), labels.to(scores)], dim=1)  # (B, 2T)
-    all_samples = rows_on_rank_0(samples.to(values.device), sizes)
+    all_samples = rows_on_rank_0(samples.to(values.device, torch.int64), sizes)
     all_values = rows_on_rank_0(values, sizes)
     table = None
     with errors_on_all_ranks():
@@ -68,10 +68,13 @@ def gather_scores(samples: Tensor, scores: Tensor, labels: Tensor) -> ScoreTable
 
 def agreed_sizes(samples: Tensor, scores: Tensor, labels: Tensor) -> list[int]:
     """Rows of each rank, after all ranks have compared their shapes. Collective: every rank."""
-    fits = len(samples) == len(scores) and scores.dim() == 2 and scores.shape == labels.shape
+    # Of shapes only: len() of a scalar raises, on this rank alone.
+    fits = samples.shape == scores.shape[:1] and scores.dim() == 2
+    fits = fits and scores.shape == labels.shape
     shapes = [list(tensor.shape) for tensor in (samples, scores, labels)]
     facts = gather_objects((fits, shapes, str(scores.dtype)))
-    _, (_, (_, *width), _), dtype = facts[0]
+    _, (_, first, _), dtype = facts[0]
+    width = first[1:]
     for rank, (is_fine, found, found_dtype) in enumerate(facts):
         if not is_fine or found[1][1:] != width or found_dtype != dtype:
             raise UserError(

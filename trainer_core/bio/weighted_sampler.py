@@ -57,7 +57,7 @@ class WeightedDraws:
     Where ranks have different processors, ln may differ in the last bit and swap two keys that
     are that close.
 
-    Memory is 8 bytes per sample, and 8 more without replacement, on every rank.
+    Memory is 8 bytes per sample on every rank, and 24 without replacement.
 
     Args:
         weights: (n,), positive and finite; they needn't add up to 1.
@@ -114,9 +114,9 @@ class WeightedDraws:
         return self._order[1]
 
     def _uniform(self, epoch: int, first: int, last: int) -> NDArray[np.float64]:
-        """One number in [0, 1) per slot: 53 bits of a block cipher's output at that counter.
+        """One number in [0, 1) per slot: 53 bits of Philox's output at that counter.
 
-        Philox is numpy's counter-based generator: keyed, and it starts anywhere for free. numpy
+        It is numpy's counter-based generator: keyed, and it starts anywhere for free. numpy
         guarantees the streams of its bit generators across versions, unlike its distributions.
         """
         key = hash_words("weighted", self.seed, epoch, self.digest, count=2)
