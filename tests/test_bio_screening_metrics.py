@@ -149,7 +149,8 @@ class TestAgainstReferences:
     def test_bedroc_at_a_large_alpha_does_not_overflow(self) -> None:
         """RDKit's exp(alpha) raises OverflowError from 710 on."""
         is_active, scores = np.array([True, False, False]), np.array([3.0, 2.0, 1.0])
-        assert bedroc(is_active, scores, 900.0) == 1
+        assert bedroc(is_active, scores, 900.0) == bedroc(is_active, scores, 1e6) == 1
+        assert bedroc(np.array([False, True, True]), scores, 1e6) == 0
         with pytest.raises(OverflowError):
             Scoring.CalcBEDROC(rdkit_list(is_active, [0, 1, 2]), 0, 900.0)
 
@@ -194,12 +195,20 @@ class TestRefusals:
         with pytest.raises(UserError, match=f"^{found}"):
             metric(np.array(labels), np.array(scores))
 
+    def test_whole_numbers_are_scores_too(self) -> None:
+        """-1 of an unsigned byte is 255: the worst molecule would come first."""
+        is_active = np.array([True, False, False, True])
+        scores = np.array([200, 0, 3, 7], dtype=np.uint8)
+        for metric in SCREENING_METRICS.values():
+            assert metric(is_active, scores) == metric(is_active, scores.astype(float))
+        assert bedroc(is_active, scores) == 1
+
     def test_parameters_out_of_bounds_are_refused(self) -> None:
         case = np.array([1, 0]), np.array([1.0, 0.0])
         for fraction in (0.0, 1.5, NAN):
             with pytest.raises(UserError, match=f"fraction={fraction}"):
                 enrichment_factor(*case, fraction)
-        for alpha in (0.0, NAN, math.inf):
+        for alpha in (0.0, 1e-4, NAN, math.inf):
             with pytest.raises(UserError, match=f"alpha={alpha}"):
                 bedroc(*case, alpha)
 

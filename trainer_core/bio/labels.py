@@ -14,6 +14,9 @@ from ``all_reduce_counts``; the sum over micro-batches is ``+``:
     counts = label_counts(labels[samples_in_step])
     local_loss(terms, counts, "labels", world_size=W).backward()
 
+``trainer_core.bio.step`` multiplies by W / N itself. A task for it returns ``terms.sums.sum()``
+as its summed loss and ``label_counts(...).sum()`` as its number of terms: the mean over labels.
+
 Two traps of DDP, both shown in tests/test_bio_labels.py with torch 2.13 on gloo:
 
 A head that isn't run on one rank, because none of its rows has the label. On that rank,

@@ -65,6 +65,8 @@ def checked_ranking(is_active: ActiveMask, scores: ScoreArray) -> tuple[ActiveMa
             of the classes is missing.
     """
     labels, scores = np.asarray(is_active).ravel(), np.asarray(scores).ravel()
+    if not np.issubdtype(scores.dtype, np.floating):  # -scores of uint8 would wrap around
+        scores = scores.astype(np.float64)
     if labels.size != scores.size:
         found: str | None = f"{labels.size} labels and {scores.size} scores"
     elif (is_bad := ~(((labels == 0) | (labels == 1)) & np.isfinite(scores))).any():
@@ -146,16 +148,18 @@ def bedroc(is_active: ActiveMask, scores: ScoreArray, alpha: float = 20.0) -> fl
     below 1; with more actives, values of different lists don't compare.
 
     Raises:
-        UserError: if ``alpha`` isn't positive and finite.
+        UserError: if ``alpha`` is below 0.001 or not finite.
     """
-    if not 0 < alpha < math.inf:
+    if not 1e-3 <= alpha < math.inf:
         raise UserError(
-            f"alpha={alpha}: it says how much the top of the list counts, and must be positive "
-            "and finite. The usual one is 20."
+            f"alpha={alpha}: it says how much the top of the list counts, and must be at least "
+            "0.001 and finite. At 0 every place counts the same, which is AUROC. The usual "
+            "one is 20."
         )
     is_active, scores = checked_ranking(is_active, scores)
     num_active = int(is_active.sum())
-    weights = np.exp(-alpha * np.arange(1, scores.size + 1) / scores.size)  # of places 1..n
+    # Of places 1..n, times exp(alpha/n), which cancels: the first is 1 and can't underflow.
+    weights = np.exp(-alpha * np.arange(scores.size) / scores.size)
     _, group, sizes = np.unique(-scores, return_inverse=True, return_counts=True)
     firsts = np.cumsum(sizes) - sizes
     group_weights = np.add.reduceat(weights, firsts) / sizes  # the mean over a tie's places
