@@ -168,7 +168,9 @@ class TestBadRows:
             raise ModuleNotFoundError(name="rdkit")
 
         monkeypatch.setattr(packages.importlib, "import_module", missing)
-        with pytest.raises(UserError, match=r"rdkit isn't installed.*pip install -e '.\[bio\]'"):
+        with pytest.raises(
+            UserError, match=r"rdkit isn't installed.*pip install -e '.\[bio\]'"
+        ):
             molecule_standardizer()
 
 
@@ -202,7 +204,12 @@ class TestConflicts:
     def test_a_molecule_is_as_old_as_its_first_measurement(self) -> None:
         """Dated by a repeat, a molecule known for years would be tested as a new one."""
         table = table_of(
-            "CCO", "OCC", "CCN", years=[2010, 1998, NAN], assays=["b", "a", ""], ids=["x", "y", "z"]
+            "CCO",
+            "OCC",
+            "CCN",
+            years=[2010, 1998, NAN],
+            assays=["b", "a", ""],
+            ids=["x", "y", "z"],
         )
         assert table.years.tolist()[0] == 1998
         assert table.last_years.tolist()[0] == 2010

@@ -135,7 +135,7 @@ class TestGroups:
 
     def test_clusters_are_refused_where_they_would_take_days(self) -> None:
         """Quadratic time shows as a job that hangs."""
-        with pytest.raises(UserError, match="3 molecules to cluster.*limit=2"):
+        with pytest.raises(UserError, match=r"3 molecules to cluster.*limit=2"):
             butina_clusters(["C", "CC", "CCC"], cutoff=0.4, limit=2)
         with pytest.raises(UserError, match="cutoff=4"):
             butina_clusters(["C"], cutoff=4)
@@ -178,7 +178,7 @@ class TestTime:
         split = SPLITS["time"](table)
         years = [table.years[split.rows_of(part)] for part in range(3)]
         assert years[0].max() < years[1].min() <= years[1].max() < years[2].min()
-        assert all(abs(len(own) - share * 51) <= 5 for own, share in zip(years, FRACTIONS))
+        assert [len(own) / 51 for own in years] == pytest.approx(FRACTIONS, abs=0.1)
 
     @settings(max_examples=50)
     @given(
@@ -199,7 +199,7 @@ class TestTime:
     def test_a_molecule_without_a_year_and_too_few_years_are_refused(self) -> None:
         """Put on either side, an undated molecule is a guess that nobody sees."""
         undated = table_of("CCO", "CCN", years=[1999, float("nan")], ids=["a", "b"])
-        with pytest.raises(UserError, match="1 of 2 molecules have no year, the first of them b"):
+        with pytest.raises(UserError, match=r"1 of 2 molecules have no year, the first .* b"):
             time_split(undated)
         with pytest.raises(UserError, match="2 different years for 3 parts"):
             time_split(table_of("CCO", "CCN", "C", years=[1999, 2000, 2000]))
@@ -238,7 +238,7 @@ class TestManifest:
     def test_another_table_is_refused(self, table: MoleculeTable, tmp_path: Path) -> None:
         """With one row more, every part would be another molecule's."""
         save_split(scaffold_split(table), tmp_path / "split.json")
-        with pytest.raises(UserError, match="made with table_digest .* make a new split"):
+        with pytest.raises(UserError, match=r"made with table_digest .* make a new split"):
             load_split(tmp_path / "split.json", table_of(*LIBRARY[:-1], years=YEARS[:-1]))
 
     @pytest.mark.parametrize("change", ["parts", "options", "version"])

@@ -55,8 +55,8 @@ class MoleculeOptions:
     """How rows become molecules.
 
     Args:
-        tautomer: replace each molecule by RDKit's canonical tautomer. It adds half to the cost
-            of standardizing, and drops stereo at centers that tautomerize.
+        tautomer: replace each molecule by RDKit's canonical tautomer. Standardizing then takes
+            more than twice as long, and stereo at centers that tautomerize is lost.
         stereo: ``keep``, or ``drop`` to make stereoisomers one molecule.
         on_bad: ``raise`` at the first row that can't be read, or ``skip`` and count it.
         on_conflict: what rows of one molecule with different labels leave: ``missing`` (NaN),

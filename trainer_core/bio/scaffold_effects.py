@@ -70,7 +70,9 @@ def memorizer_predictions(labels: FloatArray, groups: IntArray, train: IntArray)
     num_groups = int(groups.max()) + 1
     sizes = np.bincount(groups[train], minlength=num_groups)
     sums = np.bincount(groups[train], labels[train] - center, minlength=num_groups)
-    return np.asarray(center + (sums / (sizes + variance.within / variance.between))[groups])
+    # At least something: without noise, the ratio is 0, and so is the size of a new scaffold.
+    weights = np.maximum(sizes + variance.within / variance.between, 1e-12)
+    return np.asarray(center + (sums / weights)[groups])
 
 
 def memorized_share(
