@@ -154,31 +154,20 @@ def featurize_smiles(
             f"{path} exists, and a run may be reading it. Features are never written over. "
             "Choose another path, or delete the file and its manifest first."
         )
-    read = load("rdkit.Chem", "computing fingerprints").MolFromSmiles
-    count_of = settings.generator().GetCountFingerprint
-    nothing = np.array([1, 4, settings.fp_size, 0], "<u4").tobytes()
     shape = (num_rows, settings.row_bytes)
     partial = path.with_suffix(path.suffix + ".partial")
     output = np.lib.format.open_memmap(partial, mode="w+", dtype=np.uint8, shape=shape)
     source, skipped, first = hashlib.sha256(), list[int](), 0
-    with load("rdkit.rdBase", "computing fingerprints").BlockLogs():
-        for chunk in _in_chunks(smiles, chunk_rows):
-            last = first + len(chunk)
-            _require_rows(path, num_rows, max(last, num_rows))
-            counts: list[bytes] = []
-            for text in chunk:
-                # The molecule gets no name: kept until the next one is read, it costs 5%.
-                try:
-                    counts.append(count_of(read(text)).ToBinary())
-                except TypeError:  # RDKit's own kind: read gave None
-                    row = first + len(counts) + 1
-                    if on_bad == "raise":
-                        raise UserError(_unreadable_row(path, row, text)) from None
-                    skipped.append(row)
-                    counts.append(nothing)
-            output[first:last] = settings.encode(counts)
-            source.update("".join(f"{text}\n" for text in chunk).encode())
-            first = last
+    for chunk in _in_chunks(smiles, chunk_rows):
+        last = first + len(chunk)
+        _require_rows(path, num_rows, max(last, num_rows))
+        counts, bad = _count_chunk(chunk, settings)
+        if bad and on_bad == "raise":
+            raise UserError(_unreadable_row(path, first + bad[0] + 1, chunk[bad[0]]))
+        skipped += [first + place + 1 for place in bad]
+        output[first:last] = settings.encode(counts)
+        source.update("".join(f"{text}\n" for text in chunk).encode())
+        first = last
     _require_rows(path, num_rows, first)
     output.flush()
     partial.rename(path)
@@ -193,6 +182,25 @@ def featurize_smiles(
     facts = {**asdict(made), "path": path.name, "digest": made.digest}
     manifest.write_text(json.dumps({**facts, "version": FEATURES_VERSION}, indent=1) + "\n")
     return made
+
+
+def _count_chunk(
+    chunk: Sequence[str], settings: MorganSettings
+) -> tuple[list[bytes], list[int]]:
+    """Each molecule's count fingerprint in RDKit's binary form, and which ones can't be read."""
+    read = load("rdkit.Chem", "computing fingerprints").MolFromSmiles
+    count_of = settings.generator().GetCountFingerprint
+    nothing = np.array([1, 4, settings.fp_size, 0], "<u4").tobytes()
+    counts, bad = list[bytes](), list[int]()
+    with load("rdkit.rdBase", "computing fingerprints").BlockLogs():
+        for text in chunk:
+            # The molecule gets no name: kept until the next one is read, it costs 5%.
+            try:
+                counts.append(count_of(read(text)).ToBinary())
+            except TypeError:  # RDKit's own kind: read gave None
+                bad.append(len(counts))
+                counts.append(nothing)
+    return counts, bad
 
 
 def _unreadable_row(path: Path, row: int, text: str) -> str:
