@@ -187,7 +187,7 @@ def featurize_smiles(
 def _count_chunk(
     chunk: Sequence[str], settings: MorganSettings
 ) -> tuple[list[bytes], list[int]]:
-    """Each molecule's count fingerprint in RDKit's binary form, and which ones can't be read."""
+    """Count fingerprints in RDKit's binary form, and the places that can't be read."""
     read = load("rdkit.Chem", "computing fingerprints").MolFromSmiles
     count_of = settings.generator().GetCountFingerprint
     nothing = np.array([1, 4, settings.fp_size, 0], "<u4").tobytes()
