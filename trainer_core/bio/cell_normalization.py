@@ -45,7 +45,8 @@ class CellNormalization:
 
     def log1p(self, counts: Tensor) -> Tensor:
         """Counts (B, g) scaled to the library size, log(1 + x); an empty cell stays zero."""
-        totals = counts.sum(dim=1, keepdim=True).clamp(min=torch.finfo(counts.dtype).tiny)
+        totals = counts.sum(dim=1, keepdim=True)
+        totals = torch.where(totals > 0, totals, 1.0)
         return torch.log1p(counts * (self.library_size / totals))
 
     def __call__(self, counts: Tensor) -> Tensor:

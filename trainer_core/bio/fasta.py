@@ -253,11 +253,12 @@ class FastaFile:
         first, last, length = self._index[number + 1].tolist()
         header, _, body = self._read(first, last).partition(b"\n")
         sequence = body.translate(None, WHITE + b"*").upper()
-        if not header.startswith(b">") or len(sequence) != length:
+        is_protein = header.startswith(b">") and not sequence.translate(None, ALLOWED)
+        if not is_protein or len(sequence) != length:
             raise UserError(
-                f"{self.path}, record {number}: {length} residues when the file was indexed, "
-                f"{len(sequence)} now. The file has been changed under the training, and other "
-                "records may be wrong unseen. Restore it, or start again."
+                f"{self.path}, record {number}: {length} residues when the file was indexed; "
+                f"now the place holds {(header + body)[:20]!r}. The file was changed under the "
+                "training, and other records may be wrong unseen. Restore it, or start again."
             )
         name, _, description = header[1:].decode("utf-8", "replace").strip().partition(" ")
         return ProteinRecord(name, description.strip(), sequence.decode())
