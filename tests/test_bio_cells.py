@@ -16,11 +16,12 @@ import torch
 from torch.utils.data import DataLoader
 from trainer_core.bio import cells
 from trainer_core.bio.cell_normalization import fit_normalization
-from trainer_core.bio.cells import Cell, CellMatrix, densify, export_cells
+from trainer_core.bio.cells import Cell, CellMatrix, cell_labels, densify, export_cells
 from trainer_core.settings import UserError
 
 h5py = pytest.importorskip("h5py")
 sparse = pytest.importorskip("scipy.sparse")
+pandas = pytest.importorskip("pandas")
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # anndata's own imports
     anndata = pytest.importorskip("anndata")
@@ -136,6 +137,24 @@ class TestExport:
         with pytest.raises(KeyboardInterrupt):
             export_cells(path, tmp_path / "export")
         assert [entry.name for entry in tmp_path.iterdir()] == ["cells.h5ad"]
+
+
+class TestLabels:
+    def test_a_cell_keeps_its_type_and_a_missing_one_is_no_class(self, tmp_path: Path) -> None:
+        """Missing read as class 0 would make the first type in the alphabet the most common."""
+        kinds = ["T", None, "B", "T"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            data = anndata.AnnData(X=counts(4))
+            data.obs["cell_type"] = pandas.Categorical(kinds)
+            data.obs["age"] = [1.0, 2.0, 3.0, 4.0]
+            data.write_h5ad(tmp_path / "a.h5ad")
+        codes, names = cell_labels(tmp_path / "a.h5ad", "cell_type")
+        assert [names[code] if code >= 0 else None for code in codes] == kinds
+        with pytest.raises(UserError, match=r"no column 'kind'. It has cell_type, age\."):
+            cell_labels(tmp_path / "a.h5ad", "kind")
+        with pytest.raises(UserError, match=r"'age' is array, not categorical"):
+            cell_labels(tmp_path / "a.h5ad", "age")
 
 
 def damage(path: Path, name: str, at: int, value: float) -> None:

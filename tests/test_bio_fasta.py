@@ -291,6 +291,7 @@ class TestGenerated:
             write_generated_fasta(tmp_path / name, 30, seed=seed)
         first, same, other = ((tmp_path / name).read_text() for name in "abc")
         assert first == same != other
+        assert generated_protein(0, 50, seed=1) != generated_protein(0, 50, seed=2)
         file = FastaFile(tmp_path / "a")
         assert file.lengths.tolist() == uniref_like_lengths(30, seed=1).tolist()
         assert all(record.id.startswith("generated_1_") for record in file)

@@ -160,6 +160,32 @@ def _copy(path: Path, matrix: Any, folder: Path, layer: str | None) -> None:
     (folder / "manifest.json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
+def cell_labels(path: Path, column: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """A categorical column of the cells, such as cell_type: (n,) codes, and what they mean.
+
+    A cell without a value has the code -1, as in pandas: it is no class, so mask it.
+
+    Raises:
+        UserError: if the column isn't there, or isn't categorical.
+    """
+    with _opened(path) as file:
+        columns = file["obs"].attrs["column-order"].tolist()
+        if column not in columns:
+            raise UserError(
+                f"{path}: obs has no column {column!r}. It has {', '.join(columns) or 'none'}. "
+                "There is nothing to train against. Pass one of these."
+            )
+        encoding = file["obs"][column].attrs.get("encoding-type", "unknown")
+        if encoding != "categorical":
+            raise UserError(
+                f"{path}: obs column {column!r} is {encoding}, not categorical. Text repeats "
+                "with typing errors, and numbers are no classes. Convert it with "
+                "adata.strings_to_categoricals() or astype('category'), and write."
+            )
+        names = file["obs"][column]["categories"].asstr()[:]
+        return file["obs"][column]["codes"][:].astype(np.int64), tuple(map(str, names))
+
+
 # %%
 class Cell(NamedTuple):
     """The genes of one cell that were counted; both arrays are views of mapped files."""
