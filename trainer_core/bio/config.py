@@ -53,7 +53,7 @@ class BioConfig(TrainConfig):
         "identity", "cell_type", "the column of obs with a cell's label", only="cells"
     )
     on_bad: str = setting(
-        "identity", "refuse", "what a damaged row leads to", choices=("refuse", "skip")
+        "identity", "raise", "what a damaged row leads to", choices=("raise", "skip")
     )
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 # %% active="py"
 from trainer_core.bio.config import BioConfig
+from trainer_core.bio.evaluation import evaluate
 from trainer_core.bio.sources import build_task
 from trainer_core.bio.step import task_step
 from trainer_core.bio.tasks import Task, VisitView
@@ -195,6 +196,8 @@ def task_loop(job: Job, task: Task, stop: threading.Event) -> str:
         timers.end_step(step)
         if logs:
             job.progress.report(step)
+    if sampler.position == schedule.total_steps:
+        evaluate(job, task)
     return finish(job)
 
 

@@ -15,4 +15,8 @@ def build_task(cfg: BioConfig) -> Task:
     Raises:
         UserError: if its file or a package is missing, or a row is damaged.
     """
+    if cfg.data_kind == "molecules":
+        from trainer_core.bio.molecule_task import MoleculeTask
+
+        return MoleculeTask.from_config(cfg)
     raise UserError(f"data={cfg.data}: a stub; this kind of data has no task yet. Choose toy.")
