@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trainer_core.bio import fasta
 from trainer_core.bio.fasta import AMINO_ACIDS, SHIPPED_PROTEINS, FastaFile, header_fields
 from trainer_core.bio.generated_proteins import LONGEST, RESIDUE_PERCENT, SHORTEST
-from trainer_core.bio.generated_proteins import generated_protein, uniref_like_lengths
+from trainer_core.bio.generated_proteins import generated_protein, generated_lengths
 from trainer_core.bio.generated_proteins import write_generated_fasta
 from trainer_core.settings import UserError
 
@@ -268,7 +268,7 @@ class TestDamage:
 class TestGenerated:
     def test_lengths_are_skewed_to_the_right_with_a_heavy_tail(self) -> None:
         """Buckets and budgets that are tried on even lengths prove nothing."""
-        lengths = uniref_like_lengths(200_000, seed=0)
+        lengths = generated_lengths(200_000, seed=0)
         assert lengths.min() >= SHORTEST == 11
         assert 20_000 < lengths.max() <= LONGEST == 35_000
         assert 200 < np.median(lengths) < 280 < lengths.mean()
@@ -293,7 +293,7 @@ class TestGenerated:
         assert first == same != other
         assert generated_protein(0, 50, seed=1) != generated_protein(0, 50, seed=2)
         file = FastaFile(tmp_path / "a")
-        assert file.lengths.tolist() == uniref_like_lengths(30, seed=1).tolist()
+        assert file.lengths.tolist() == generated_lengths(30, seed=1).tolist()
         assert all(record.id.startswith("generated_1_") for record in file)
         with pytest.raises(FileExistsError):
             write_generated_fasta(tmp_path / "a", 30, seed=1)

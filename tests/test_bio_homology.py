@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from trainer_core.bio import homology_split
 from trainer_core.bio.fasta import AMINO_ACIDS, SHIPPED_PROTEINS, FastaFile
-from trainer_core.bio.generated_proteins import generated_protein, uniref_like_lengths
+from trainer_core.bio.generated_proteins import generated_protein, generated_lengths
 from trainer_core.bio.homology import HomologyOptions, cluster_proteins, read_clusters
 from trainer_core.bio.homology_split import nearest_identity
 from trainer_core.settings import UserError
@@ -64,7 +64,7 @@ class TestClusters:
 
     def test_strangers_stay_apart_at_any_length(self) -> None:
         """A protein of 35,000 residues contains most short words by chance."""
-        lengths = [35_000, *uniref_like_lengths(600, seed=3).tolist()]
+        lengths = [35_000, *generated_lengths(600, seed=3).tolist()]
         sequences = [generated_protein(n, size, seed=1) for n, size in enumerate(lengths)]
         for options in (HomologyOptions(), HomologyOptions(identity=0.4)):
             clusters = cluster_proteins(sequences, options)

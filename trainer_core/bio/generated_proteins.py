@@ -26,7 +26,7 @@ RESIDUE_PERCENT = {
 }
 
 
-def uniref_like_lengths(num_sequences: int, *, seed: int) -> NDArray[np.int64]:
+def generated_lengths(num_sequences: int, *, seed: int) -> NDArray[np.int64]:
     """Lengths in residues, (num_sequences,): median near 240, one in a hundred over 2,000."""
     random = np.random.default_rng((seed, num_sequences))
     body = MEDIAN * np.exp(LOG_SPREAD * random.standard_normal(num_sequences))
@@ -54,7 +54,7 @@ def write_generated_fasta(
         FileExistsError: if ``path`` exists.
     """
     with path.open("x") as file:
-        for number, length in enumerate(uniref_like_lengths(num_sequences, seed=seed).tolist()):
+        for number, length in enumerate(generated_lengths(num_sequences, seed=seed).tolist()):
             sequence = generated_protein(number, length, seed=seed)
             lines = [sequence[start : start + width] for start in range(0, length, width)]
             header = f">generated_{seed}_{number} length={length} form=generated"

@@ -47,7 +47,7 @@ BLIND_BELOW_IDENTITY = 0.4
 CHANCE_MATCHES = 1e-3
 # How often two residues drawn from Swiss-Prot are equal: the sum of their squared frequencies.
 SAME_BY_CHANCE = 0.0596
-UNKNOWN = ord("X") - ord("A")
+UNKNOWN_RESIDUE = ord("X") - ord("A")
 Words = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -88,7 +88,7 @@ def words_of(sequence: str, k: int) -> Words:
     letters = np.frombuffer(sequence.encode(), np.uint8).astype(np.int64) - ord("A")
     if len(letters) >= k:
         windows = np.lib.stride_tricks.sliding_window_view(letters, k)
-        known = windows[~(windows == UNKNOWN).any(axis=1)]
+        known = windows[~(windows == UNKNOWN_RESIDUE).any(axis=1)]
         if len(known):
             return np.unique(known @ (26 ** np.arange(k)))
     digest = hashlib.blake2b(sequence.encode(), digest_size=7).digest()

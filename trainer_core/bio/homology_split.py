@@ -23,9 +23,9 @@ from trainer_core.bio.homology import HomologyOptions, content_key, words_of_all
 from trainer_core.settings import UserError
 
 # %%
-PART_NAMES = ("train", "validation", "test")
-TRAIN, VALIDATION, TEST = range(3)
-Fractions = tuple[float, float, float]
+PROTEIN_PARTS = ("train", "validation", "test")
+TRAINING_PART, TEST_PART = 0, 2
+Shares = tuple[float, float, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +40,13 @@ class HomologySplit:
     def counts(self) -> dict[str, int]:
         """Proteins in each part; whole clusters can miss the fractions asked for."""
         sizes = np.bincount(self.parts, minlength=3).tolist()
-        return dict(zip(PART_NAMES, sizes, strict=True))
+        return dict(zip(PROTEIN_PARTS, sizes, strict=True))
 
 
 def homology_split(
     sequences: Sequence[str],
     clusters: NDArray[np.int64],
-    fractions: Fractions = (0.8, 0.1, 0.1),
+    fractions: Shares = (0.8, 0.1, 0.1),
     *,
     seed: int,
 ) -> HomologySplit:
@@ -58,7 +58,7 @@ def homology_split(
     Raises:
         UserError: if the fractions aren't shares of 1, or a part gets nothing.
     """
-    if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6 or not fractions[TRAIN]:
+    if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6 or not fractions[TRAINING_PART]:
         raise UserError(
             f"fractions={fractions}: must be three shares for train, validation and test that "
             "add up to 1, with some for training. Pass for example (0.8, 0.1, 0.1)."
@@ -81,7 +81,7 @@ def homology_split(
     split = HomologySplit(
         parts=parts, clusters=clusters, digest=_digest(sequences, parts, fractions, seed)
     )
-    for name, share in zip(PART_NAMES, fractions, strict=True):
+    for name, share in zip(PROTEIN_PARTS, fractions, strict=True):
         if share and not split.counts[name]:
             raise UserError(
                 f"{len(members)} clusters: nothing is left for {name}, because clusters stay "
@@ -92,7 +92,7 @@ def homology_split(
 
 
 def _digest(
-    sequences: Sequence[str], parts: NDArray[np.int8], fractions: Fractions, seed: int
+    sequences: Sequence[str], parts: NDArray[np.int8], fractions: Shares, seed: int
 ) -> str:
     content = sorted(zip(sequences, parts.tolist(), strict=True))
     facts = [HOMOLOGY_VERSION, list(fractions), seed, content]
@@ -128,7 +128,7 @@ def nearest_identity(
     parts: NDArray[np.int8],
     options: HomologyOptions | None = None,
     *,
-    part: int = TEST,
+    part: int = TEST_PART,
 ) -> HomologyReport:
     """For each protein of a part, the training protein that is closest by its k-mers.
 
@@ -137,7 +137,7 @@ def nearest_identity(
     low.
     """
     options = options or HomologyOptions()
-    training = np.flatnonzero(parts == TRAIN)
+    training = np.flatnonzero(parts == TRAINING_PART)
     table = WordTable(options.k)
     proteins = words_of_all(sequences, options.k)
     for row in training.tolist():
