@@ -95,12 +95,12 @@ def examples() -> list[Example]:
 
 
 def before(commit: str, answers: Sequence[Mapping[str, Any]]) -> Iterator[Example]:
-    """The answers that a commit didn't have yet; some of them after one to another card."""
+    """The answers to a commit's cards that it didn't have yet; some after one to another."""
     with tempfile.TemporaryDirectory() as folder:
         unpack(commit, Path(folder))
         deck = {card.id: card for card in read_deck([Path(folder, "rehearsal/cards")])}
         known = {one["text"] for one in answers_in(Path(folder, "tests/answers/tuning"))}
-    new = [answer for answer in answers if answer["text"] not in known]
+    new = [one for one in answers if one["text"] not in known and one["card"] in deck]
     for n, answer in enumerate(new):
         yield from points_of(deck[answer["card"]], answer, commit)
         if n % EVERY == 0 and new[n - 1]["card"] != answer["card"]:

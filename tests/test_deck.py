@@ -367,7 +367,22 @@ class TestAtATerminal:
     ) -> None:
         """data_at_scale is a file's name."""
         main(["cards"])
-        assert "architecture    The shape of the system " in capsys.readouterr().out
+        said = " ".join(capsys.readouterr().out.split())
+        assert "architecture The shape of the system 17 " in said
+
+    def test_what_only_some_interviews_ask_about_comes_last(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """By name, billion_molecules is the second topic."""
+        main(["cards"])
+        topics = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+        last = ["molecules", "sequences", "structures", "billion_molecules", "wet_lab"]
+        assert topics[0] == "interview"
+        assert topics[-5:] == last
+        monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+        main(["ask"])
+        first = next(card for card in SHIPPED if card.topic == "interview")
+        assert first.question[:40] in capsys.readouterr().out
         main(["cards", "recovery"])
         assert capsys.readouterr().out.startswith("Failures and recovery\n")
         self.typed(monkeypatch, "")

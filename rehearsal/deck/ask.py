@@ -13,13 +13,14 @@ from rehearsal.deck.cards import Card, UnknownCard, card_named, cards, topic_nam
 from rehearsal.deck.examiner import examiner
 from rehearsal.deck.judge import judge
 from rehearsal.deck.standings import CardStanding, card_standings, next_card
+from rehearsal.plan.route import route_of
 from rehearsal.session.display import has_front_end, show, show_markdown
 from rehearsal.session.progress import progress
 from rehearsal.session.schedule import end_of_day
 
 
 def ask(card_id: str | None = None, *, topic: str | None = None) -> None:
-    """Ask a card: by default, the one that has been due for the longest, or else a new one.
+    """Ask a card: by default the one due for the longest, else the route's next new one.
 
     Say the answer aloud and type the gist of it, or only say it and mark the points yourself.
 
@@ -49,8 +50,15 @@ def ask(card_id: str | None = None, *, topic: str | None = None) -> None:
 
 def _of(topic: str | None) -> list[CardStanding]:
     name = None if topic is None else topic_named(topic)
-    chosen = [card for card in cards() if name in (None, card.topic)]
+    chosen = [card for card in _in_order_of_the_route() if name in (None, card.topic)]
     return card_standings(chosen, progress().answers())
+
+
+def _in_order_of_the_route() -> list[Card]:
+    """All cards: those of a topic that only some interviews ask about come last."""
+    steps = route_of([], dict.fromkeys(card.topic for card in cards()))
+    places = {step.name: n for n, step in enumerate(steps) if step.kind == "cards"}
+    return sorted(cards(), key=lambda card: places[card.topic])
 
 
 def _next(topic: str | None) -> Card | None:

@@ -103,6 +103,12 @@ ROUTE: Sequence[Step] = (
     Step("cards", "post_training"),
     Step("drill", "debug_a_transformer"),
     Step("page", "01_walkthrough"),
+    # The biotech track: only some interviews ask about it.
+    Step("cards", "molecules"),
+    Step("cards", "sequences"),
+    Step("cards", "structures"),
+    Step("cards", "billion_molecules"),
+    Step("cards", "wet_lab"),
 )
 
 
