@@ -38,7 +38,17 @@ class BioConfig(TrainConfig):
         only="molecules",
     )
     budget: int = setting(
-        "identity", 512, "residues or atoms in one bin of proteins or graphs", low=1
+        "identity", 1026, "tokens, or atoms, in one bin of proteins or graphs", low=1
+    )
+    crop: int | None = setting(
+        "identity", None, "residues to train of a longer sequence", low=1, only="proteins"
+    )
+    layout: str = setting(
+        "identity",
+        "packed",
+        "sequences of a bin: one after the other in a row, or a padded row for each",
+        choices=("packed", "padded"),
+        only="proteins",
     )
     balance: bool = setting(
         "training", False, "weigh a task's actives by inactives / actives", only="molecules"
@@ -46,11 +56,8 @@ class BioConfig(TrainConfig):
     checkpoint_activations: bool = setting(
         "operation", False, "compute activations again in backward", only="proteins"
     )
-    layer: str = setting(
-        "identity", "X", "the matrix of the AnnData file to train on", only="cells"
-    )
     label_column: str = setting(
-        "identity", "cell_type", "the column of obs with a cell's label", only="cells"
+        "identity", "energy", "the property of an SDF file to learn", only="graphs"
     )
     on_bad: str = setting(
         "identity", "raise", "what a damaged row leads to", choices=("raise", "skip")

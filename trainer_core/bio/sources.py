@@ -5,7 +5,6 @@ from __future__ import annotations
 # %% active="py"
 from trainer_core.bio.config import BioConfig
 from trainer_core.bio.tasks import Task
-from trainer_core.settings import UserError
 
 
 # %%
@@ -19,4 +18,14 @@ def build_task(cfg: BioConfig) -> Task:
         from trainer_core.bio.molecule_task import MoleculeTask
 
         return MoleculeTask.from_config(cfg)
-    raise UserError(f"data={cfg.data}: a stub; this kind of data has no task yet. Choose toy.")
+    if cfg.data_kind == "proteins":
+        from trainer_core.bio.protein_task import ProteinTask
+
+        return ProteinTask.from_config(cfg)
+    if cfg.data_kind == "graphs":
+        from trainer_core.bio.graph_task import GraphTask
+
+        return GraphTask.from_config(cfg)
+    from trainer_core.bio.cell_task import CellTask
+
+    return CellTask.from_config(cfg)
