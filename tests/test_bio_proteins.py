@@ -317,6 +317,12 @@ class TestSource:
         assert lengths.max() > 15 * np.median(lengths)
 
 
+def test_a_step_without_terms_has_a_loss_of_zero() -> None:
+    """0 / 0 is NaN, and the update that follows it ends the run."""
+    loss = mean_over_ranks(torch.zeros((), requires_grad=True), 0)
+    assert loss.item() == 0
+
+
 # ---------------------------------------------------------------- on several ranks
 
 # Unequal on purpose: bins of one long sequence and of many short ones, dealt to three ranks at
@@ -340,7 +346,10 @@ def gradient_on(rank: int, world_size: int, means: str) -> list[float]:
     if means == "of means":
         loss = total / max(num_terms, 1)
     else:
-        loss = mean_over_ranks(total, num_terms)
+        # One count may serve every micro-batch of a step, so it must stay as it is.
+        count = torch.tensor(num_terms)
+        loss = mean_over_ranks(total, count)
+        assert count == num_terms
     loss.backward()
     assert model.tokens.grad is not None
     return model.tokens.grad.flatten().tolist()
