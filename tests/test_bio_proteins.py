@@ -19,15 +19,15 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from trainer_core.bio.loss_terms import mean_over_ranks, summed_token_loss
 from trainer_core.bio.proteins import (
-    CLS_ID,
-    EOS_ID,
+    CLS_TOKEN,
+    EOS_TOKEN,
     ESM_RESIDUES,
     ESM_TOKENS,
     FIRST_RESIDUE,
-    MASK_ID,
+    MASK_TOKEN,
     NO_TARGET,
     NUM_STANDARD,
-    PAD_ID,
+    PAD_TOKEN,
     EncodedProteins,
     MaskedProteins,
     MaskedSequence,
@@ -38,7 +38,6 @@ from trainer_core.bio.proteins import (
     mask_residues,
     num_masked,
     segment_mask,
-    uniref_like_lengths,
 )
 from trainer_core.config import TrainConfig
 from trainer_core.data import SampleKey
@@ -71,7 +70,7 @@ class TestTokens:
         known |= {"K": 15, "Q": 16, "N": 17, "F": 18}
         known |= {"C": 23, "X": 24, "O": 28, ".": 29, "-": 30, "<null_1>": 31, "<mask>": 32}
         assert {token: ESM_TOKENS.index(token) for token in known} == known
-        assert (CLS_ID, PAD_ID, EOS_ID, MASK_ID) == (0, 1, 2, 32)
+        assert (CLS_TOKEN, PAD_TOKEN, EOS_TOKEN, MASK_TOKEN) == (0, 1, 2, 32)
         standard = ESM_RESIDUES[:NUM_STANDARD]
         assert sorted(standard) == sorted("ACDEFGHIKLMNPQRSTVWY")
 
@@ -123,11 +122,11 @@ class TestMasking:
         seen = mask_residues(ids, seed=1, epoch=epoch, item=item)
         asked = seen.targets != NO_TARGET
         assert asked.sum() == max(1, int(0.15 * len(sequence) + 0.5 + 1e-9))
-        whole = np.array([CLS_ID, *ids, EOS_ID])
+        whole = np.array([CLS_TOKEN, *ids, EOS_TOKEN])
         assert np.array_equal(seen.tokens[~asked], whole[~asked])
         assert np.array_equal(seen.targets[asked], whole[asked])
         assert not asked[[0, -1]].any()  # <cls> and <eos>
-        swapped = seen.tokens[asked & (seen.tokens != MASK_ID)]
+        swapped = seen.tokens[asked & (seen.tokens != MASK_TOKEN)]
         assert (swapped >= FIRST_RESIDUE).all()
         assert (swapped < FIRST_RESIDUE + len(ESM_RESIDUES)).all()
 
@@ -143,10 +142,10 @@ class TestMasking:
         ids = encode_protein("A" * 20_000, "record 1")
         seen = mask_residues(ids, seed=0, epoch=0, item=0)
         asked = seen.tokens[seen.targets != NO_TARGET]
-        assert np.mean(asked == MASK_ID) == pytest.approx(0.8, abs=0.03)
+        assert np.mean(asked == MASK_TOKEN) == pytest.approx(0.8, abs=0.03)
         # A twentieth of the replaced ones are A again.
         assert np.mean(asked == ids[0]) == pytest.approx(0.1 + 0.1 / 20, abs=0.03)
-        replaced = asked[(asked != MASK_ID) & (asked != ids[0])]
+        replaced = asked[(asked != MASK_TOKEN) & (asked != ids[0])]
         assert set(replaced.tolist()) == set(range(4, 24)) - {int(ids[0])}
 
     def test_a_visit_is_masked_by_seed_epoch_and_item_only(self) -> None:
@@ -177,8 +176,8 @@ class TestMasking:
             assert len(window) == 50
             start = HEMOGLOBIN.index(window)
             starts.add(start)
-            assert (true[0] == CLS_ID) == (start == 0)
-            assert (true[-1] == EOS_ID) == (start == 10)
+            assert (true[0] == CLS_TOKEN) == (start == 0)
+            assert (true[-1] == EOS_TOKEN) == (start == 10)
             assert (seen.targets != NO_TARGET).sum() == num_masked(50)
         assert starts == set(range(11))
 
@@ -210,7 +209,10 @@ class TestRows:
         """Positions that go on tell the model that the second protein began in the middle."""
         batch = collate_rows([rows_of(3, 2), rows_of(4)], width=6)
         assert len(batch) == 3
-        assert batch.tokens.tolist() == [[4, 5, 6, 4, 5, PAD_ID], [4, 5, 6, 7, PAD_ID, PAD_ID]]
+        assert batch.tokens.tolist() == [
+            [4, 5, 6, 4, 5, PAD_TOKEN],
+            [4, 5, 6, 7, PAD_TOKEN, PAD_TOKEN],
+        ]
         assert batch.segments.tolist() == [[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 0, 0]]
         assert batch.positions.tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 2, 3, 0, 0]]
         assert (batch.targets == NO_TARGET).all()
@@ -300,21 +302,13 @@ class TestSource:
         """A rank without samples has to join the sync, and must not move the weights."""
         batch = MaskedProteins(proteins_of(5), 128, seed=3, layout="packed").batch([])
         assert len(batch) == 0
-        assert torch.equal(batch.placeholder().tokens, torch.tensor([[CLS_ID, EOS_ID]]))
+        assert torch.equal(batch.placeholder().tokens, torch.tensor([[CLS_TOKEN, EOS_TOKEN]]))
         model = Attention()
         loss = summed_token_loss(model(batch), batch.targets)
         loss.backward()
         assert loss.item() == 0
         grads = [parameter.grad for parameter in model.parameters()]
         assert all(grad is not None and not grad.any() for grad in grads)
-
-    def test_generated_lengths_look_like_a_sequence_database(self) -> None:
-        """A bell curve has no tail, and padding looks cheap."""
-        lengths = uniref_like_lengths(20_000, seed=1)
-        assert lengths.min() >= 11
-        assert np.median(lengths) == pytest.approx(250, rel=0.03)
-        assert lengths.mean() > 1.3 * np.median(lengths)
-        assert lengths.max() > 15 * np.median(lengths)
 
 
 def test_a_step_without_terms_has_a_loss_of_zero() -> None:

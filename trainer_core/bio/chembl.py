@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 # %% active="py"
-from trainer_core.bio.delimited import BadRows, OnBad, ReadReport, RowFault, number_in
+from trainer_core.bio.config import OnBad
+from trainer_core.bio.delimited import BadRows, ReadReport, RowFault, number_in
 from trainer_core.bio.delimited import table_rows
 from trainer_core.bio.tables import MoleculeRow
 from trainer_core.settings import UserError

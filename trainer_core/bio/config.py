@@ -7,11 +7,14 @@ bin  what the trainer orders and counts as one sample: a molecule or a cell, or 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Literal
 
 # %% active="py"
 from trainer_core.config import TrainConfig
 from trainer_core.settings import UserError, check_setting, setting
 
+OnBad = Literal["raise", "skip"]
+RowLayout = Literal["padded", "packed"]
 KINDS = ("molecules", "proteins", "graphs", "cells")
 
 
@@ -84,6 +87,16 @@ class BioConfig(TrainConfig):
                 f"decay_steps={self.decay_steps}, so no step is left to decay in. Lower the "
                 "first or raise the second."
             )
+
+    @property
+    def bad_rows(self) -> OnBad:
+        """``on_bad``, as the readers take it."""
+        return "skip" if self.on_bad == "skip" else "raise"
+
+    @property
+    def row_layout(self) -> RowLayout:
+        """``layout``, as the bins take it."""
+        return "packed" if self.layout == "packed" else "padded"
 
     @property
     def data_path(self) -> str | None:

@@ -11,15 +11,14 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 # %% active="py"
+from trainer_core.bio.config import OnBad
 from trainer_core.bio.text_lines import decoded_lines
 from trainer_core.settings import UserError
 
 # %%
 DELIMITERS = (",", ";", "\t")
-OnBad = Literal["raise", "skip"]
 
 
 @dataclass(slots=True)

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 # %% active="py"
-from trainer_core.bio.delimited import BadRows, OnBad
+from trainer_core.bio.config import OnBad
+from trainer_core.bio.delimited import BadRows
 from trainer_core.bio.text_lines import is_gzip, numbered_lines
 from trainer_core.datasets import hash_pieces
 from trainer_core.settings import UserError

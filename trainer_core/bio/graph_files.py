@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 # %% active="py"
+from trainer_core.bio.config import OnBad
 from trainer_core.bio.graphs import Graph
 from trainer_core.bio.packages import load
 from trainer_core.settings import UserError
@@ -32,9 +33,7 @@ def neighbors_within(positions: Tensor, cutoff: float) -> Tensor:
     return near.nonzero().T.contiguous()
 
 
-def read_sdf(
-    path: Path, label_column: str, *, on_bad: Literal["raise", "skip"] = "raise"
-) -> list[Graph]:
+def read_sdf(path: Path, label_column: str, *, on_bad: OnBad = "raise") -> list[Graph]:
     """The molecules of an SDF file with coordinates, labeled by one of its properties.
 
     An empty property is a missing label. Coordinates are taken as they are; the network needs

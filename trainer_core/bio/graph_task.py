@@ -84,7 +84,7 @@ class GraphTask:
         """The SDF file that ``--data graphs:PATH`` names, or geometries that are made here."""
         if cfg.data_path is None:
             return cls(planted_geometries(), cfg)
-        return cls(read_sdf(Path(cfg.data_path), cfg.label_column, on_bad=cfg.on_bad), cfg)
+        return cls(read_sdf(Path(cfg.data_path), cfg.label_column, on_bad=cfg.bad_rows), cfg)
 
     @staticmethod
     def labels_of(graph: Graph) -> Tensor:

@@ -96,17 +96,6 @@ def collate_graphs(graphs: Sequence[Graph], like: Graph) -> GraphBatch:
     )
 
 
-def scatter_mean(values: Tensor, index: Tensor, num_groups: int) -> Tensor:
-    """The mean of the rows of each group, (num_groups, ...); zero for a group without rows.
-
-    As a readout, ``scatter_mean(nodes, batch.batch, len(batch))``. The number of graphs is
-    passed: the largest index would miss what comes last, and on a GPU the host waits for it.
-    """
-    sums = values.new_zeros(num_groups, *values.shape[1:]).index_add(0, index, values)
-    counts = values.new_zeros(num_groups).index_add(0, index, values.new_ones(len(index)))
-    return sums / counts.clamp(min=1).view(-1, *[1] * (values.dim() - 1))
-
-
 # %%
 def check_graph(graph: Graph, like: Graph, record: str) -> None:
     """Refuse a graph that can't be batched with ``like``, or whose edges leave it.

@@ -51,7 +51,7 @@ class ProteinTask:
 
     def __init__(self, proteins: EncodedProteins, cfg: BioConfig) -> None:
         self.bins = MaskedProteins(
-            proteins, cfg.budget, seed=cfg.seed, layout=cfg.layout, crop=cfg.crop
+            proteins, cfg.budget, seed=cfg.seed, layout=cfg.row_layout, crop=cfg.crop
         )
         self.num_classes = self.bins.num_classes
         self.fingerprint = self.bins.fingerprint
@@ -60,7 +60,7 @@ class ProteinTask:
     def from_config(cls, cfg: BioConfig) -> ProteinTask:
         """The file that ``--data proteins:PATH`` names, or the proteins that ship."""
         path = Path(cfg.data_path) if cfg.data_path else SHIPPED_PROTEINS
-        records = list(FastaFile(path, on_bad=cfg.on_bad))
+        records = list(FastaFile(path, on_bad=cfg.bad_rows))
         names, sequences = zip(*((one.id, one.sequence) for one in records), strict=True)
         return cls(EncodedProteins(names, sequences), cfg)
 

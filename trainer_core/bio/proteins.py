@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 # %% active="py"
 from trainer_core.bio.batches import TensorBatch
 from trainer_core.bio.bins import plan_batches, plan_packing
+from trainer_core.bio.config import RowLayout
 from trainer_core.bio.size_classes import short_digest
 from trainer_core.data import SampleKey
 from trainer_core.order import hash_words
@@ -30,7 +31,7 @@ from trainer_core.settings import UserError
 # The 33 tokens of ESM-1b and ESM-2, in their order, so that ids mean the same there and here.
 ESM_RESIDUES = "LAGVSERTIDPKQNFYMHWCXBUZO"
 ESM_TOKENS = ("<cls>", "<pad>", "<eos>", "<unk>", *ESM_RESIDUES, ".", "-", "<null_1>", "<mask>")
-CLS_ID, PAD_ID, EOS_ID, MASK_ID = (
+CLS_TOKEN, PAD_TOKEN, EOS_TOKEN, MASK_TOKEN = (
     ESM_TOKENS.index(name) for name in ("<cls>", "<pad>", "<eos>", "<mask>")
 )
 FIRST_RESIDUE = ESM_TOKENS.index("L")
@@ -144,11 +145,11 @@ def mask_residues(
     seen, targets = true.copy(), np.full(window, NO_TARGET)
     targets[hidden] = true[hidden]
     kind = rng.random(len(hidden))
-    seen[hidden[kind < 0.8]] = MASK_ID
+    seen[hidden[kind < 0.8]] = MASK_TOKEN
     swapped = hidden[kind >= 0.9]
     seen[swapped] = FIRST_RESIDUE + rng.integers(NUM_STANDARD, size=len(swapped))
-    before = [CLS_ID] if start == 0 else []
-    after = [EOS_ID] if start + window == len(residues) else []
+    before = [CLS_TOKEN] if start == 0 else []
+    after = [EOS_TOKEN] if start + window == len(residues) else []
     return MaskedSequence(
         np.concatenate([before, seen, after]).astype(np.int64),
         np.pad(targets, (len(before), len(after)), constant_values=NO_TARGET),
@@ -185,11 +186,11 @@ def collate_rows(
     """Rows of whole sequences as one batch, padded to ``width``, or to the longest row."""
     num_sequences = sum(map(len, rows))
     if not num_sequences:
-        ends = np.array([CLS_ID, EOS_ID])
+        ends = np.array([CLS_TOKEN, EOS_TOKEN])
         rows = [[MaskedSequence(ends, np.full(2, NO_TARGET))]]
     used = [sum(len(sequence.tokens) for sequence in row) for row in rows]
     shape = len(rows), max(width or 0, *used)
-    tokens, targets = np.full(shape, PAD_ID), np.full(shape, NO_TARGET)
+    tokens, targets = np.full(shape, PAD_TOKEN), np.full(shape, NO_TARGET)
     segments, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for at, row in enumerate(rows):
         start = 0
@@ -213,20 +214,6 @@ def segment_mask(segments: Tensor) -> Tensor:
 
 
 # %%
-def uniref_like_lengths(count: int, seed: int) -> NDArray[np.int64]:
-    """Lengths distributed like a sequence database's: one peak, skewed, with a heavy tail.
-
-    Log-normal, with a median of 250 and a mean of about 345 residues, from UniRef's 11 to
-    titin's 35,000. A model of the shape, not a fit to a release.
-    """
-    rng = np.random.default_rng(seed)
-    return np.exp(rng.normal(np.log(250), 0.8, count)).clip(11, 35_000).astype(np.int64)
-
-
-# %%
-RowLayout = Literal["padded", "packed"]
-
-
 class MaskedProteins:
     """Bins of sequences as the trainer's samples, masked anew in each epoch.
 

@@ -18,7 +18,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 # %% active="py"
-from trainer_core.bio.delimited import BadRows, OnBad, ReadReport, RowFault, number_in
+from trainer_core.bio.config import OnBad
+from trainer_core.bio.delimited import BadRows, ReadReport, RowFault, number_in
 from trainer_core.bio.delimited import table_rows
 from trainer_core.bio.text_lines import decoded_lines
 from trainer_core.settings import UserError
