@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 from jupyter_client.manager import start_new_kernel
 
 import rehearsal
 from rehearsal.interviews import ending, opening
 from rehearsal.interviews import widgets
-from rehearsal.interviews.cells import CellHook, counted
+from rehearsal.interviews.built import notebook_text
+from rehearsal.interviews.cell_hook import CellHook, coachs_names
+from rehearsal.interviews.cells import counted
 from rehearsal.interviews.faces import clock_html, html_of, spoken_html
 from rehearsal.interviews.scorecard import Evidence, Mark, Scorecard
 from rehearsal.interviews.opening import interview
@@ -61,6 +64,8 @@ class TestWhatCounts:
             ("# a thought", None),
             ("", None),
             ("for n in range(3):\n    print(n)", None),
+            (f"# scratch\n{DEFINES}", None),
+            (f"\n#Scratch: a try\n{DEFINES}", None),
             ("held.say('hello')", None),
             ("from rehearsal import interview", None),
             ("from rehearsal.kit import observe", "from rehearsal.kit import observe"),
@@ -72,6 +77,8 @@ class TestWhatCounts:
             ("if __name__ == '__main__':\n    main()", None),
             ("def broken(:", "def broken(:"),
             ("1 +", None),
+            ("held = interview(15, seed=1", None),
+            ("def broken(:\n    x = 1", "def broken(:\n    x = 1"),
         ],
     )
     def test_what_defines_something_and_never_what_runs_it(
@@ -104,25 +111,83 @@ class TestWhatCounts:
         assert counted("loss = trainer.fit()[0]", frozenset({"trainer"})) is None
         assert counted("cfg = Config()", frozenset({"run"})) == "cfg = Config()"
 
+    @pytest.mark.parametrize(
+        "cell",
+        [
+            "held = interview(15, seed=1)",
+            "held = coach.interview(15)\nheld",
+            "reading = interviewer('weak')",
+            "seen = held.minute",
+            "def look():\n    return held.events",
+            "n, text = 1, str(held)",
+            "rows = [row for row in held.scorecard().rows]",
+        ],
+    )
+    def test_what_calls_the_coach_is_no_trainer(self, cell: str) -> None:
+        """In a rank there is no interview: each later check would end with a NameError."""
+        names = frozenset({"interview", "interviewer", "held", "coach"})
+        assert counted(cell, coachs=names) is None
+        assert counted(f"{DEFINES}{cell}", coachs=names) is not None
+
+    def test_a_local_name_may_be_one_of_the_coachs(self) -> None:
+        """Names such as start, hint and check are everybody's."""
+        cell = "def run():\n    start = 1\n    return start"
+        assert counted(cell, coachs=frozenset({"start"})) == cell
+
+    def test_the_coachs_names_are_what_they_hold(self) -> None:
+        """Imported under another name, it is still the coach's."""
+        space = {
+            "r": rehearsal,
+            "hold": interview,
+            "kind": Interview,
+            "observe": __import__("rehearsal.kit.observe").kit.observe,
+            "start": 3,
+            "os": os,
+        }
+        assert coachs_names(space) == {"r", "hold", "kind"}
+
 
 class Shell:
     """An IPython shell without a kernel, and what was handed in."""
+
+    needs = frozenset({"TrainConfig"})
 
     def __init__(self) -> None:
         from IPython.core.interactiveshell import InteractiveShell
 
         self.shell = InteractiveShell()
         self.taken = True
+        self.aside: list[str] = []
+        self.back: list[str] = []
         self.handed_in: list[tuple[str, str | None]] = []
         self.shell.user_ns["begin"] = self.begin
         self.hook: CellHook | None = None
 
     def begin(self) -> None:
-        self.hook = CellHook(self.shell, self.typed)
+        self.hook = CellHook(self.shell, self)
 
-    def typed(self, text: str, cell: str | None) -> bool:
-        self.handed_in.append((text, cell))
+    @property
+    def text(self) -> str:
+        return notebook_text(tuple(self.texts()))
+
+    def accepts(self) -> bool:
         return self.taken
+
+    def hand_in(self, text: str, cell: str | None) -> None:
+        self.handed_in.append((text, cell))
+
+    def set_aside(self, text: str) -> None:
+        self.aside.append(text)
+
+    def has(self, cell: str) -> bool:
+        return cell in [each for _, each in self.handed_in]
+
+    def take_back(self, cell: str) -> None:
+        self.back.append(cell)
+        self.handed_in = [each for each in self.handed_in if each[1] != cell]
+
+    def failed(self, error: Exception) -> None:
+        raise error
 
     def run(self, source: str, cell: str | None = None) -> None:
         self.shell.run_cell(source, store_history=True, cell_id=cell)
@@ -143,16 +208,16 @@ class TestTheHook:
         self, notebook: Shell
     ) -> None:
         """What was typed before the prompt wasn't typed in the interview."""
-        notebook.run("before = 1")
+        notebook.run("def before(): ...")
         notebook.run("mine = begin()")
         assert notebook.texts() == []
-        notebook.run("after = 1", "a")
+        notebook.run("def after(): ...", "a")
         notebook.run("after", "b")
-        notebook.run("fails = 1\n1 / 0", "c")
+        notebook.run("def fails(): ...\n1 / 0", "c")
         notebook.run("def broken(:", "d")
         assert notebook.handed_in == [
-            ("after = 1", "a"),
-            ("fails = 1\n# 1 / 0", "c"),
+            ("def after(): ...", "a"),
+            ("def fails(): ...\n# 1 / 0", "c"),
             ("def broken(:", "d"),
         ]
 
@@ -162,19 +227,82 @@ class TestTheHook:
         """Unless nobody took it, as in a pause."""
         notebook.run("begin()")
         notebook.taken = False
-        notebook.run("x = 1", "a")
+        notebook.run("def f(): ...", "a")
+        assert notebook.texts() == []
         notebook.taken = True
-        notebook.run("x = 1", "a")
-        notebook.run("x = 1", "a")
-        notebook.run("x = 2", "a")
-        assert notebook.texts() == ["x = 1", "x = 1", "x = 2"]
+        notebook.run("def f(): ...", "a")
+        notebook.run("def f(): ...", "a")
+        notebook.run("def f(): 1", "a")
+        assert notebook.texts() == ["def f(): ...", "def f(): 1"]
 
     def test_what_calls_the_interview_is_not_code(self, notebook: Shell) -> None:
         notebook.shell.user_ns["held"] = interview(15, 1, clock=lambda: 0.0)
         notebook.run("begin()")
         notebook.run("line = held.next()")
         notebook.run("import rehearsal")
+        notebook.run("from rehearsal import interviewer as reads, replay, compare")
+        notebook.run("reading = reads('weak')\nreading")
+        notebook.run("held = rehearsal.interview(15, 1)\nheld")
+        notebook.run("shown = replay('weak')")
+        notebook.run("both = rehearsal.compare('weak', 'strong')")
+        assert notebook.texts() == notebook.aside == []
+
+    def test_no_cell_of_the_notebook_counts_but_the_learner_s_own(
+        self, notebook: Shell
+    ) -> None:
+        """Run All runs them all; each later check would crash, and the scorecard say so."""
+        page = nbformat.read(ROOT / "notebooks/05_interview.ipynb", 4)
+        cells = [cell.source for cell in page.cells if cell.cell_type == "code"]
+        assert any("interview(45" in cell for cell in cells)
+        notebook.shell.user_ns["held"] = interview(45, 1, clock=lambda: 0.0)
+        notebook.run("begin()")
+        uncommented = [re.sub(r"(?m)^# (held|interview)", r"\1", cell) for cell in cells]
+        for number, cell in enumerate(uncommented):
+            if "held.end" not in cell and "export" not in cell:
+                notebook.run(cell, f"cell {number}")
+        notebook.run("import sys\ndef quits():\n    sys.exit()", "mine")
+        assert notebook.texts() == ["import sys\ndef quits():\n    sys.exit()"]
+
+    def test_imports_and_constants_count_once_something_uses_them(
+        self, notebook: Shell
+    ) -> None:
+        """An experiment isn't shown; a trainer without its imports can't be loaded."""
+        notebook.run("begin()")
+        notebook.run("import math", "a")
+        notebook.run("TRIED = 3", "b")
+        notebook.run("HALF = math.pi / 2", "c")
+        assert notebook.aside == ["import math", "TRIED = 3", "HALF = math.pi / 2"]
         assert notebook.texts() == []
+        notebook.run("def angle():\n    return HALF", "d")
+        assert [cell for _, cell in notebook.handed_in] == ["a", "c", "d"]
+        notebook.run("HALF = 2", "c")
+        assert notebook.texts()[-1] == "HALF = 2", "used by now"
+        notebook.run("TrainConfig = 1", "e")
+        assert notebook.texts()[-1] == "TrainConfig = 1", "the graders use it"
+
+    def test_a_waiting_cell_counts_as_it_was_last(self, notebook: Shell) -> None:
+        notebook.run("begin()")
+        notebook.run("SEED = 1", "a")
+        notebook.run("SEED = 2", "a")
+        notebook.run("def f(): return SEED", "b")
+        assert notebook.texts() == ["SEED = 2", "def f(): return SEED"]
+
+    @pytest.mark.parametrize(
+        "now", ["shard(3)", f"# scratch\n{DEFINES}", "x = 1", "# gone", "%time 1"]
+    )
+    def test_what_a_cell_no_longer_defines_is_taken_back(
+        self, now: str, notebook: Shell
+    ) -> None:
+        """Code is graded as it stands; and a cell that counted by mistake must not stay."""
+        notebook.run("begin()")
+        notebook.run(DEFINES, "a")
+        notebook.run("def other(): ...", "b")
+        notebook.run("other()", "c")
+        assert notebook.back == []
+        notebook.run(now, "a")
+        assert notebook.back == ["a"]
+        notebook.run(DEFINES, "a")
+        assert notebook.texts() == ["def other(): ...", DEFINES]
 
     def test_what_ran_is_a_comment_in_the_next_cell_too(self, notebook: Shell) -> None:
         notebook.run("begin()")
@@ -188,7 +316,7 @@ class TestTheHook:
         assert notebook.hook is not None
         notebook.hook.close()
         notebook.hook.close()
-        notebook.run("x = 1")
+        notebook.run("def f(): ...")
         assert notebook.texts() == []
         assert notebook.hook.ended not in notebook.shell.events.callbacks["post_run_cell"]
 
@@ -216,6 +344,10 @@ class Seat:
     @property
     def told(self) -> str:
         return str(self.panel._told.value)
+
+    @property
+    def noted(self) -> str:
+        return html_text(str(self.panel._noted.value))
 
     def did(self, what: str) -> list[dict[str, Any]]:
         return [event for event in self.held.events if event["did"] == what]
@@ -278,7 +410,7 @@ class TestThePanel:
         assert seat.panel._buttons["Pause"].description == "Resume"
         assert seat.panel._buttons["Say"].disabled
         notebook.run(DEFINES, "a")
-        assert "that cell isn't handed in" in html_text(seat.told)
+        assert "that cell isn't handed in" in seat.noted
         assert seat.did("type") == []
         seat.press("Pause")
         notebook.run(DEFINES, "a")
@@ -318,6 +450,135 @@ class TestThePanel:
         assert seat.held.is_over
         assert "The three weakest" in shown[-1]["text/html"]
 
+    def test_after_the_end_no_button_asks_whether_it_is_sure(self, seat: Seat) -> None:
+        """It looks as if the end were still to be confirmed."""
+        seat.wait()
+        seat.press("End")
+        seat.press("End")
+        seat.wait()
+        assert seat.held.is_over
+        end = seat.panel._buttons["End"]
+        assert (end.description, end.button_style, end.disabled) == ("End", "", True)
+        assert "export" in seat.told, "and nothing that was told is lost"
+
+    def test_an_end_that_is_asked_and_then_comes_from_a_cell_asks_no_more(
+        self, seat: Seat
+    ) -> None:
+        seat.wait()
+        seat.press("End")
+        seat.held.end()
+        seat.wait()
+        assert seat.panel._buttons["End"].description == "End"
+
+    def test_an_end_can_be_called_back_while_the_graders_work(
+        self, seat: Seat, monkeypatch: pytest.MonkeyPatch, notebook: Shell
+    ) -> None:
+        """Nobody can interrupt a thread; a minute and a half is long to regret a click."""
+        seat.wait()
+        end = seat.panel._buttons["End"]
+        seen: list[str] = []
+
+        def waits(graders: Any, at_most_s: float) -> bool:
+            if at_most_s == ending.LAST_CHECK_S:
+                seat.panel._refresh()
+                seen.append(end.description)
+                seat.press("End")
+                assert graders.nobody_waits.is_set()
+            return False
+
+        with monkeypatch.context() as slow:
+            slow.setattr("rehearsal.interviews.checks.Graders.wait", waits)
+            seat.press("End")
+            seat.press("End")
+            seat.wait()
+        assert seen == [widgets.DONT_END]
+        assert not seat.held.is_over
+        assert seat.held.is_paused
+        assert "Not ended: " in seat.told
+        assert seat.panel._buttons["Pause"].description == "Resume"
+        assert end.description == "End"
+        seat.press("Pause")
+        notebook.run(DEFINES, "a")
+        assert len(seat.did("type")) == 1
+        seat.press("End")
+        seat.press("End")
+        seat.wait()
+        assert seat.held.is_over
+
+    def test_an_end_can_be_called_back_before_it_began(self, seat: Seat) -> None:
+        seat.wait()
+        for _ in range(3):
+            seat.press("End")
+        seat.wait()
+        assert not (seat.held.is_over or seat.held.is_paused)
+        assert seat.panel._buttons["End"].description == "End"
+
+    def test_once_the_time_is_up_there_is_nothing_to_call_back(
+        self, seat: Seat, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The clock has ended it, and would again."""
+        seat.wait()
+        seen: list[bool] = []
+
+        def waits(_: object, at_most_s: float) -> bool:
+            if at_most_s == ending.LAST_CHECK_S:
+                seat.panel._refresh()
+                seen.append(seat.panel._buttons["End"].disabled)
+            return at_most_s == ending.LAST_CHECK_S
+
+        monkeypatch.setattr("rehearsal.interviews.checks.Graders.wait", waits)
+        seat.wait(15.0)
+        assert seen == [True]
+        assert seat.held.is_over
+
+    def test_the_panel_s_cell_and_the_coach_s_calls_count_as_nothing(
+        self, seat: Seat, notebook: Shell
+    ) -> None:
+        """One cell more, and each later check ends with "NameError: interview"."""
+        notebook.shell.user_ns["held"] = seat.held
+        notebook.run("from rehearsal import interview, interviewer, compare", "a")
+        notebook.run(f"held = interview(15, seed={seat.held.seed})\nheld", "b")
+        notebook.run("reading = interviewer('weak')\nrows = reading.form", "c")
+        notebook.run("both = compare('weak', 'strong')", "d")
+        notebook.run(DEFINES, "e")
+        assert [seat.held.cells[event["file"]] for event in seat.did("type")] == [DEFINES]
+        assert seat.held.text == DEFINES.strip()
+
+    def test_a_name_from_before_the_interview_is_named(
+        self, seat: Seat, notebook: Shell
+    ) -> None:
+        """In the notebook it works, and on the ranks nothing loads: nobody would see why."""
+        notebook.shell.user_ns["Base"] = object
+        notebook.run("class Net(Base): ...", "a")
+        assert "Base isn't defined in any cell that counts" in seat.noted
+        notebook.run("Base = object", "b")
+        assert seat.noted == ""
+        assert seat.held.text.index("Base = object") < seat.held.text.index("class Net")
+
+    def test_a_cell_that_waits_and_one_that_is_taken_back_are_told(
+        self, seat: Seat, notebook: Shell
+    ) -> None:
+        notebook.run("import math", "a")
+        assert "No function or class of yours uses math yet" in seat.noted
+        notebook.run(DEFINES, "b")
+        assert seat.noted == ""
+        notebook.run(f"# scratch\n{DEFINES}", "b")
+        seat.wait()
+        assert "You took shard back" in seat.panel._spoken.value
+        assert seat.held.text == ""
+        assert seat.did("checked")[-1]["stages"] == []
+
+    def test_it_says_which_cells_count(self, seat: Seat) -> None:
+        assert "# scratch" in seat.panel.box.children[-1].value
+        assert ".type(In[9])" in seat.panel.box.children[-1].value
+
+    def test_a_cell_can_be_handed_in_all_the_same(self, seat: Seat, notebook: Shell) -> None:
+        """As the panel says."""
+        notebook.shell.user_ns["held"] = seat.held
+        notebook.run("LIMIT = 3", "a")
+        notebook.run(f"held.type(In[{notebook.shell.execution_count - 1}])", "b")
+        assert seat.held.text == "LIMIT = 3"
+
     def test_an_end_in_a_cell_is_noticed(self, seat: Seat, shown: list[Any]) -> None:
         seat.held.end()
         seat.wait()
@@ -351,7 +612,7 @@ class TestThePanel:
         seat.panel._thread = other
         other.start()
         other.join()
-        assert widgets.GRADING in seat.told
+        assert widgets.GRADING in html_text(seat.told)
         assert "Ctrl-C" not in seat.told
         assert capsys.readouterr().out == ""
 
@@ -365,6 +626,7 @@ class TestThePanel:
             seat.wait()
             assert "ZeroDivisionError" in seat.told
             notebook.run(DEFINES)
+            assert "ZeroDivisionError" in seat.noted
         seat.wait()
         assert seat.held.prompt in seat.panel._spoken.value
 

@@ -17,6 +17,7 @@ from rehearsal.interviews.form import Interviewer
 from rehearsal.interviews.form_compared import decision_of, mentions
 from rehearsal.interviews.form_widgets import FormPanel
 from rehearsal.interviews.recorded import SHIPPED, recorded
+from rehearsal.interviews.replay import WIDE
 from rehearsal.interviews.rubric import ROWS, RUBRIC
 from rehearsal.interviews.scorecard import Evidence, percent_of
 from rehearsal.interviews.shown import show_form
@@ -79,10 +80,29 @@ class TestReading:
 
     def test_the_form_says_what_earns_each_row(self) -> None:
         """Otherwise one marks sympathy."""
-        text = rehearsal.interviewer("weak").form
+        text = " ".join(rehearsal.interviewer("weak").form.split())
         for row in RUBRIC:
-            assert f"{row.id:<14}-  {row.name}: {row.earns}" in text
+            assert f"{row.id} - {row.name}: {row.earns}" in text
         assert "1 no, 2 not yet, 3 yes, 4 strong yes" in text
+
+    def test_the_form_breaks_between_words_and_is_no_wider_than_a_cell(self) -> None:
+        """A notebook breaks a long line in the middle of a word."""
+        reading = rehearsal.interviewer("weak")
+        reading.mark("commits", 2, because="they said " + "we'll see " * 20)
+        assert max(map(len, reading.form.splitlines())) <= WIDE
+        rows = reading.form.split("\n\n", 1)[1].splitlines()
+        begins = [line[:14].strip() for line in rows]
+        assert [name for name in begins if name] == [row.id for row in RUBRIC]
+        assert all(line.startswith(" " * 17) for line in rows if not line[:14].strip())
+
+    def test_the_first_step_has_the_prompt(self) -> None:
+        """The name of a part alone looks as if nothing had been said."""
+        steps = list(iter(rehearsal.interviewer("weak").step, None))
+        assert "-- clarify --" in steps[0]
+        assert "interviewer" in steps[0]
+        for step in steps:
+            lines = [line for line in step.splitlines() if line]
+            assert not all("  -- " in line for line in lines)
 
     def test_one_that_hasn_t_ended_is_refused_before_it_is_read(self) -> None:
         """After half an hour of reading it would be too late."""

@@ -28,7 +28,16 @@ from rehearsal.plan.route import (
     page_named,
     route_of,
 )
-from rehearsal.plan.work import FINAL_DAYS, CardState, DrillState, Item, Plan, WeakRow, Work
+from rehearsal.plan.work import (
+    FINAL_DAYS,
+    BegunState,
+    CardState,
+    DrillState,
+    Item,
+    Plan,
+    WeakRow,
+    Work,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 TODAY = date(2026, 11, 23)
@@ -79,6 +88,9 @@ def works(draw: st.DrawFn, *, any_date: bool = True) -> Work:
         weak=weak,
         last_incident=draw(days(-9, 0)),
         last_interview=draw(days(-9, 0)),
+        begun=draw(
+            st.none() | st.builds(BegunState, days(-9, 0).filter(bool), st.floats(0, 60))
+        ),
     )
 
 
@@ -108,6 +120,7 @@ def done(work: Work, plan: Plan) -> Work:
         read={**work.read, **pages},
         last_incident=work.today if "incident" in kinds else work.last_incident,
         last_interview=work.today if "interview" in kinds else work.last_interview,
+        begun=None if "interview" in kinds else work.begun,
     )
 
 

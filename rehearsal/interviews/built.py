@@ -9,6 +9,9 @@ import ast
 from collections.abc import Iterator
 from functools import lru_cache
 
+from rehearsal.grading.blanks import is_constant
+from rehearsal.interviews.names import in_order
+
 # A fact, and the names that show it: of a function, a class, a method or an attribute.
 SIGNS = {
     "sampler": ("sampler", "epoch_order", "permutation", "randperm", "shard_for"),
@@ -30,6 +33,8 @@ SIGNS = {
 def notebook_text(cells: tuple[str, ...]) -> str:
     """One text out of the cells as they were run, without what a later one defines again.
 
+    What needs a name while it is loaded comes after what defines it.
+
     A cell that doesn't parse is left out: the ones before it still stand.
     """
     parsed = [(cell, tree) for cell in cells if (tree := _parsed(cell)) is not None]
@@ -49,7 +54,15 @@ def notebook_text(cells: tuple[str, ...]) -> str:
         seen |= {name for node in tree.body for name in _defines(node)}
         if lines:
             kept.append(cell.strip("\n") if keeps_all else "\n".join(lines))
-    return "\n\n\n".join([*sorted(future), *reversed(kept)])
+    return "\n\n\n".join([*sorted(future), *in_order(kept[::-1])])
+
+
+def has_code(source: str) -> bool:
+    """Whether there is more in a text than comments and docstrings, parsable or not."""
+    tree = _parsed(source)
+    if tree is None:
+        return True
+    return not all(is_constant(node) for node in tree.body)
 
 
 def why_unparsable(cell: str) -> str:

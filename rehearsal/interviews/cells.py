@@ -1,46 +1,52 @@
 """Which of the cells that somebody runs in a notebook count as typed, and what of each.
 
-A cell counts if it defines something. What only runs what was defined stays in it as a comment:
-the graders load the text in every rank, and must not train there as well.
+A cell counts if it defines a function or a class, or what one of them uses. What only runs what
+was defined stays in it as a comment: the graders load the text in every rank, and must not
+train there as well. What calls this package is no part of a trainer.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from rehearsal.grading.typed import UNPARSABLE, names_bound
-from rehearsal.session.executions import cell_of, would_bind
+from rehearsal.interviews.names import used_in
 
 # Magics whose cell is Python that the notebook runs or writes to a file.
 PYTHON_BELOW = re.compile(r"%%(time|timeit|capture|prun|writefile(?=.*\.py\s*$))\b.*")
 LINE_MAGIC = re.compile(r"(\s*)((?:[\w, ]+=\s*)?[%!].*|.*\?\s*)$")
+BROKEN = re.compile(r"^\s*(async\s+def|def|class)\b", re.M)
+SCRATCH = re.compile(r"\s*#\s*scratch\b", re.I)  # how somebody keeps a cell out
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 NOT_MADE = (ast.ClassDef, ast.Import, ast.ImportFrom)
-DEFINES = (*NOT_MADE, ast.FunctionDef, ast.AsyncFunctionDef)
+DEFINES = (*FUNCTIONS, ast.Import, ast.ImportFrom)
 ASSIGNS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 NESTS = (ast.If, ast.Try)
 
 
-def counted(source: str, made: frozenset[str] = frozenset()) -> str | None:
-    """What of a cell counts as typed; None if it defines nothing.
+def counted(
+    source: str, made: frozenset[str] = frozenset(), coachs: frozenset[str] = frozenset()
+) -> str | None:
+    """What of a cell may count as typed; None if it defines nothing.
 
-    A cell that doesn't parse counts as it stands, if it was meant to define something: the
-    interviewer sees it, too.
+    A cell that doesn't parse counts as it stands, if it was meant to define a function or a
+    class: the interviewer sees it, too.
 
     Args:
         made: the functions and variables so far; to call one is to run it.
+        coachs: the names of this package's functions and objects; to use one is no trainer.
     """
-    text = without_magics(source)
+    text = None if SCRATCH.match(source) else without_magics(source)
     if text is None:
         return None
     try:
         body = ast.parse(text).body
     except UNPARSABLE:
-        return text if would_bind(text) else None
+        return text if BROKEN.search(text) else None
     made |= made_in(text)
-    runs = [each for each in body if not _defines(each, made)]
+    runs = [each for each in body if not _defines(each, made) or coachs & used_in([each])]
     if len(runs) == len(body):
         return None
     return _commented_out(text, body, runs)
@@ -54,6 +60,31 @@ def made_in(text: str) -> frozenset[str]:
         return frozenset()
     making = [each for each in body if not isinstance(each, NOT_MADE)]
     return frozenset(name for each in making for name in names_bound(each))
+
+
+def is_wanted(text: str, used: frozenset[str], has: frozenset[str] = frozenset()) -> bool:
+    """Whether what a cell defines is part of a trainer, rather than of an experiment.
+
+    Args:
+        used: the names that the trainer uses, and those that the graders call.
+        has: the names that it defines itself. To import one once more adds nothing.
+    """
+    try:
+        body = ast.parse(text).body
+    except UNPARSABLE:
+        return True
+    if any(isinstance(node, FUNCTIONS) for each in body for node in ast.walk(each)):
+        return True
+    imports = [each for each in body if isinstance(each, ast.Import | ast.ImportFrom)]
+    if any(name == "*" for each in imports for name in bound_in([each])):
+        return True  # whatever it brings
+    others = [each for each in body if each not in imports]
+    return bool(bound_in(others) & used or bound_in(imports) & (used - has))
+
+
+def bound_in(body: Sequence[ast.stmt]) -> frozenset[str]:
+    """The names that statements bind in their own scope."""
+    return frozenset(name for each in body for name in names_bound(each))
 
 
 def without_magics(source: str) -> str | None:
@@ -127,45 +158,3 @@ def _commented_out(text: str, body: list[ast.stmt], runs: list[ast.stmt]) -> str
             for number in range(node.lineno - 1, last):
                 lines[number] = f"# {lines[number]}"
     return "\n".join(lines)
-
-
-class CellHook:
-    """Hands in the cells that one IPython shell runs from now on.
-
-    Args:
-        typed: called with what counts of a cell, and with the cell's id if the front end gives
-            one; says whether it was taken.
-    """
-
-    def __init__(self, shell: Any, typed: Callable[[str, str | None], bool]) -> None:
-        self._shell, self._typed = shell, typed
-        # The cell that begins the interview runs now; it isn't part of it.
-        self._since = len(shell.user_ns.get("In", [""])) - 1
-        self._made = frozenset[str]()
-        self._last: tuple[str, str | None] | None = None
-        shell.events.register("post_run_cell", self.ended)
-
-    def close(self) -> None:
-        """Hand in no more. Harmless a second time."""
-        if self.ended in self._shell.events.callbacks["post_run_cell"]:
-            self._shell.events.unregister("post_run_cell", self.ended)
-
-    def ended(self, result: Any) -> None:
-        """A cell has ended, well or not."""
-        info, number = result.info, result.execution_count
-        if number is None or number <= self._since or info is None:
-            return
-        text = counted(info.raw_cell, self._made | self._coachs_names())
-        if text is None:
-            return
-        found = text, cell_of(self._shell, info)
-        if found == self._last:  # run once more, unchanged, it hasn't been typed again
-            return
-        self._made |= made_in(text)
-        if self._typed(*found):
-            self._last = found
-
-    def _coachs_names(self) -> frozenset[str]:
-        names = self._shell.user_ns.items()
-        homes = {name: type(value).__module__ or "" for name, value in names}
-        return frozenset(n for n, home in homes.items() if home.startswith("rehearsal."))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,11 @@ from rehearsal.grading.verdict import Verdict
 from rehearsal.interviews.built import defined_in
 from rehearsal.interviews.record import Record
 
+NOTHING = {"status": "not_attempted", "stages": [], "next_stage": "", "findings": []}
 # A text is judged as the live trainer, stage by stage, unless it has all names of another drill
 # and none of what makes the live trainer one.
 DRILL = "live_trainer"
+STEP_S = 0.2  # how soon somebody who waits notices that they needn't
 OTHERS = ("happy_path", "resume_after_failure", "lift_to_ddp", "instrument_performance")
 
 
@@ -54,6 +57,7 @@ class Checks:
         self._wanted: tuple[str, str, int, Any] | None = None
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
+        self.nobody_waits = threading.Event()  # set by another thread, it ends a wait
 
     def start(self, drill: str, text: str, seed: int, about: Any) -> None:
         """Judge a text."""
@@ -67,10 +71,13 @@ class Checks:
                 self._thread.start()
 
     def wait(self, at_most_s: float) -> bool:
-        """Wait for what is running; False if it is still running then."""
-        thread = self._thread
-        if thread is not None:
-            thread.join(at_most_s)
+        """Wait for what is running; False if it is still running then, or nobody waits."""
+        until = time.monotonic() + at_most_s
+        while (thread := self._thread) is not None and not self.nobody_waits.is_set():
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            thread.join(min(left, STEP_S))
         return self._thread is None
 
     def _work(self) -> None:
@@ -112,14 +119,21 @@ class Graders:
             self.judge(left["file"], left["at"])
 
     def judge(self, name: str, at: float) -> None:
-        """A cell was typed, at this second."""
-        text = self._record.state.text
-        if text.strip():
-            self._checks.start(drill_for(text), text, self._seed, (name, at))
+        """A cell was typed or taken back, at this second."""
+        state = self._record.state
+        if state.text.strip():
+            self._checks.start(drill_for(state.text), state.text, self._seed, (name, at))
+        elif state.checked:
+            self._found({"drill": DRILL, **NOTHING}, (name, at))
 
     def wait(self, at_most_s: float) -> bool:
-        """Wait for the last verdict; False if it hasn't come by then."""
+        """Wait for the last verdict; False if it hasn't come by then, or nobody waits."""
         return self._checks.wait(at_most_s)
+
+    @property
+    def nobody_waits(self) -> threading.Event:
+        """Set by another thread, it ends a wait."""
+        return self._checks.nobody_waits
 
     def _found(self, found: dict[str, Any], about: tuple[str, float]) -> None:
         name, at = about

@@ -12,7 +12,7 @@ import contextlib
 import io
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rehearsal.interviews import form_terminal
@@ -23,7 +23,7 @@ from rehearsal.interviews.recorded import recorded
 from rehearsal.interviews.replay import compare, replay
 from rehearsal.interviews.session import Interview
 from rehearsal.interviews.stdin import Lines, LinesOf
-from rehearsal.interviews.store import BadInterview, Store, stores
+from rehearsal.interviews.store import BadInterview, Store, stores, unfinished_ones
 from rehearsal.interviews.terminal import Room
 from rehearsal.interviews.terminal_text import as_commands, in_lines, spelled
 from rehearsal.interviews.spoken import entries
@@ -129,22 +129,12 @@ def drawn_seed() -> int:
     return seed
 
 
-def unfinished_ones() -> Iterator[Store]:
-    """The sessions that can be continued, the newest first."""
-    for store in reversed(list(stores())):
-        with contextlib.suppress(BadInterview):
-            if not store.has_ended():
-                store.header()
-                yield store
-
-
 def standing_of(store: Store) -> str:
     """ "78 of 100", or "unfinished at minute 12 of 45"."""
     found = store.scorecard()
     if found is not None and store.has_ended():
         return f"{found['percent']} of 100"
-    at = max([store.clock(), *(event["at"] for event in store.events())])
-    return f"unfinished at minute {at / 60:.0f} of {store.header()['minutes']:g}"
+    return f"unfinished at minute {store.spent:.0f} of {store.header()['minutes']:g}"
 
 
 def show_all() -> None:

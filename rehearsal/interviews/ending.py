@@ -62,6 +62,7 @@ class Ending:
     ) -> None:
         self._parts, self._minutes, self._turn, self._tell = parts, minutes, turn, tell
         self._alone = threading.Lock()
+        self._is_called_back = parts.graders.nobody_waits
 
     @property
     def is_going_on(self) -> bool:
@@ -77,15 +78,24 @@ class Ending:
             if record.is_over:
                 return
             was_running = watch.is_running
+            self._is_called_back.clear()
             try:
                 with self._turn:  # what somebody says right now still counts
                     watch.stop()
                 self._wait()
-                self._finish(why)
+                if self._is_called_back.is_set():
+                    self._call_back(was_running)
+                else:
+                    self._finish(why)
             except KeyboardInterrupt:
                 if not record.is_over:
                     self._call_back(was_running)
                 raise
+
+    def call_back(self) -> None:
+        """Another thread ends it and waits: don't end it. Harmless if none does."""
+        if self.is_going_on:
+            self._is_called_back.set()
 
     def _wait(self) -> None:
         """Wait for what still runs. If that takes a moment, tell what it is."""
@@ -93,9 +103,10 @@ class Ending:
         if graders.wait(SOON_S) and second.wait(SOON_S):
             return
         self._tell(GRADING)
-        if not graders.wait(LAST_CHECK_S):
+        if not graders.wait(LAST_CHECK_S) and not self._is_called_back.is_set():
             self._tell(UNGRADED)
-        second.wait(LAST_OPINION_S)
+        if not self._is_called_back.is_set():
+            second.wait(LAST_OPINION_S)
 
     def _finish(self, why: str) -> None:
         """Keep the marks, and only then that it is over."""

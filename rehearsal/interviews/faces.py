@@ -93,6 +93,21 @@ def _entry(entry: Entry, is_last: bool) -> str:
     )
 
 
+def counting_html() -> str:
+    """Which cells count as typed, folded."""
+    return (
+        "<details><summary>Which cells count as typed</summary>"
+        '<ul style="margin:.2em 0;line-height:1.5">'
+        "<li>A cell that you run counts if it defines a function or a class. Imports and "
+        "other names count once one of these uses them. What only runs your code, or calls the "
+        "coach, doesn&rsquo;t.</li>"
+        "<li>Edited and run again, a cell replaces what it was. If it defines nothing anymore, "
+        "what it was is taken back.</li>"
+        "<li>To keep a cell out, begin it with <code># scratch</code>. To hand one in all the "
+        "same, pass its text to the interview: <code>.type(In[9])</code>.</li></ul></details>"
+    )
+
+
 def names_html(names: Mapping[str, str]) -> str:
     """The names that the graders call, folded."""
     rows = "".join(

@@ -22,7 +22,7 @@ from rehearsal.interviews.replay import WIDE, head_of, lines_of
 from rehearsal.interviews.rubric import MARKS, ROWS, RUBRIC
 from rehearsal.interviews.scorecard import Scorecard
 from rehearsal.interviews.store import FORMAT, BadInterview
-from rehearsal.interviews.transcript import moments_of
+from rehearsal.interviews.transcript import Moment, moments_of
 from rehearsal.session.progress import home
 
 
@@ -56,19 +56,20 @@ class Interviewer:
 
     def step(self) -> Form | None:
         """The next exchange: something the interviewer says, and what follows; None at the
-        end."""
+        end. The name of a part of the interview is no exchange of its own."""
         if self.is_read:
             return None
         first = self._read
+        while not self.is_read and self._moments[self._read].kind == "box":
+            self._read += 1
         self._read += 1
-        while (
-            self._read < len(self._moments)
-            and self._moments[self._read].who != "interviewer"
-            and self._moments[self._read].kind != "box"
-        ):
+        while not self.is_read and not self._begins_an_exchange(self._moments[self._read]):
             self._read += 1
         part = self._moments[first : self._read]
         return Form("\n".join(line for one in part for line in lines_of(one, "candidate")))
+
+    def _begins_an_exchange(self, moment: Moment) -> bool:
+        return moment.who == "interviewer" or moment.kind == "box"
 
     @property
     def so_far(self) -> Form:
@@ -87,8 +88,10 @@ class Interviewer:
         lines = ["Marks: " + ", ".join(f"{n} {word}" for n, word in MARKS.items()), ""]
         for row in RUBRIC:
             mark, because = self._marks.get(row.id, (0, ""))
-            lines.append(f"{row.id:<14}{mark or '-'}  {row.name}: {row.earns}")
-            lines += [f"{'':<17}{line}" for line in textwrap.wrap(because, WIDE - 17)]
+            first, rest = f"{row.id:<14}{mark or '-'}  ", " " * 17
+            earns = f"{row.name}: {row.earns}"
+            lines += textwrap.wrap(earns, WIDE, initial_indent=first, subsequent_indent=rest)
+            lines += textwrap.wrap(because, WIDE, initial_indent=rest, subsequent_indent=rest)
         return Form("\n".join(lines))
 
     @property
@@ -192,6 +195,7 @@ def keep(name: str, marks: Mapping[str, tuple[int, str]]) -> Path | str:
         {"format": FORMAT, "transcript": name, "filled": time.time(), "rows": rows}, indent=1
     )
     try:
+        home().mkdir(mode=0o700, parents=True, exist_ok=True)  # what you type is private
         folder.mkdir(parents=True, exist_ok=True)
         number = 1
         while True:

@@ -16,6 +16,7 @@ from typing import Any
 from rehearsal.incidents.case import Incident
 from rehearsal.incidents.deployed import module_names
 from rehearsal.incidents.opening import incident_in
+from rehearsal.incidents.sources import scope_of
 from rehearsal.incidents.store import BadCase
 from rehearsal.interviews.heard import cause_in, sources_in
 from rehearsal.interviews.interviewer import Line
@@ -37,6 +38,9 @@ BY_FACT = {
 OTHERWISE = ("loader_starved", "slow_rank", "slow_network", "stuck_host")
 MOST_LOOKS, MOST_LINES = 3, 64  # at once; of each
 FIRST = 10  # lines of one with more than that; the rest are its last
+RANK = re.compile(r"(?i)\brank\s*#?(\d+)\b")
+# "The phases, and the logs of rank 1" are two requests; "logs and phases of rank 1" is one.
+NEXT_REQUEST = re.compile(r"(?i)[.,;?!]+(?=\s|$)|\b(?:and|then)\s+(?=the|a|an|show|all)\b")
 MODULE = re.compile(r"\b\w+\.py\b")
 REQUEST = re.compile(
     r"(?i)\?|\b(show (me|us)|(let me|can i|could i|may i|want to|like to) (see|look|check)|"
@@ -114,10 +118,17 @@ class OnCall:
             if (module := MODULE.search(text)) is None or module[0] not in module_names():
                 return f"Which module? There are {', '.join(module_names())}."
             scope["module"] = module[0]
+        if (rank := rank_for(source, text)) is not None and "rank" in scope_of(source):
+            scope["rank"] = rank
+        try:
+            found = case.look(source, **scope).text
+        except BadCase as error:  # there is no such rank
+            return f"{source}:\n{error}"
         # A session gets exported and passed on, without the paths of this machine.
-        shown = case.look(source, **scope).text.replace(str(self._folder), "RUN")
+        shown = found.replace(str(self._folder), "RUN")
+        of = f" of rank {rank}" if "rank" in scope else ""
         # A fault may be in any line of the code.
-        return f"{source}:\n{shown if source == 'code' else excerpt(shown)}"
+        return f"{source}{of}:\n{shown if source == 'code' else excerpt(shown)}"
 
     @property
     def is_diagnosed(self) -> bool:
@@ -130,6 +141,21 @@ class OnCall:
         if self.case is None:
             return None
         return {row.name: (row.grade, row.why) for row in self.case.score.rows}
+
+
+def rank_for(source: str, text: str) -> int | None:
+    """The rank of which somebody wants to see a source; None for all.
+
+    Named apart from any source, as in "For rank 1, show me the logs", it's meant for all.
+    """
+    parts = NEXT_REQUEST.split(text)
+    own = [part for part in parts if source in sources_in(part)]
+    apart = [part for part in parts if not sources_in(part)]
+    for said in (own, apart):
+        ranks = {int(number) for part in said for number in RANK.findall(part)}
+        if ranks:
+            return ranks.pop() if len(ranks) == 1 else None
+    return None
 
 
 def excerpt(text: str) -> str:

@@ -48,7 +48,11 @@ class Record:
 
     @property
     def unjudged(self) -> Event | None:
-        """The last cell, if no verdict about it has come."""
-        judged = {event["file"] for event in self.events if event["did"] == "checked"}
-        typed: list[Event] = [event for event in self.events if event["did"] == "type"]
-        return typed[-1] if typed and typed[-1]["file"] not in judged else None
+        """The last cell that was typed or taken back, if no verdict about it has come."""
+        left: Event | None = None
+        for event in self.events:
+            if event["did"] in ("type", "take back"):
+                left = event
+            elif event["did"] == "checked" and left and event["file"] == left["file"]:
+                left = None
+        return left

@@ -21,6 +21,7 @@ NUMBER = (int, float)
 NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "say": {"text": str},
     "type": {"file": str},
+    "take back": {"file": str, "cell": str},
     "line": {"text": str, "kind": str},
     "checked": {"drill": str, "status": str, "stages": list, "findings": list},
     "incident scored": {"rows": (dict, type(None))},

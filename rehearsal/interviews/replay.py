@@ -16,7 +16,7 @@ from itertools import pairwise
 from rehearsal.interviews.recorded import Recorded, newest, read, recorded
 from rehearsal.interviews.rubric import ROWS, RUBRIC
 from rehearsal.interviews.scorecard import Scorecard
-from rehearsal.interviews.store import BadInterview, stores
+from rehearsal.interviews.store import BadInterview, Event, stores
 from rehearsal.interviews.transcript import Moment, moments_of
 
 WIDE = 92  # columns
@@ -52,7 +52,7 @@ def play(session: Recorded, speed: float | None, sleep: Callable[[float], None])
             "it, all is shown at once."
         )
     print(head_of(session))
-    moments = moments_of(session.events, session.cells, session.minutes)
+    moments = moments_of(shown_of(session), session.cells, session.minutes)
     you = "candidate" if session.is_shipped else "you"
     waits = [0.0, *(later.seconds - one.seconds for one, later in pairwise(moments))]
     for wait, moment in zip(waits, moments, strict=False):
@@ -70,6 +70,12 @@ def head_of(session: Recorded) -> str:
     )
 
 
+def shown_of(session: Recorded) -> Sequence[Event]:
+    """The events of a session that may be shown: in real mode, no verdict before its end."""
+    is_hidden = session.mode == "real" and not session.is_over
+    return [one for one in session.events if not (is_hidden and one["did"] == "checked")]
+
+
 def _foot(session: Recorded) -> str:
     if session.is_shipped:  # its marks are for the form to show
         return f'rehearsal.interviewer("{session.name}") has you mark it.'
@@ -79,6 +85,7 @@ def _foot(session: Recorded) -> str:
     return (
         f"It hasn't ended: it is at minute {session.spent:.0f} of {session.minutes:g}. "
         f"rehearsal.interview({session.minutes:g}, seed={session.seed}) continues it."
+        + ("" if session.mode == "study" else " What the graders found is shown after its end.")
     )
 
 

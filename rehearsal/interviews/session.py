@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rehearsal.interviews.boxes import Box, box_at
-from rehearsal.interviews.built import why_unparsable
+from rehearsal.interviews.built import has_code, why_unparsable
 from rehearsal.interviews.checks import Graders
 from rehearsal.interviews.ending import Ending, Parts
 from rehearsal.interviews.hints import hint_for
@@ -169,7 +169,7 @@ class Interview:
                 was, unless the new text doesn't parse.
 
         Raises:
-            BadInterview: if the interview is over or paused, or it isn't text.
+            BadInterview: if the interview is over or paused, or it isn't text with code in it.
         """
         self._must_run("type")
         if not isinstance(source, str):
@@ -177,9 +177,35 @@ class Interview:
                 f"type() got {type(source).__name__}, not the text of a cell, so nothing was "
                 "kept. Pass the source as a string."
             )
+        if not has_code(source):
+            raise BadInterview(
+                "There is no code in what was typed, so nothing was kept. Hand it in once "
+                "there is."
+            )
         name = self._record.add_cell(source)
         self._add("type", file=name, problem=why_unparsable(source), cell=cell)
         self._graders.judge(name, self._watch.seconds)
+
+    def has_typed(self, cell: str) -> bool:
+        """Whether something that was typed in this cell counts."""
+        return cell in self._state.file_of
+
+    @in_turn
+    def take_back(self, cell: str) -> None:
+        """What was typed in a cell isn't there anymore. The rest is judged anew.
+
+        Raises:
+            BadInterview: if the interview is over or paused, or nothing of it counts.
+        """
+        self._must_run("take_back")
+        file = self._state.file_of.get(cell)
+        if file is None:
+            raise BadInterview(
+                f"Nothing of the cell {cell!r} counts, so nothing was taken back. It has to be "
+                "one that type(..., cell=...) named."
+            )
+        self._add("take back", file=file, cell=cell)
+        self._graders.judge(file, self._watch.seconds)
 
     @in_turn
     def pause(self) -> None:
@@ -219,9 +245,14 @@ class Interview:
     def end(self, *, why: str = "asked") -> None:
         """End it, now. What has been typed by now counts. Harmless if it is over.
 
-        It waits for the graders. An interrupt until then leaves it paused.
+        It waits for the graders. An interrupt until then leaves it paused, as does
+        ``call_back`` from another thread.
         """
         self._ending.run(why)
+
+    def call_back(self) -> None:
+        """While the graders finish with it: don't end it. Harmless at any other time."""
+        self._ending.call_back()
 
     @in_turn
     def close(self) -> None:
@@ -259,6 +290,11 @@ class Interview:
     def events(self) -> list[Event]:
         """All that happened, in order."""
         return list(self._record.events)
+
+    @property
+    def text(self) -> str:
+        """All code that counts, as one text."""
+        return self._state.text
 
     @property
     def cells(self) -> Mapping[str, str]:

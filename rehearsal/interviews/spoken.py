@@ -57,6 +57,10 @@ def entries(events: Sequence[Event], cells: Mapping[str, str], mode: str) -> Ite
 def _note(event: Event, cells: Mapping[str, str]) -> str:
     if event["did"] == "type":
         return typed_in(cells.get(event["file"], ""))
+    if event["did"] == "take back":
+        return (
+            f"You took {names_in(cells.get(event['file'], ''))} back: not in its cell anymore."
+        )
     return {
         "pause": "Paused.",
         "resume": "Resumed.",
@@ -68,11 +72,19 @@ def _note(event: Event, cells: Mapping[str, str]) -> str:
 def typed_in(cell: str) -> str:
     """What was typed, in one line: "You typed TrainConfig and seed_for (31 lines).\""""
     lines = sum(bool(line.strip()) for line in cell.split("\n"))
-    names = [name for name in _in_order(cell) if not name.startswith("_")]
+    return f"You typed {names_in(cell)} ({lines} line{'s' if lines != 1 else ''})."
+
+
+def names_in(cell: str) -> str:
+    """What a cell defines, as a list in words; "a cell" if it has no public name."""
+    return listed([name for name in _in_order(cell) if not name.startswith("_")]) or "a cell"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as a list in words, a few of them."""
     more = len(names) - MOST_NAMES
     shown = [*names[:MOST_NAMES], f"{more} more"] if more > 1 else names
-    what = f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)
-    return f"You typed {what or 'a cell'} ({lines} line{'s' if lines != 1 else ''})."
+    return f"{', '.join(shown[:-1])} and {shown[-1]}" if len(shown) > 1 else "".join(shown)
 
 
 def _in_order(cell: str) -> Sequence[str]:

@@ -99,6 +99,8 @@ class State:
     typed_at: list[float] = field(default_factory=list)  # minutes
     cells: list[str] = field(default_factory=list)
     place_of: dict[str, int] = field(default_factory=dict)  # of a cell that can be edited
+    file_of: dict[str, str] = field(default_factory=dict)  # of such a cell, the newest
+    last_cell: str | None = None
     problem: str = ""  # why the last cell doesn't parse
     checked: list[Event] = field(default_factory=list)  # verdicts
     topics: dict[str, float] = field(default_factory=dict)  # asked about, and when
@@ -159,6 +161,8 @@ def state_of(events: Sequence[Event], cells: dict[str, str]) -> State:
             _say(state, minute, event["text"])
         elif event["did"] == "type":
             _type(state, minute, event, cells.get(event["file"], ""))
+        elif event["did"] == "take back":
+            _take_back(state, event["cell"])
         elif event["did"] == "checked":
             state.checked.append(event)
         elif event["did"] == "line":
@@ -182,7 +186,19 @@ def _type(state: State, minute: float, event: Event, text: str) -> None:
         if cell in state.place_of:
             state.cells[state.place_of[cell]] = ""  # edited and run again
         state.place_of[cell] = len(state.cells)
+    if cell is not None:
+        state.file_of[cell] = event["file"]
+    state.last_cell = cell
     state.cells.append(text)
+
+
+def _take_back(state: State, cell: str) -> None:
+    state.file_of.pop(cell, None)
+    place = state.place_of.pop(cell, None)
+    if place is not None:
+        state.cells[place] = ""
+    if cell == state.last_cell:
+        state.problem = ""
 
 
 def _say(state: State, minute: float, text: str) -> None:

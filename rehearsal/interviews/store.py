@@ -12,6 +12,7 @@ Events are only ever appended. ``at`` is in seconds on the interview's own clock
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -52,6 +53,7 @@ class Store:
 
     def create(self, **facts: Any) -> None:
         """Write interview.json: from now on the session exists."""
+        home().mkdir(mode=0o700, parents=True, exist_ok=True)  # what you type is private
         (self.folder / "typed").mkdir(parents=True)
         header = {"format": FORMAT, **facts}
         _publish(self.folder / "interview.json", header)
@@ -77,6 +79,11 @@ class Store:
         """What has happened, in order. A line cut short by a kill is left out."""
         path = self.folder / "events.jsonl"
         return list(read_jsonl(path)) if path.exists() else []
+
+    @property
+    def spent(self) -> float:
+        """Minutes on its clock so far."""
+        return max([self.clock(), *(float(event["at"]) for event in self.events())]) / 60
 
     def has_ended(self) -> bool:
         """Whether it is over. The end is the last thing that is written of a session."""
@@ -168,6 +175,15 @@ def stores() -> Iterator[Store]:
     found = [path for path in folder_of_all().glob("*") if (path / "interview.json").exists()]
     for path in sorted(found, key=lambda each: (each / "interview.json").stat().st_mtime_ns):
         yield Store(path)
+
+
+def unfinished_ones() -> Iterator[Store]:
+    """The sessions that can be continued, the newest first. A damaged one can't."""
+    for store in reversed(list(stores())):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            if not store.has_ended():
+                store.header()
+                yield store
 
 
 def _publish(path: Path, found: Mapping[str, Any]) -> None:

@@ -128,11 +128,10 @@ class Room:
             return
         try:
             text = self._file.saved(at_once=at_once)
+            if text is not None:
+                self.interview.type(text, cell=self._file.name)
         except BadInterview as error:
-            self._print(str(error))
-            return
-        if text is not None:
-            self.interview.type(text, cell=self._file.name)
+            self._print(spelled(str(error)))
 
     def _is_composing(self) -> bool:
         """Whether somebody is in the middle of a thought, and isn't to be interrupted."""

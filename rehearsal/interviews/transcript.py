@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from rehearsal.interviews.boxes import boxes
+from rehearsal.interviews.spoken import names_in
 from rehearsal.interviews.store import Event
 
 Who = Literal["interviewer", "candidate", "graders", "clock"]
@@ -15,8 +16,8 @@ class Moment(NamedTuple):
     """One thing that happened.
 
     Args:
-        kind: of a line, as in the events; else what was done: say, type, checked, hint, pause,
-            resume, box, end.
+        kind: of a line, as in the events; else what was done: say, type, take back, checked,
+            hint, pause, resume, box, end.
         text: what was said, or the code that was typed.
     """
 
@@ -67,6 +68,10 @@ def _moments(event: Event, cells: Mapping[str, str]) -> Iterator[Moment]:
         yield Moment(at, "candidate", did, event["text"])
     elif did == "type":
         yield Moment(at, "candidate", did, cells.get(event["file"], ""))
+    elif did == "take back":
+        yield Moment(
+            at, "candidate", did, f"takes {names_in(cells.get(event['file'], ''))} back"
+        )
     elif did == "checked":
         yield Moment(at, "graders", did, verdict_in_words(event))
     elif did == "hint":

@@ -13,8 +13,15 @@ import uuid
 from collections.abc import Callable
 
 from rehearsal.interviews import ending
-from rehearsal.interviews.cells import CellHook
-from rehearsal.interviews.faces import clock_html, html_of, names_html, spoken_html
+from rehearsal.interviews.cell_hook import CellHook
+from rehearsal.interviews.desk import CellDesk
+from rehearsal.interviews.faces import (
+    clock_html,
+    counting_html,
+    html_of,
+    names_html,
+    spoken_html,
+)
 from rehearsal.interviews.pin import pin_html
 from rehearsal.interviews.session import Interview
 from rehearsal.interviews.spoken import entries
@@ -23,8 +30,9 @@ from rehearsal.session.display import shell
 from rehearsal.session.executions import notebooks_folder
 
 TURN_S = 1.0  # how often the clock moves, and the interviewer may speak
+DONT_END = "Don't end"
 SURE_S = 6.0  # for how long the button that ends it asks whether you are sure
-GRADING = "Grading your draft. This may take a minute."
+GRADING = f"Grading your draft. This may take a minute; {DONT_END} goes back, paused."
 WIDE = {"width": "calc(100% - 4px)", "max_width": "60em"}  # without its margins
 _panels: dict[str, Panel] = {}  # by the interview's name
 
@@ -50,11 +58,12 @@ class Panel:
         self._wake, self._stopped = threading.Event(), threading.Event()
         self._ending_since: float | None = None  # when somebody first pressed End
         self._is_ending = False
+        self._is_time_up = False
         self._shown = -1
         self._scorecard_id = ""
         self._key = f"rehearsal-interview-{uuid.uuid4().hex}"
         self._clock, self._spoken = widgets.HTML(layout=WIDE), widgets.HTML(layout=WIDE)
-        self._told = widgets.HTML(layout=WIDE)
+        self._told, self._noted = widgets.HTML(layout=WIDE), widgets.HTML(layout=WIDE)
         self._text = widgets.Textarea(
             placeholder="What you'd say. Run cells below to type code.", rows=4, layout=WIDE
         )
@@ -68,11 +77,12 @@ class Panel:
             self._buttons[name].on_click(self._guarded(act))
         used = [name for name in self._buttons if name != "Hint" or interview.mode == "study"]
         row = widgets.HBox([self._buttons[name] for name in used])
-        names = widgets.HTML(names_html(interview.names), layout=WIDE)
-        below = [self._text, row, self._told, names]
+        names = widgets.HTML(counting_html() + names_html(interview.names), layout=WIDE)
+        below = [self._text, row, self._told, self._noted, names]
         self.box = widgets.VBox([self._clock, self._spoken, *below])
         self.box.add_class(self._key)
-        self._hook = CellHook(shell(), self._typed)
+        desk = CellDesk(interview, lambda: self._is_ending, self._note)
+        self._hook = CellHook(shell(), desk)
         interview.tell = self._told_by_interview
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -117,7 +127,7 @@ class Panel:
             self._end()
         if not (interview.is_over or interview.is_paused):
             if interview.minute >= interview.minutes:
-                self._is_ending = True
+                self._is_ending = self._is_time_up = True
                 self._say_draft()
                 self._refresh()
             while interview.next() is not None and not interview.is_over:
@@ -132,6 +142,8 @@ class Panel:
         self._say_draft()
         self._refresh()
         self.interview.end()
+        if not self.interview.is_over:  # called back
+            self._is_ending = False
 
     def _guarded(self, act: Callable[[], None]) -> Callable[..., None]:
         """The act, its failure told in the panel instead of raised."""
@@ -186,30 +198,34 @@ class Panel:
         self._refresh()
 
     def _confirm_end(self) -> None:
+        if self.interview.is_over:  # pressed while a cell was ending it
+            return
+        if self._state == "ending":
+            self._call_back()
+            return
         now = time.monotonic()
         if self._ending_since is None or now - self._ending_since > SURE_S:
             self._ending_since = now
             self._refresh()
             return
-        self._is_ending = True
+        self._is_ending, self._ending_since = True, None
         self._tell(GRADING)
         self._refresh()
         self._wake.set()
-
-    def _typed(self, text: str, cell: str | None) -> bool:
-        """A cell was run. True if it counts."""
-        if self.interview.is_paused or self._is_ending:
-            if self.interview.is_paused and not self._is_ending:
-                self._tell("Paused, so that cell isn't handed in. Resume, and run it again.")
-            return False
-        self._guarded(lambda: self.interview.type(text, cell=cell))()
-        self._wake.set()
-        return True
 
     def _rest_the_others(self) -> None:
         for other in _panels.values():
             if other is not self:
                 other.rest()
+
+    def _call_back(self) -> None:
+        """Somebody doesn't want to end it after all."""
+        if self.interview.is_ending:
+            self.interview.call_back()
+        else:  # it hasn't begun
+            self._is_ending = False
+            self._tell("")
+        self._refresh()
 
     # ------------------------------------------------------------ what is shown
 
@@ -234,20 +250,31 @@ class Panel:
             self._refresh_buttons(state)
 
     def _refresh_buttons(self, state: str) -> None:
+        if state == "over":
+            self._ending_since = None
         is_sure = self._ending_since is None or time.monotonic() - self._ending_since > SURE_S
         end = self._buttons["End"]
         end.description = "End" if is_sure else "Sure? End"
         end.button_style = "" if is_sure else "danger"
+        if state == "ending":
+            end.description = DONT_END
         self._buttons["Pause"].description = "Resume" if state == "paused" else "Pause"
         self._buttons["Say"].disabled = state != "running"
-        for name in ("Pause", "Hint", "End"):
+        for name in ("Pause", "Hint"):
             self._buttons[name].disabled = state in ("ending", "over")
+        end.disabled = state == "over" or (state == "ending" and self._is_time_up)
         if state == "over":
             self._text.disabled = True
 
     def _tell(self, text: str) -> None:
         with self._lock:
             self._told.value = f'<div style="white-space:pre-wrap">{html.escape(text)}</div>'
+
+    def _note(self, text: str) -> None:
+        """What became of the cell that was run last."""
+        with self._lock:
+            self._noted.value = f"<i>{html.escape(text)}</i>" if text else ""
+        self._wake.set()
 
     def _told_by_interview(self, text: str) -> None:
         """What its end says: here, and below the cell that ended it."""

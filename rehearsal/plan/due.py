@@ -9,6 +9,7 @@ from math import ceil
 from rehearsal.plan.work import Day, Item, Work, days_ago
 
 INTERVIEW_MINUTES, INCIDENT_MINUTES = 55, 35  # with the reading of what came out
+READING_MINUTES = 10  # of what came out
 INTERVIEW_DAYS, INCIDENT_DAYS = 4, 2  # from one to the next, with days of 90 minutes
 USUAL_MINUTES = 90
 BASELINE_DAYS = 2  # from the first day of practice to the first mock interview
@@ -50,6 +51,11 @@ def due_events(work: Work) -> Iterator[tuple[date, Item]]:
         why = f"the last one was {days_ago(work.last_incident, work.today)}"
     if since <= work.today:
         yield since, Item("incident", "", why, INCIDENT_MINUTES)
+    if work.begun is not None:
+        since, minutes = work.begun.on, ceil(work.begun.minutes_left) + READING_MINUTES
+        why = f"you began it {days_ago(since, work.today)}"
+        yield since, Item("interview", "", why, minutes)
+        return
     if work.last_interview is None:
         ends = work.interview if work.days_left is not None else None
         near = ends is not None and (ends - first).days <= NEAR_DAYS

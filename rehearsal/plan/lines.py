@@ -53,9 +53,19 @@ def line_of(item: Item, record: Record) -> Line:
         return Line(what, item.why, item.minutes, typed("ask()", "ask"), "03_deck.ipynb")
     if item.kind == "incident":
         return incident_line(item, record)
+    return interview_line(item, record)
+
+
+def interview_line(item: Item, record: Record) -> Line:
+    """The mock interview that was begun, or else the next."""
+    notebook = "05_interview.ipynb"
+    if record.begun:
+        seed, minutes = record.begun[0].seed, f"{record.begun[0].minutes:g}"
+        do = typed(f"interview({minutes}, seed={seed})", f"interview --seed {seed}")
+        return Line("finish the mock interview", item.why, item.minutes, do, notebook)
     seed = max((card.seed for card in record.interviews), default=-1) + 1
     do = typed(f"interview(seed={seed})", f"interview --seed {seed}")
-    return Line("a mock interview", item.why, item.minutes, do, "05_interview.ipynb")
+    return Line("a mock interview", item.why, item.minutes, do, notebook)
 
 
 def incident_line(item: Item, record: Record) -> Line:

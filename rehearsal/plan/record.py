@@ -13,9 +13,9 @@ from rehearsal.deck.standings import CardStanding, card_standings
 from rehearsal.grading.drill import Drill
 from rehearsal.plan.cases import Case, read_cases
 from rehearsal.plan.route import PAGES, route_of
-from rehearsal.plan.scorecards import Scorecard, read_scorecards
+from rehearsal.plan.scorecards import Begun, Scorecard, read_begun, read_scorecards
 from rehearsal.plan.strengths import Strength, strengths_of, weak_rows
-from rehearsal.plan.work import CardState, DrillState, Work
+from rehearsal.plan.work import BegunState, CardState, DrillState, Work
 from rehearsal.session.history import Answer, Note, Round
 from rehearsal.session.progress import Progress
 from rehearsal.session.schedule import Standing, day_of, standings
@@ -38,6 +38,7 @@ class Record:
     notes: Sequence[Note]
     cases: Sequence[Case]
     interviews: Sequence[Scorecard]
+    begun: Sequence[Begun]  # interviews that haven't ended, the newest first
     problems: Sequence[str]  # a line for each thing that can't be read
 
     @property
@@ -95,6 +96,7 @@ def read_record(history: Progress, drills: Sequence[Drill], cards: Sequence[Card
         notes=history.notes(),
         cases=cases,
         interviews=interviews,
+        begun=read_begun(),
         problems=[*bad_cases, *bad_interviews],
     )
 
@@ -138,6 +140,14 @@ def card_minutes(answers: Sequence[Answer]) -> float:
     return (median(taken) + READING_S) / 60
 
 
+def begun_of(record: Record) -> BegunState | None:
+    """The newest interview that hasn't ended."""
+    if not record.begun:
+        return None
+    newest = record.begun[0]
+    return BegunState(day_of(newest.began), max(0.0, newest.minutes - newest.spent))
+
+
 def work_of(record: Record, today: date) -> Work:
     """What a plan for ``today`` depends on."""
     drills = [
@@ -168,5 +178,6 @@ def work_of(record: Record, today: date) -> Work:
         route=route_of([d.id for d in drills], dict.fromkeys(c.topic for c in cards)),
         weak=weak_rows(record.strengths),
         last_incident=max((day_of(at) for at, _ in record.ended_cases), default=None),
+        begun=begun_of(record),
         last_interview=max((day_of(card.ended) for card in record.interviews), default=None),
     )

@@ -1,11 +1,12 @@
 """What mock interviews have left on the disk: HOME/interviews/NAME/scorecard.json.
 
 A scorecard that is damaged, or of a newer format, is skipped, and one line says so. Folders
-without one are interviews that nobody ended.
+without one are interviews that nobody ended; the plan offers to go on with the newest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -13,11 +14,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rehearsal.interviews.rubric import ROWS
+from rehearsal.interviews.store import unfinished_ones
 from rehearsal.session.schedule import day_of
 
 FORMAT = 1
 # What a damaged file may raise, whatever is in it.
 UNREADABLE = (OSError, ValueError, LookupError, TypeError, RecursionError, OverflowError)
+
+
+class Begun(NamedTuple):
+    """A mock interview that hasn't ended."""
+
+    seed: int
+    minutes: float  # that it takes
+    spent: float  # minutes of it so far
+    began: float  # unix seconds
 
 
 class Scorecard(NamedTuple):
@@ -47,6 +58,18 @@ def read_scorecards(home: Path) -> tuple[list[Scorecard], list[str]]:
             why = " ".join(str(error).split()) or type(error).__name__
             problems.append(f"Skipped {path}: it can't be read as a scorecard ({why}).")
     return sorted(found, key=lambda card: (card.ended, card.name)), problems
+
+
+def read_begun() -> list[Begun]:
+    """The mock interviews that can be continued, the newest first."""
+    found: list[Begun] = []
+    for store in unfinished_ones():
+        with contextlib.suppress(*UNREADABLE):
+            header = store.header()
+            minutes, began = number(header["minutes"]), number(header["began"])
+            day_of(began)  # raises if there is no such day
+            found.append(Begun(int(header["seed"]), minutes, store.spent, began))
+    return found
 
 
 def read_scorecard(path: Path) -> Scorecard:

@@ -32,6 +32,13 @@ class CardState(NamedTuple):
     due: date | None = None
 
 
+class BegunState(NamedTuple):
+    """A mock interview that was begun, and hasn't ended."""
+
+    on: date
+    minutes_left: float
+
+
 class WeakRow(NamedTuple):
     """A row of the rubric that needs practice, and where to practice it."""
 
@@ -57,6 +64,7 @@ class Work:
     weak: Sequence[WeakRow] = ()  # weakest first
     last_incident: date | None = None
     last_interview: date | None = None
+    begun: BegunState | None = None  # the newest
 
     @property
     def days_left(self) -> int | None:
