@@ -21,6 +21,7 @@ from rehearsal.deck.cards import cards
 from rehearsal.deck.judge import Coverage
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.sources import SOURCES
+from rehearsal.incidents.store import BadCase
 from rehearsal.interviews import opening
 from rehearsal.interviews.boxes import SHARES, box_at, boxes
 from rehearsal.interviews.built import SIGNS, facts_of, notebook_text
@@ -334,6 +335,26 @@ class TestNotebookText:
         compile(text, "text", "exec")
         assert text.startswith(future)
 
+    def test_an_edited_cell_comes_before_those_that_need_it(self) -> None:
+        """Else each later check ends with a NameError; in the notebook, it was there."""
+        text = notebook_text(
+            (
+                "",  # where the class was before it was edited
+                "def seed_for(cfg: TrainConfig) -> int:\n    return cfg.seed",
+                "class Small(TrainConfig):\n    lines = [LIMIT for _ in range(2)]",
+                "LIMIT = 3",
+                "class TrainConfig:\n    seed = 1",
+                "def run(): return not_needed_yet",
+            )
+        )
+        exec(compile(text, "text", "exec"), {})
+        assert text.index("class TrainConfig") < text.index("def seed_for")
+        assert text.index("def seed_for") < text.index("class Small") < text.index("def run")
+
+    def test_cells_that_need_each_other_stay_in_their_order(self) -> None:
+        cells = ("class A:\n    b = B", "class B:\n    a = A")
+        assert notebook_text(cells) == "\n\n\n".join(cells)
+
     def test_comments_survive(self) -> None:
         assert "# why" in notebook_text(("x = 1  # why\n",))
 
@@ -587,6 +608,39 @@ class TestItSurvives:
         again = interview(45, 7, clock=clock)
         assert any(event["did"] == "checked" for event in again.events)
 
+    def test_a_cell_that_was_taken_back(self, clock: Clock) -> None:
+        """And nothing was judged since: the marks would rest on code that isn't there."""
+        held = interview(45, 7, clock=clock)
+        held.type("def kept(): ...", cell="a")
+        held.type("def gone(: ...", cell="b")
+        held.type("def gone(): ...", cell="b")
+        held.take_back("b")
+        assert held.text == "def kept(): ..."
+        assert not held.has_typed("b")
+        held.close()
+        path = held._store.folder / "events.jsonl"
+        lines = path.read_text().splitlines()
+        assert '"checked"' in lines[-1]
+        path.write_text("\n".join(lines[:-1]) + "\n")
+        again = interview(45, 7, clock=clock)
+        assert again.text == "def kept(): ..."
+        assert again.events[-1]["did"] == "checked"
+
+    def test_a_broken_cell_that_is_taken_back_is_no_problem_anymore(self, clock: Clock) -> None:
+        held = interview(45, 7, clock=clock)
+        held.type("def broken(:", cell="a")
+        assert held._state.problem
+        held.take_back("a")
+        assert not held._state.problem
+
+    def test_its_home_is_the_learner_s_alone(
+        self, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What somebody says and types is nobody else's business on a shared machine."""
+        monkeypatch.setenv("REHEARSAL_HOME", str(tmp_path / "a" / "home"))
+        interview(45, 7, clock=clock)
+        assert (tmp_path / "a" / "home").stat().st_mode & 0o077 == 0
+
     def test_a_grader_that_fails(self, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         """Our own defect must not end somebody's interview."""
 
@@ -626,6 +680,20 @@ class TestBadInput:
     def test_clock(self) -> None:
         with pytest.raises(BadInterview, match="returns seconds"):
             interview(45, 0, clock=12.0)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("source", ["", " \n\t", "# a thought\n", '"""Later."""', "..."])
+    def test_a_text_without_code(self, source: str, clock: Clock) -> None:
+        """It would count as typed: the interviewer asks for no code, and waits for none."""
+        held = interview(45, 0, clock=clock)
+        with pytest.raises(BadInterview, match="no code in what was typed"):
+            held.type(source)
+        assert not held.events
+        held.type("x = 1")
+
+    def test_taking_back_what_nobody_typed(self, clock: Clock) -> None:
+        held = interview(45, 0, clock=clock)
+        with pytest.raises(BadInterview, match="Nothing of the cell 'a' counts"):
+            held.take_back("a")
 
     @pytest.mark.parametrize("text", ["", "  \n", None, 3])
     def test_words(self, text: object, clock: Clock) -> None:
@@ -800,6 +868,42 @@ class TestOnCall:
         line = self.heard(case, tmp_path, "Show me the phases and the logs.")
         assert [did[:2] for did in case.done] == [("look", "phases"), ("look", "logs")]
         assert line.text.count("line 29") == 2
+
+    @pytest.mark.parametrize(
+        ("said", "looks"),
+        [
+            ("Show me the logs of rank 1.", [("logs", 1)]),
+            ("For rank 2, show me the logs and phases.", [("phases", 2), ("logs", 2)]),
+            ("Show me the phases and the logs of rank 1.", [("phases", None), ("logs", 1)]),
+            ("Show me logs and phases of rank #1", [("phases", 1), ("logs", 1)]),
+            ("Show me the logs of rank 0 and rank 1.", [("logs", None)]),
+            ("Rank 1 is late. Show me the logs of rank 0.", [("logs", 0)]),
+            ("Show me the logs.", [("logs", None)]),
+            ("Can I see the code of data.py for rank 1?", [("code", None)]),
+        ],
+    )
+    def test_a_rank_that_is_named_narrows_what_is_shown(
+        self, said: str, looks: list[Any], case: FakeCase, tmp_path: Path
+    ) -> None:
+        """Of all ranks' last lines, few are about the one that was asked for."""
+        text = self.heard(case, tmp_path, said).text
+        assert [(source, scope.get("rank")) for _, source, scope in case.done] == looks
+        for source, rank in looks:
+            assert f"{source}{'' if rank is None else f' of rank {rank}'}:" in text
+
+    def test_a_rank_that_isn_t_there_is_said_to_be(
+        self, case: FakeCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Raised, it would end up as "Something failed here"."""
+
+        def look(source: str, **scope: int) -> SimpleNamespace:
+            if scope:
+                raise BadCase("There is no rank 9: ranks are 0 to 2.")
+            return SimpleNamespace(text="all")
+
+        monkeypatch.setattr(case, "look", look)
+        line = self.heard(case, tmp_path, "Show me the phases, and the logs of rank 9.")
+        assert line.text == "phases:\nall\n\nlogs:\nThere is no rank 9: ranks are 0 to 2."
 
     def test_a_long_source_shows_its_ends_and_how_much_is_missing(
         self, case: FakeCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -510,7 +510,7 @@ class TestThePanel:
         for _ in range(3):
             seat.press("End")
         seat.wait()
-        assert not (seat.held.is_over or seat.held.is_paused)
+        assert seat.panel._state == "running"
         assert seat.panel._buttons["End"].description == "End"
 
     def test_once_the_time_is_up_there_is_nothing_to_call_back(

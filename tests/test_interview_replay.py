@@ -25,6 +25,37 @@ def age(name: str, seconds: float) -> None:
     os.utime(path, (seconds, seconds))
 
 
+class TestWhileItRuns:
+    def shown(self, capsys: pytest.CaptureFixture[str], mode: str, *more: Any) -> str:
+        cells = ("def shard(): ...",)
+        typed = {"did": "type", "at": 60, "file": "001.py", "problem": ""}
+        keep("own", say(1, "hi"), typed, checked(60), *more, cells=cells, mode=mode)
+        rehearsal.replay("own")
+        return capsys.readouterr().out
+
+    def test_real_mode_hides_what_the_graders_found(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Else a replay in the middle is the net that real mode doesn't have."""
+        out = self.shown(capsys, "real")
+        assert "def shard" in out
+        assert "graders  " not in out
+        assert "config" not in out
+        assert "What the graders found is shown after its end." in out
+
+    def test_study_mode_does_not(self, capsys: pytest.CaptureFixture[str]) -> None:
+        out = self.shown(capsys, "study")
+        assert "live_trainer: config pass" in out
+        assert "after its end" not in out
+
+    def test_after_the_end_all_is_shown(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert "live_trainer: config pass" in self.shown(capsys, "real", ended())
+
+    def test_what_was_taken_back_is_shown(self, capsys: pytest.CaptureFixture[str]) -> None:
+        back = {"did": "take back", "at": 70, "file": "001.py", "cell": "a"}
+        assert "takes shard back" in self.shown(capsys, "real", back)
+
+
 class TestNames:
     def test_a_prefix_that_only_one_has_will_do(self) -> None:
         """Nobody types 2026-11-23-seed3-1."""

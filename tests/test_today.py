@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import time
@@ -23,12 +24,13 @@ from rehearsal.incidents.draw import draw
 from rehearsal.incidents.score import score_of
 from rehearsal.incidents.store import Store
 from rehearsal.interviews.rubric import RUBRIC
+from rehearsal.interviews.store import Store as InterviewStore
 from rehearsal.plan import today as calling
 from rehearsal.plan.by_day import by_day
 from rehearsal.plan.cases import read_cases
 from rehearsal.plan.picture import picture
 from rehearsal.plan.record import Record, card_minutes, minutes_by_day, work_of
-from rehearsal.plan.scorecards import read_scorecards
+from rehearsal.plan.scorecards import read_begun, read_scorecards
 from rehearsal.plan.strengths import INCIDENT_ROWS, Strength, weak_rows
 from rehearsal.session.history import Answer, Entry, Grade
 from rehearsal.session.progress import FILE, VERSION, progress
@@ -90,6 +92,18 @@ def interviewed(name: str, days_ago: float, marks: dict[str, float]) -> Path:
     card["spent_minutes"] = 30
     (folder / "scorecard.json").write_text(json.dumps(card))
     return folder / "scorecard.json"
+
+
+def begun(name: str, days_ago: float, *, minutes: float = 45, at: float = 0.0) -> Path:
+    """Write an interview that hasn't ended; returns its folder."""
+    store = InterviewStore(progress().path.parent / "interviews" / name)
+    seed = int(name.split("seed")[1].split("-")[0])
+    store.create(minutes=minutes, seed=seed, mode="real", began=noon(days_ago))
+    store.add("say", 60.0, text="hi")
+    store.keep_clock(60 * at)
+    header = store.folder / "interview.json"
+    os.utime(header, (noon(days_ago), noon(days_ago)))
+    return store.folder
 
 
 def on_call(seed: int, days_ago: float, *, is_right: bool = True, ends: bool = True) -> Store:
@@ -422,6 +436,27 @@ class TestScorecards:
         path.unlink()
         assert "Skipped" not in said(capsys)
         assert read_scorecards(path.parents[2]) == ([], [])
+
+    def test_one_that_was_begun_is_offered_again(self, capsys: Capture) -> None:
+        """Half an hour of it is done, and a new one would pause it for good."""
+        interviewed("a", 1, {"builds": 3})
+        begun("x-seed7-1", 2, minutes=45, at=33.0)
+        begun("y-seed8-1", 3, minutes=30, at=5.0)
+        assert [each.seed for each in read_begun()] == [7, 8]
+        out = said(capsys)
+        assert f"{program()} interview --seed 7" in out
+        assert re.search(r"(?m)^ +22  finish the mock interview +you began it 2 days", out), "12, and the reading"
+        assert "a mock interview" not in out.replace("finish the mock interview", "")
+
+    @pytest.mark.parametrize("line", ["", '{"at": 1}', '{"did": "say", "at": "x"}'])
+    def test_a_damaged_one_is_not(self, line: str, capsys: Capture) -> None:
+        """It can't go on; and a plan without it is better than none."""
+        interviewed("a", 1, {"builds": 3})
+        folder = begun("x-seed7-1", 2)
+        (folder / "events.jsonl").write_text(f"{line}\n")
+        if not line:
+            (folder / "interview.json").write_text("{")
+        assert "finish the mock interview" not in said(capsys)
 
     def test_the_next_interview_is_another_one(self, capsys: Capture) -> None:
         """The same questions again measure memory."""

@@ -9,9 +9,10 @@
 #
 # 1. Run the cell under *Begin*. The clock starts at once.
 # 2. Ask what changes the design before you type. Say it aloud, type the gist, press **Say**.
-# 3. Type code in new cells below the panel and run them: each one that defines something counts as
-#    typed. The graders run it in the background, on real ranks. What only runs your trainer stays in
-#    your notebook.
+# 3. Type code in new cells below the panel and run them: a function or a class counts as typed, with
+#    the imports and constants that it uses. The graders run it in the background, on real ranks.
+#    What only runs your trainer stays in your notebook, and so does a cell that begins with
+#    `# scratch`.
 # 4. When the pager goes off, you're on call: ask for what you want to see, then name the cause, your
 #    evidence and your first move.
 # 5. At the end, the scorecard opens below the panel: a mark for each row of the rubric with its
