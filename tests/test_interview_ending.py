@@ -161,6 +161,36 @@ class TestWhoWaits:
         assert held.is_over
 
 
+class TestCalledBack:
+    def test_from_another_thread_it_is_paused_and_nobody_waits(self, slow: SlowGraders) -> None:
+        """A panel's thread can't be interrupted."""
+        held = begun()
+        told = Told(held)
+        ends = threading.Thread(target=held.end, daemon=True)
+        ends.start()
+        assert told.something.wait(LONG_S)
+        held.call_back()
+        ends.join(LONG_S / 4)
+        assert not ends.is_alive()
+        assert not held.is_over
+        assert held.is_paused
+        assert "Not ended: " in told.lines[-1]
+        assert ending.UNGRADED not in told.lines
+        held.resume()
+        slow.may_finish.set()
+        held.end()
+        assert held.is_over
+
+    def test_at_any_other_time_it_changes_nothing(self, slow: SlowGraders) -> None:
+        slow.may_finish.set()
+        held = begun()
+        held.call_back()
+        assert not held.is_paused
+        held.end()
+        held.call_back()
+        assert held.is_over
+
+
 class TestAnInterrupt:
     def test_leaves_it_paused_and_it_goes_on(
         self, slow: SlowGraders, monkeypatch: pytest.MonkeyPatch

@@ -261,6 +261,7 @@ class TestTheHook:
             if "held.end" not in cell and "export" not in cell:
                 notebook.run(cell, f"cell {number}")
         notebook.run("import sys\ndef quits():\n    sys.exit()", "mine")
+        notebook.run(cells[0], "cell 0")  # it imports sys as well
         assert notebook.texts() == ["import sys\ndef quits():\n    sys.exit()"]
 
     def test_imports_and_constants_count_once_something_uses_them(

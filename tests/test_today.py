@@ -445,7 +445,8 @@ class TestScorecards:
         assert [each.seed for each in read_begun()] == [7, 8]
         out = said(capsys)
         assert f"{program()} interview --seed 7" in out
-        assert re.search(r"(?m)^ +22  finish the mock interview +you began it 2 days", out), "12, and the reading"
+        line = r"(?m)^ +22  finish the mock interview +you began it 2 days ago"
+        assert re.search(line, out), "12 minutes, and the reading"
         assert "a mock interview" not in out.replace("finish the mock interview", "")
 
     @pytest.mark.parametrize("line", ["", '{"at": 1}', '{"did": "say", "at": "x"}'])

@@ -108,6 +108,11 @@ def counting_html() -> str:
     )
 
 
+def noted_html(text: str) -> str:
+    """A line about the newest cell; nothing if there is none."""
+    return f'<div style="line-height:1.4"><i>{html.escape(text)}</i></div>' if text else ""
+
+
 def names_html(names: Mapping[str, str]) -> str:
     """The names that the graders call, folded."""
     rows = "".join(

@@ -20,6 +20,7 @@ from rehearsal.interviews.faces import (
     counting_html,
     html_of,
     names_html,
+    noted_html,
     spoken_html,
 )
 from rehearsal.interviews.pin import pin_html
@@ -32,7 +33,7 @@ from rehearsal.session.executions import notebooks_folder
 TURN_S = 1.0  # how often the clock moves, and the interviewer may speak
 DONT_END = "Don't end"
 SURE_S = 6.0  # for how long the button that ends it asks whether you are sure
-GRADING = f"Grading your draft. This may take a minute; {DONT_END} goes back, paused."
+GRADING = f"Grading your draft. This may take a minute. {DONT_END} takes you back, paused."
 WIDE = {"width": "calc(100% - 4px)", "max_width": "60em"}  # without its margins
 _panels: dict[str, Panel] = {}  # by the interview's name
 
@@ -273,7 +274,7 @@ class Panel:
     def _note(self, text: str) -> None:
         """What became of the cell that was run last."""
         with self._lock:
-            self._noted.value = f"<i>{html.escape(text)}</i>" if text else ""
+            self._noted.value = noted_html(text)
         self._wake.set()
 
     def _told_by_interview(self, text: str) -> None:
