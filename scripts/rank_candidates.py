@@ -23,6 +23,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10, help="how many, from 0")
     parser.add_argument("--minutes", type=float, default=45.0)
+    parser.add_argument("--setting", choices=["general", "biotech"], default="general")
     options = parser.parse_args(arguments)
     print("seed  " + "".join(f"{name:>8}" for name in NAMES) + "   longest, s")
     margins, is_ranked = [], True
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> int:
             got, seconds = [], []
             for name in NAMES:
                 began = time.perf_counter()
-                got.append(play(name, seed, options.minutes).percent)
+                got.append(play(name, seed, options.minutes, options.setting).percent)
                 seconds.append(time.perf_counter() - began)
             print(f"{seed:4}  " + "".join(f"{p:8}" for p in got) + f"{max(seconds):13.1f}")
             steps = [better - worse for worse, better in pairwise(got)]

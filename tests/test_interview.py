@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import rehearsal
-from rehearsal.deck.cards import cards
+from rehearsal.deck.cards import card_named, cards
 from rehearsal.deck.judge import Coverage
 from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.sources import SOURCES
@@ -26,7 +26,17 @@ from rehearsal.interviews import opening
 from rehearsal.interviews.boxes import SHARES, box_at, boxes
 from rehearsal.interviews.built import SIGNS, facts_of, notebook_text
 from rehearsal.interviews.heard import cause_in, prompts, questions_in, sources_in
-from rehearsal.interviews.interviewer import CLOSING, TURNS, Line, _asked, _fitting, bank, turns
+from rehearsal.interviews.interviewer import (
+    CLOSING,
+    TURNS,
+    Line,
+    Setting,
+    _asked,
+    _fitting,
+    bank,
+    of_setting,
+    turns,
+)
 from rehearsal.interviews.on_call import BY_FACT, MOST_LINES, OnCall
 from rehearsal.interviews.rubric import ROWS, RUBRIC
 from rehearsal.interviews.opening import interview
@@ -160,6 +170,9 @@ SAID = {
 }
 
 
+BIOTECH = {"molecules", "sequences", "structures", "billion_molecules", "wet_lab"}  # topics
+
+
 class Clock:
     """A clock that a test moves."""
 
@@ -275,6 +288,7 @@ class TestDataFiles:
         possible |= {f"said:{name}" for name in prompts()["says"]}
         possible |= {f"heard:{name}" for name in prompts()["asks"]}
         possible |= {f"in:{one['id']}" for one in prompts()["situation"]}
+        possible |= {f"in:{setting}" for setting in get_args(Setting)}
         possible |= {f"box:{name}" for name in SHARES}
         possible |= {f"passed:{stage.name}" for stage in load("live_trainer").stages}
         for question in bank():
@@ -288,7 +302,18 @@ class TestDataFiles:
 
     def test_every_question_about_the_situation_has_an_answer(self) -> None:
         for situation in prompts()["situation"]:
-            assert set(prompts()["asks"]) == set(situation) - {"id"}
+            assert set(prompts()["asks"]) == set(situation) - {"id", "setting"}
+
+    def test_each_biotech_situation_is_asked_about_by_its_own_questions(self) -> None:
+        """A setting in which everything is asked as anywhere is a setting in name only."""
+        general = {one["id"] for one in of_setting("situation", "general")}
+        asked = {row for row, _ in TURNS} - {"debugs", "communicates"}
+        for situation in of_setting("situation", "biotech"):
+            facts = {f"in:{situation['id']}", "in:biotech"}
+            rows = {one.row for one in bank() if {*one.when} & facts}
+            assert rows == asked, situation["id"]
+        for one in bank():
+            assert not ("in:biotech" in one.when and {*one.when} & {f"in:{n}" for n in general})
 
     def test_every_cause_and_source_can_be_named_in_words(self) -> None:
         """Somebody who talks can't be expected to know the ids."""
@@ -395,6 +420,25 @@ class TestTheConversation:
     def test_it_begins_with_the_prompt(self, clock: Clock) -> None:
         held = interview(45, 3, clock=clock)
         assert heard_from(held) == [held.prompt]
+
+    @pytest.mark.parametrize("seed", range(6))
+    def test_the_biotech_setting_asks_biotech_questions(self, seed: int, clock: Clock) -> None:
+        """The data and the questions are its own; the trainer is the same."""
+        held = interview(45, seed, setting="biotech", clock=clock)
+        assert heard_from(held) == [held.prompt]
+        assert held.prompt in [one["text"] for one in of_setting("prompt", "biotech")]
+        while not held.is_over:
+            heard_from(held)
+            clock.seconds += 30
+        topics = [card_named(card).topic for card in asked_in(held)]
+        assert sum(topic in BIOTECH for topic in topics) >= 4, topics
+
+    def test_the_general_setting_has_no_biotech(self, clock: Clock) -> None:
+        held = interview(45, 3, clock=clock)
+        while not held.is_over:
+            heard_from(held)
+            clock.seconds += 30
+        assert not {card_named(card).topic for card in asked_in(held)} & BIOTECH
 
     def test_a_question_gets_the_situations_answer(self, clock: Clock) -> None:
         held = interview(45, 3, clock=clock)
@@ -676,6 +720,19 @@ class TestBadInput:
     def test_mode(self) -> None:
         with pytest.raises(BadInterview, match="real or study"):
             interview(45, 0, mode="exam")  # type: ignore[arg-type]
+
+    def test_setting(self) -> None:
+        with pytest.raises(BadInterview, match="general or biotech"):
+            interview(45, 0, setting="chemistry")  # type: ignore[arg-type]
+
+    def test_another_setting_than_the_unfinished_one_has(self, clock: Clock) -> None:
+        """Continued in silence, it would ask about something else than was asked for."""
+        interview(45, 0, setting="biotech", clock=clock).close()
+        with pytest.raises(BadInterview, match="its setting is biotech"):
+            interview(45, 0, setting="general", clock=clock)
+        assert interview(45, 0, clock=clock).prompt in {
+            one["text"] for one in of_setting("prompt", "biotech")
+        }
 
     def test_clock(self) -> None:
         with pytest.raises(BadInterview, match="returns seconds"):

@@ -73,6 +73,15 @@ held
 # interview(15, seed=2, mode="study")  # uncomment to run; the interview above pauses
 
 # %% [markdown]
+# ## Biotech
+#
+# The same trainer, for molecules, proteins or a lab in the loop; the questions are about splits,
+# missing labels, long sequences and plates.
+
+# %%
+# interview(45, seed=3, setting="biotech")  # uncomment to run; the interview above pauses
+
+# %% [markdown]
 # ## The other side of the table
 #
 # Mark somebody else's interview, and you'll hear what you sound like. Three recorded ones come with

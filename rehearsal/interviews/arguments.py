@@ -16,6 +16,7 @@ def add_interview(command: argparse.ArgumentParser) -> None:
         "--seed", type=int, help="draws the prompt, the questions, the incident"
     )
     command.add_argument("--mode", choices=["real", "study"], default="real")
+    command.add_argument("--setting", choices=["general", "biotech"], help="default: general")
     command.add_argument("--file", type=Path, help="hand this file in each time you save it")
 
 

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, get_args
 
 from rehearsal.deck.cards import Card, card_named
 from rehearsal.grading.drill import load
+from rehearsal.interviews.interviewer import Setting
 from rehearsal.interviews.opening import interview
 from rehearsal.interviews.scorecard import Scorecard
 from rehearsal.interviews.session import Interview
@@ -142,10 +143,10 @@ def candidate(name: Name) -> Candidate:
     return Candidate(_strong, cells_of_the_trainer(), says)
 
 
-def play(name: Name, seed: int, minutes: float = 45) -> Scorecard:
+def play(name: Name, seed: int, minutes: float = 45, setting: Setting = "general") -> Scorecard:
     """Hold an interview with one of them, in simulated time."""
     who, rng, now = candidate(name), random.Random(f"{name} {seed}"), [0.0]
-    session = interview(minutes, seed, clock=lambda: now[0])
+    session = interview(minutes, seed, setting=setting, clock=lambda: now[0])
     waiting = list(who.cells)
     spoke = 0.0
     while not session.is_over:

@@ -68,7 +68,8 @@ def hold(options: argparse.Namespace) -> None:
     lines = LinesOf(sys.stdin.fileno())
     file = None if options.file is None else File(options.file)
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    session = begun(options.minutes, options.seed, options.mode, lines if is_terminal else None)
+    person = lines if is_terminal else None
+    session = begun(options.minutes, options.seed, options.mode, person, options.setting)
     print(
         "What you type is said once you press Enter on an empty line. /help lists the commands."
     )
@@ -77,7 +78,9 @@ def hold(options: argparse.Namespace) -> None:
     Room(session, lines, file=file, is_terminal=is_terminal).hold()
 
 
-def begun(minutes: float, seed: int | None, mode: Any, lines: Lines | None) -> Interview:
+def begun(
+    minutes: float, seed: int | None, mode: Any, lines: Lines | None, setting: Any = None
+) -> Interview:
     """An interview: the one of this seed, the one that is unfinished, or a new one.
 
     Args:
@@ -94,7 +97,7 @@ def begun(minutes: float, seed: int | None, mode: Any, lines: Lines | None) -> I
             seed = drawn_seed()
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        session = interview(minutes, seed, mode=mode)
+        session = interview(minutes, seed, mode=mode, setting=setting)
     if said.getvalue():
         print(spelled(said.getvalue().rstrip()))
         seen = list(entries(session.events, session.cells, session.mode))

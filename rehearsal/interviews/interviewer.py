@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rehearsal.deck.cards import card_named
 from rehearsal.interviews.boxes import box_at, boxes
@@ -54,6 +54,9 @@ class Line(NamedTuple):
     facts: Mapping[str, Any] = {}
 
 
+Setting = Literal["general", "biotech"]
+
+
 class Question(NamedTuple):
     """One entry of questions.toml."""
 
@@ -91,13 +94,20 @@ class Script(NamedTuple):
     situation: Mapping[str, str]
     minutes: float
     seed: int
+    setting: str
 
 
-def script_of(seed: int, minutes: float) -> Script:
-    """The prompt and the situation of a seed."""
+def script_of(seed: int, minutes: float, setting: str = "general") -> Script:
+    """The prompt and the situation of a seed, in a setting."""
     rng = random.Random(f"interview {seed}")
-    prompt = rng.choice(prompts()["prompt"])["text"]
-    return Script(prompt, rng.choice(prompts()["situation"]), minutes, seed)
+    prompt = rng.choice(of_setting("prompt", setting))["text"]
+    situation = rng.choice(of_setting("situation", setting))
+    return Script(prompt, situation, minutes, seed, setting)
+
+
+def of_setting(kind: str, setting: str) -> list[Mapping[str, str]]:
+    """The prompts or situations of a setting."""
+    return [one for one in prompts()[kind] if one.get("setting", "general") == setting]
 
 
 def next_line(
@@ -222,11 +232,13 @@ def _fitting(script: Script, state: State, minute: float) -> Sequence[Question]:
     facts = state.facts | {
         f"box:{box_at(minute, script.minutes).name}",
         f"in:{script.situation['id']}",
+        f"in:{script.setting}",
     }
     asked = {each.card.id for each in state.asked}
     rng = random.Random(f"questions {script.seed}")
+    # What the setting is about comes before what is asked anywhere.
     found = [
-        (-len(one.when), rng.random(), one)
+        (f"in:{script.setting}" not in one.when, -len(one.when), rng.random(), one)
         for one in bank()
         if facts.issuperset(one.when) and not facts & {*one.unless}
     ]

@@ -47,7 +47,7 @@ class Interview:
         self._store = store
         self._turn = threading.RLock()
         self.tell: Callable[[str], None] = print  # what takes so long, or was broken off
-        self._script: Script = script_of(self.seed, self.minutes)
+        self._script: Script = script_of(self.seed, self.minutes, store.setting)
         self._record = Record(store)
         # While nothing ran, nothing passed.
         spent = max(store.clock(), self._record.last)

@@ -66,6 +66,11 @@ class Store:
         """
         return _read(self.folder / "interview.json", ("minutes", "seed", "mode", "began"))
 
+    @property
+    def setting(self) -> str:
+        """What the interview is about; those of an older version have none."""
+        return str(self.header().get("setting", "general"))
+
     def scorecard(self) -> dict[str, Any] | None:
         """What scorecard.json says; None before the end. Raises BadInterview as ``header``."""
         path = self.folder / "scorecard.json"
