@@ -2,6 +2,7 @@
 
     python scripts/deck_agreement.py              the answers that it was never tuned on
     python scripts/deck_agreement.py --set tuning    those that it was
+    python scripts/deck_agreement.py --set held_out_biotech    the same as the first, later cards
     python scripts/deck_agreement.py --write      the first, into docs/deck.md
 
 Prints a table by topic.
@@ -30,7 +31,7 @@ HEAD = ("topic", "points", "agree", "falsely covered", "covered, found", "negate
 
 
 def labeled(which: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each answer of a set ("tuning", "held_out"), with its topic."""
+    """Each answer of a set, a folder of tests/answers, with its topic."""
     for path in sorted((ANSWERS / which).glob("*.toml")):
         for answer in tomllib.loads(path.read_text("utf-8"))["answer"]:
             yield path.stem, answer
@@ -108,7 +109,9 @@ def table(which: str) -> str:
 def main() -> None:
     """Print the table, or write it into the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--set", choices=["held_out", "tuning"], default="held_out")
+    parser.add_argument(
+        "--set", choices=["held_out", "held_out_biotech", "tuning"], default="held_out"
+    )
     parser.add_argument("--write", action="store_true", help="into docs/deck.md")
     options = parser.parse_args()
     if options.write:

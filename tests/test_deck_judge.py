@@ -22,7 +22,11 @@ KINDS = "right paraphrased terse rambling wrong negated off_topic other_card".sp
 # of the negated answers' contradictions. The targets are 0.9, 0.03 and 0.9; docs/deck.md has
 # the figures. The claims were fitted to the tuning answers, and alone they agree with more of
 # those, but with fewer of the others.
-SETS = {"tuning": (0.955, 0.013, 0.95), "held_out": (0.9, 0.03, 0.78)}
+SETS = {
+    "tuning": (0.955, 0.013, 0.95),
+    "held_out": (0.9, 0.03, 0.78),
+    "held_out_biotech": (0.85, 0.06, 0.73),
+}
 DECK = {card.id: card for card in read_deck([CARDS])}
 
 
@@ -241,15 +245,15 @@ class TestAgreement:
     docs/deck.md has the figures.
     """
 
-    def test_both_sets_are_large_and_have_every_kind(self) -> None:
-        for which in ("tuning", "held_out"):
+    def test_the_sets_are_large_and_have_every_kind(self) -> None:
+        for which in SETS:
             kinds = Counter(answer["kind"] for _, answer in labeled(which))
             assert {*kinds} == {*KINDS}
-            assert kinds.total() >= 200
+            assert kinds.total() >= (100 if which == "held_out_biotech" else 200)
 
     def test_no_answer_is_in_both_sets(self) -> None:
-        texts = [{" ".join(a["text"].split()) for _, a in labeled(s)} for s in SETS]
-        assert not texts[0] & texts[1]
+        tuned, *others = [{" ".join(a["text"].split()) for _, a in labeled(s)} for s in SETS]
+        assert all(not tuned & unseen for unseen in others)
 
     @pytest.mark.parametrize("which", SETS)
     def test_it_agrees_with_the_labels(self, which: str) -> None:
