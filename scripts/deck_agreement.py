@@ -2,7 +2,7 @@
 
     python scripts/deck_agreement.py              the answers that it was never tuned on
     python scripts/deck_agreement.py --set tuning    those that it was
-    python scripts/deck_agreement.py --set held_out_biotech    the same as the first, later cards
+    python scripts/deck_agreement.py --set held_out_biotech    as the first, of the newer cards
     python scripts/deck_agreement.py --write      the first, into docs/deck.md
 
 Prints a table by topic.
