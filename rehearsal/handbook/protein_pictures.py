@@ -1,4 +1,4 @@
-"""Chapter 31's pictures: where the residues of a database are, and what rounding does to space."""
+"""Chapter 31's pictures: where a database's residues are, and what rounding does to space."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def shares_by_length(lengths: Sequence[int], power: int, edges: Numbers) -> Numb
 
 
 def lengths_picture(lengths: Sequence[int], crop: int) -> Figure:
-    """One distribution, counted three ways: by sequence, by residue, and by pair of residues."""
+    """One distribution, counted by sequence, by residue, and by pair of residues."""
     subtitle = "The same sequences, weighted by 1, by length, and by length squared."
     figure, axes = new_figure(3.8, "Where a database's proteins are, and its work", subtitle)
     edges = np.geomspace(11, 35_000, 41)
     middles = np.sqrt(edges[1:] * edges[:-1])
     looks: tuple[tuple[str, Style], ...] = (
         ("sequences", {"color": BLUE, "marker": "o"}),
-        ("residues: memory, matrix products", {"color": GREEN, "marker": "s", "linestyle": "--"}),
+        ("residues: memory, matrices", {"color": GREEN, "marker": "s", "linestyle": "--"}),
         ("pairs: attention", {"color": VERMILLION, "marker": "D", "linestyle": "-."}),
     )  # fmt: skip
     for power, (name, look) in enumerate(looks):
@@ -62,11 +62,16 @@ def lengths_picture(lengths: Sequence[int], crop: int) -> Figure:
 
 def symmetry_picture(errors: Mapping[str, float], tolerance: float) -> Figure:
     """The error under rotation, one bar for each precision; hatched above the tolerance."""
-    subtitle = "|f(Rx) - R f(x)| / |f(x)| of a small network's displacements, largest of 4 draws."
+    subtitle = (
+        "|f(Rx) - R f(x)| / |f(x)| of a small network's displacements, largest of 4 draws."
+    )
     figure, axes = new_figure(3.4, "What rounding does to a rotation", subtitle)
     for row, error in enumerate(errors.values()):
         breaks = error > tolerance
-        look: Style = {"color": VERMILLION if breaks else BLUE, "hatch": "///" if breaks else ""}
+        look: Style = {
+            "color": VERMILLION if breaks else BLUE,
+            "hatch": "///" if breaks else "",
+        }
         axes.barh(row, error, 0.7, edgecolor="white", linewidth=0, **look)
         axes.annotate(f"{error:.0e}", (error, row), (4, 0), va="center", fontsize=9,
                       textcoords="offset points")  # fmt: skip

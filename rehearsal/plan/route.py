@@ -59,6 +59,8 @@ PAGES: dict[str, Page] = dict(
         _chapter("21_production_lift", "The production lift", 22),
         _chapter("22_hard_questions", "Hard questions", 35),
         _chapter(LAST_HOUR, "The last hour", 30),
+        # Biotech
+        _chapter("31_sequences_and_structures", "Sequences and structures", 25),
     ]
 )
 # Essential: what the map says for two days, its drills, and its cards.
@@ -105,6 +107,7 @@ ROUTE: Sequence[Step] = (
     Step("page", "01_walkthrough"),
     # The biotech track: only some interviews ask about it.
     Step("cards", "molecules"),
+    Step("page", "31_sequences_and_structures"),
     Step("cards", "sequences"),
     Step("cards", "structures"),
     Step("cards", "billion_molecules"),

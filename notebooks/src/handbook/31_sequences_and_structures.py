@@ -17,7 +17,6 @@
 # %% collapsed=true
 #@title Imports
 import math
-import re
 import time
 import warnings
 
@@ -86,8 +85,9 @@ warm_up()  # starts the server that forks the ranks, while you read
 # ## Lengths
 #
 # A protein language model is a masked-token encoder, as BERT was. Two things differ from text.
-# The first is the vocabulary: [ESM-2](https://huggingface.co/facebook/esm2_t33_650M_UR50D/blob/main/config.json)
-# has 33 tokens, 20 amino acids and some special ones.
+# The first is the vocabulary:
+# [ESM-2](https://huggingface.co/facebook/esm2_t33_650M_UR50D/blob/main/config.json) has 33
+# tokens, 20 amino acids and some special ones.
 
 # %%
 WIDTH, LAYERS, HEADS = 1280, 33, 20  # ESM-2 with 650 M parameters
@@ -100,9 +100,10 @@ for name, vocabulary in (("text", 128_000), ("proteins", 33)):
 # %% [markdown]
 # So nothing that people do about large vocabularies matters here. Memory is activations.
 #
-# The second is the spread of lengths. [UniRef90 and UniRef50](https://www.uniprot.org/help/uniref)
-# start at 11 residues, and [titin](https://www.uniprot.org/uniprotkb/Q8WZ42/entry) has 34,350.
-# Here's a model of that distribution, not a copy of a release.
+# The second is the spread of lengths. [UniRef90 and
+# UniRef50](https://www.uniprot.org/help/uniref) start at 11 residues, and
+# [titin](https://www.uniprot.org/uniprotkb/Q8WZ42/entry) has 34,350. Here's a model of that
+# distribution, not a copy of a release.
 
 # %%
 lengths = uniref_like_lengths(50_000, seed=0)
@@ -114,14 +115,15 @@ print(f"the longest 1% have {shares[0]:.0%} of the residues and {shares[1]:.0%} 
 lengths_picture(lengths, crop=1022)
 
 # %% [markdown]
-# One peak. On this logarithmic axis it looks symmetric; in residues it's skewed to the right, with
-# a heavy tail. You'll hear that it's *bimodal*, with a proposal of two buckets, short and long. It
-# isn't, and the long bucket would still span a factor of 30.
+# One peak. On this logarithmic axis it looks symmetric; in residues it's skewed to the right,
+# with a heavy tail. You'll hear that it's *bimodal*, with a proposal of two buckets, short and
+# long. It isn't, and the long bucket would still span a factor of 30.
 #
-# Everybody crops, because the tail costs more than it teaches. How you crop matters. The first 1,022
-# residues, always, means that the rest of a long protein is never trained on. A window that's drawn
-# from (seed, epoch, sample) covers all of it over time, and a resume draws the same one. Contacts
-# longer than the crop can't be learned either way, so evaluate at full length, by length.
+# Everybody crops, because the tail costs more than it teaches. How you crop matters. The first
+# 1,022 residues, always, means that the rest of a long protein is never trained on. A window
+# that's drawn from (seed, epoch, sample) covers all of it over time, and a resume draws the same
+# one. Contacts longer than the crop can't be learned either way, so evaluate at full length, by
+# length.
 #
 # A length curriculum, short proteins first, doesn't help against running out of memory. It only
 # moves the failure to a later day.
@@ -136,9 +138,9 @@ print(f"dropping them would lose {lengths[cut > 0].sum() / lengths.sum():.0%} of
 # %% [markdown]
 # ## Token budgets
 #
-# Now batches for 8 ranks. The table below has three numbers for each way to fill them: the padding,
-# and how much more than the mean the slowest of the 8 ranks has to do, in tokens and in attention's
-# pairs.
+# Now batches for 8 ranks. The table below has three numbers for each way to fill them: the
+# padding, and how much more than the mean the slowest of the 8 ranks has to do, in tokens and in
+# attention's pairs.
 
 # %%
 RANKS, BUDGET = 8, 16_384  # tokens with padding
@@ -174,15 +176,16 @@ for name, (padded, pairs) in ways.items():
     print(f"{name:14} {padding[name]:6.1%} {skew[name][0]:29.2f} {skew[name][1]:7.2f}")
 
 # %% [markdown]
-# Two thirds of a plain batch is padding. At least all ranks waste the same: nearly every batch has
-# a long protein in it. Buckets reduce the padding and undo that. A batch from the bucket of 1,024 is
-# eight times a batch from the bucket of 128, and the step waits for it. A budget of padded tokens
-# fixes both: sort by length, and fill each batch until `rows * longest` reaches the budget.
+# Two thirds of a plain batch is padding. At least all ranks waste the same: nearly every batch
+# has a long protein in it. Buckets reduce the padding and undo that. A batch from the bucket of
+# 1,024 is eight times a batch from the bucket of 128, and the step waits for it. A budget of
+# padded tokens fixes both: sort by length, and fill each batch until `rows * longest` reaches the
+# budget.
 #
-# Then look at the last column. **Equal tokens aren't equal work.** 16 rows of 1,024 and 128 rows of
-# 128 are both 16,384 tokens, and the first has eight times the pairs. Packing whole sequences into
-# rows, each row with its share of long ones, evens that out too. It needs attention to stay inside
-# each sequence and positions that start over; chapter 20 shows what happens if they don't.
+# Then look at the last column. **Equal tokens aren't equal work.** 16 rows of 1,024 and 128 rows
+# of 128 are both 16,384 tokens, and the first has eight times the pairs. Packing whole sequences
+# into rows, each row with its share of long ones, evens that out too. It needs attention to stay
+# inside each sequence and positions that start over; chapter 20 shows what happens if they don't.
 #
 # How much do the pairs matter? Per token, a layer takes 24 width^2 FLOPs in its matrices and
 # 4 L width in attention, which is L / (6 width) on top.
@@ -193,8 +196,8 @@ for width in (320, WIDTH):
           f" {8192 / (6 * width):4.0%} at 8,192")
 
 # %% [markdown]
-# > "I log the sum of lengths and the sum of squared lengths per rank, next to the step time. If the
-# > step follows the squares, I balance a cost with both terms."
+# > "I log the sum of lengths and the sum of squared lengths per rank, next to the step time. If
+# > the step follows the squares, I balance a cost with both terms."
 #
 # ### A bin is the sample
 
@@ -286,29 +289,32 @@ for epoch in (0, 1, 1):
 # A mask from (seed, epoch, item) is the same on any rank, in any worker, after any resume. A bad
 # step can be replayed. Without the epoch in it, each protein would keep one mask forever.
 #
-# And over what is the loss averaged? Over the masked positions of the *step*. Ranks have different
-# numbers of them, and DDP averages gradients, not sums. Here a full bin is on one rank and the
-# epoch's remainder on the other. The reference is one process that has both.
+# And over what is the loss averaged? Over the masked positions of the *step*. Ranks have
+# different numbers of them, and DDP averages gradients, not sums. Here a full bin is on one rank
+# and the epoch's remainder on the other. The reference is one process that has both.
 
 # %%
 by_terms = np.argsort(source.loss_terms)
 full, remainder = by_terms[-1].item(), by_terms[0].item()
 
 
-def gradient(shares, by_global_count):
-    """One step; the gradient after DDP's sync."""
-    torch.manual_seed(0)
-    model = DistributedDataParallel(ProteinEncoder(16, 1, 2))
-    mine = shares[dist.get_rank()]
-    batch = source.batch([SampleKey(0, bin_id) for bin_id in mine])
-    logits = model(batch.tokens, batch.segments, batch.positions)
-    if by_global_count:
-        local_sum = summed_token_loss(logits, batch.targets)
-        loss = mean_over_ranks(local_sum, source.num_terms(mine))
-    else:
-        loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
-    loss.backward()
-    return nn.utils.parameters_to_vector(p.grad for p in model.parameters()).tolist()
+def encoder_gradients(shares):
+    """One step, weighed in two ways; the gradient after DDP's sync for each."""
+    mine, found = shares[dist.get_rank()], {}
+    for way in ("global count", "mean of means"):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(ProteinEncoder(16, 1, 2))
+        batch = source.batch([SampleKey(0, bin_id) for bin_id in mine])
+        logits = model(batch.tokens, batch.segments, batch.positions)
+        if way == "global count":
+            local_sum = summed_token_loss(logits, batch.targets)
+            loss = mean_over_ranks(local_sum, source.num_terms(mine))
+        else:
+            loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
+        loss.backward()
+        gradient = nn.utils.parameters_to_vector(p.grad for p in model.parameters())
+        found[way] = {"gradient": gradient.tolist(), "loss": loss.item()}
+    return found
 
 
 def off_by(found, wanted):
@@ -318,23 +324,21 @@ def off_by(found, wanted):
 
 # %%
 print("masked residues:", *(source.num_terms([b]) for b in (full, remainder)))
-began = time.monotonic()
-alone = on_ranks(gradient, 1, [[full, remainder]], True)[0]
-start_s = time.monotonic() - began
-off = {}
-for name, shares, by_global_count in (
-    ("2 ranks, global count", [[full], [remainder]], True),
-    ("2 ranks, mean of means", [[full], [remainder]], False),
-    ("3 ranks, one without a bin", [[full], [remainder], []], True),
-    ("the same, mean of means", [[full], [remainder], []], False),
-):
-    off[name] = off_by(on_ranks(gradient, len(shares), shares, by_global_count)[0], alone)
-    print(f"{name:27} gradient off by {off[name]:.0e}")
+alone = on_ranks(encoder_gradients, 1, [[full, remainder]])[0]["global count"]["gradient"]
+off, empty_loss = {}, None
+for shares in ([[full], [remainder]], [[full], [remainder], []]):
+    ranks = on_ranks(encoder_gradients, len(shares), shares)
+    for way, found in ranks[0].items():
+        off[len(shares), way] = off_by(found["gradient"], alone)
+        print(f"{len(shares)} ranks, {way:13}: off by {off[len(shares), way]:.0e}")
+empty_loss = ranks[2]["mean of means"]["loss"]
+print("the loss on the rank without a bin, by its own mean:", empty_loss)
 
 # %% [markdown]
 # The mean of means gives a residue on the rank with few of them a larger weight. A rank with none
-# has the mean of nothing, NaN, and the sync spreads it. With token budgets the full bins have nearly
-# equal counts, so the error hides in the last step of each epoch, where nobody looks.
+# logs the mean of nothing, and its zero gradient is still a third of the average. With token
+# budgets the full bins have nearly equal counts, so the error hides in the last step of each
+# epoch, where nobody looks.
 #
 # The global count doesn't need a collective here: 15% of the residues, rounded, is a function of
 # the lengths, and every rank can compute it. `mean_over_ranks` does an all-reduce for everyone
@@ -343,14 +347,13 @@ for name, shares, by_global_count in (
 # %% [markdown]
 # ## One long protein stops the job
 #
-# Now somebody removes the crop, and one protein too many lands on rank 1. "It affects one rank only,
-# the others have memory." That's true of the memory. But the others will wait for rank 1 in the
-# next collective. Chapter 14 shows the simple case: rank 1 dies, and so does the job. Here's what a
-# colleague tries next: catch the error, skip the batch, go on.
+# Now somebody removes the crop, and one protein too many lands on rank 1. "It affects one rank
+# only, the others have memory." That's true of the memory. But the others will wait for rank 1 in
+# the next collective. Chapter 14 shows the simple case: rank 1 dies, and so does the job. Here's
+# what a colleague tries next: catch the error, skip the batch, go on.
 
 # %%
 LENGTHS = {0: [120, 130, 140], 1: [125, 7000, 135]}
-patience_s = 1.5 + 4 * start_s  # long enough for ranks that don't hang
 
 
 def skips_what_does_not_fit():
@@ -360,36 +363,37 @@ def skips_what_does_not_fit():
             try:
                 loss = model(torch.full((1, length), 5)).mean()
             except RuntimeError as error:  # on a GPU, torch.OutOfMemoryError is one
-                print(f"step {step}: skipped.", in_short(str(error)), flush=True)
+                print(f"step {step}: skipped.", in_short(str(error)))
                 continue
-            loss.backward()
+            began = time.monotonic()
+            try:
+                loss.backward()
+            except RuntimeError as error:  # gloo notices that a process has ended
+                waited = time.monotonic() - began
+                return print(f"step {step}: waited {waited:.0f} s.", in_short(str(error)))
             steps = torch.tensor([step, step])
             steps[1 - dist.get_rank()] = 0
             dist.all_reduce(steps)  # as a log does with its loss
-            print(f"step {step}: averaged over rank 0's step {steps[0]}, rank 1's step {steps[1]}",
-                  flush=True)
-    time.sleep(60)  # alive, and busy with something else: a checkpoint, an evaluation
+            pair = f"rank 0's step {steps[0]}, rank 1's step {steps[1]}"
+            print(f"step {step}: averaged over {pair}")
+    time.sleep(3)  # alive, and busy with something else: a checkpoint, an evaluation
 
 
-def where(report):
-    """The function that a rank was in at the deadline."""
-    innermost = re.search(r"in (\w+)", report.stacks)[1]
-    return f"rank {report.rank} at the deadline: in {innermost}"
-
-
-skipping = watch_ranks(skips_what_does_not_fit, 2, deadline_s=patience_s)
+skipping = watch_ranks(skips_what_does_not_fit, 2)
 for report in skipping:
-    print(f"rank {report.rank}:", *report.output.splitlines(), where(report), sep="\n  ")
+    print(f"rank {report.rank}:", *report.output.splitlines(), sep="\n  ")
 
 # %% [markdown]
 # Two things happened, and the second is worse than a crash. Collectives pair up by order, not by
-# step. Rank 0's step 2 was averaged with rank 1's step 3, without a word, and so on from there. At
-# the end, rank 0 waits for a partner that has moved on. With NCCL, its watchdog fires after 10
-# minutes by default, and the log that you read first is rank 0's.
+# step. Rank 0's step 2 was averaged with rank 1's step 3, without a word, and so on from there.
+# At the end, rank 0 waits for a partner that has moved on. Here gloo told it when rank 1's
+# process ended. NCCL doesn't: its watchdog fires after 10 minutes by default, on the rank that
+# did nothing wrong.
 #
-# > "The rank that runs out has to take the others with it, or nobody may notice. So either all skip
-# > the step, decided by an all-reduce before backward, or the job stops. And a resume replays the
-# > same order, so it fails at the same step again. I run the worst batch before the run."
+# > "The rank that runs out has to take the others with it, or nobody may notice. So either all
+# > skip the step, decided by an all-reduce before backward, or the job stops. And a resume
+# > replays the same order, so it fails at the same step again. I run the worst batch before the
+# > run."
 #
 # With bins you know the worst batch: it's the one with the most padded tokens. Each rank runs it
 # once, and they all agree on how it went.
@@ -416,27 +420,29 @@ for longest_row in (1024, 7000):
 # %% [markdown]
 # ## What is quadratic, and what is cubic
 #
-# A slide says: "pair representation at length 1,024, d_model 1280, fp32: 6.7 GB per protein." Check
-# it aloud, in two steps.
+# A slide says: "pair representation at length 1,024, d_model 1280, fp32: 6.7 GB per protein."
+# Check it aloud, in two steps.
 
 # %%
 slide = 1024**2 * 1280 * 4
 print(f"its own formula: {slide:,} bytes = {slide / GIB:.1f} GiB = {slide / 1e9:.1f} GB")
 trunk = PairTrunk()  # AlphaFold 2's widths
-print(f"a pair tensor:   {trunk.copy_bytes(1024) / MIB:.0f} MiB, because pairs have a width of 128")
-print(f"ESM-2's logits:  {attention_logits_bytes(1024, HEADS) / MIB:.0f} MiB per layer, one per head")
+logits = attention_logits_bytes(1024, HEADS)
+print(f"a pair tensor:   {trunk.copy_bytes(1024) / MIB:.0f} MiB: pairs have a width of 128")
+print(f"ESM-2's logits:  {logits / MIB:.0f} MiB per layer, one per head")
 print("\nAlphaFold 2's trunk of 48 blocks, in MiB:")
 print(crop_table(trunk))
 
 # %% [markdown]
 # The arithmetic was wrong, and so was the width. `d_model` is the width of one residue's state. A
-# pair of residues has a width of its own, 128 in [AlphaFold 2](https://www.nature.com/articles/s41586-021-03819-2)
-# and in ESMFold's trunk. ESM-2 has no pair tensor at all. What's quadratic in it is attention's logits.
+# pair of residues has a width of its own, 128 in [AlphaFold
+# 2](https://www.nature.com/articles/s41586-021-03819-2) and in ESMFold's trunk. ESM-2 has no pair
+# tensor at all. What's quadratic in it is attention's logits.
 #
 # What makes the trunk expensive isn't one copy. It's how many of them autograd keeps: twelve per
 # triangle update, in each of 48 blocks. And triangle attention is cubic: each of the L^2 pairs
-# attends to L others. Half the crop is an eighth of that column, which is why structure models train
-# on crops of 256 or 384. Is the formula right? Count what a real update keeps:
+# attends to L others. Half the crop is an eighth of that column, which is why structure models
+# train on crops of 256 or 384. Is the formula right? Count what a real update keeps:
 
 # %%
 torch.manual_seed(0)
@@ -468,8 +474,8 @@ for attention in (explicit, F.scaled_dot_product_attention):
 # ### Activation checkpointing
 #
 # Next lever: keep each block's input, run the block again in backward. Pass `use_reentrant=False`
-# explicitly; torch warns otherwise, and means to make that an error. Then check three things: what's
-# kept, that gradients with dropout are identical, and how often blocks run.
+# explicitly; torch warns otherwise, and means to make that an error. Then check three things:
+# what's kept, that gradients with dropout are identical, and how often blocks run.
 
 # %%
 def with_checkpointing(is_on):
@@ -493,9 +499,9 @@ print(f"blocks run {plain_runs} times and {runs} times; gradients identical:",
       torch.equal(plain_grad, grad))
 
 # %% [markdown]
-# Twice the forward passes is about a third more compute, since backward costs two forwards. The old
-# variant, `use_reentrant=True`, has a trap that fine-tuning walks into: if no *input* requires a
-# gradient, because the embedding is frozen, the block gets none at all.
+# Twice the forward passes is about a third more compute, since backward costs two forwards. The
+# old variant, `use_reentrant=True`, has a trap that fine-tuning walks into: if no *input*
+# requires a gradient, because the embedding is frozen, the block gets none at all.
 
 # %%
 block, frozen = nn.Linear(4, 4), torch.randn(2, 4)  # what a frozen embedding returns
@@ -514,9 +520,10 @@ for reentrant in (False, True):
 # %% [markdown]
 # ## One protein on two ranks
 #
-# One protein of 8,000 residues doesn't fit, with a batch of one and checkpointing. FSDP doesn't help:
-# it shards parameters and optimizer state, and one sequence's activations stay where they are. Ask
-# first whether a crop would do, because a crop needs no communication. Then split the positions.
+# One protein of 8,000 residues doesn't fit, with a batch of one and checkpointing. FSDP doesn't
+# help: it shards parameters and optimizer state, and one sequence's activations stay where they
+# are. Ask first whether a crop would do, because a crop needs no communication. Then split the
+# positions.
 #
 # | | splits | what travels | limit |
 # |---|---|---|---|
@@ -536,7 +543,7 @@ num_terms = int((row.targets >= 0).sum())
 
 def encoder():
     torch.manual_seed(0)
-    return ProteinEncoder(64, 2, 4)
+    return ProteinEncoder(32, 2, 2)
 
 
 def global_positions(row):
@@ -547,14 +554,25 @@ def local_positions(row):
     return positions_within(shard_tokens(row.segments))  # counted again, from 0, on each rank
 
 
-def shard_step(attention, positions):
-    model = DistributedDataParallel(encoder())
-    with SavedTensors(model) as kept:
-        logits = model(shard_tokens(row.tokens), row.segments, positions(row), attention)
-    local_sum = summed_token_loss(logits, shard_tokens(row.targets))
-    (local_sum * dist.get_world_size() / num_terms).backward()
-    grad = nn.utils.parameters_to_vector(p.grad for p in model.parameters())
-    return {"grad": grad.tolist(), "mib": kept.num_bytes / MIB}
+VERSIONS = {
+    "ring": (ring_attention, global_positions),
+    "gathered": (gathered_attention, global_positions),
+    "ring, local positions": (ring_attention, local_positions),
+}
+
+
+def shard_steps():
+    """For each version: what this rank's forward keeps, and the gradient after DDP's sync."""
+    found = {}
+    for name, (attention, positions) in VERSIONS.items():
+        model = DistributedDataParallel(encoder())
+        with SavedTensors(model) as kept:
+            logits = model(shard_tokens(row.tokens), row.segments, positions(row), attention)
+        local_sum = summed_token_loss(logits, shard_tokens(row.targets))
+        (local_sum * dist.get_world_size() / num_terms).backward()
+        grad = nn.utils.parameters_to_vector(p.grad for p in model.parameters())
+        found[name] = {"grad": grad.tolist(), "mib": kept.num_bytes / MIB}
+    return found
 
 
 # %%
@@ -563,23 +581,19 @@ with SavedTensors(judge) as kept:
     logits = judge(row.tokens, row.segments, row.positions)
 (summed_token_loss(logits, row.targets) / num_terms).backward()
 wanted = nn.utils.parameters_to_vector(p.grad for p in judge.parameters()).tolist()
+one_rank_mib = kept.num_bytes / MIB
 sizes = [last - first for first, last in shard_bounds(row.tokens.shape[1], 2)]
 print(f"{shipped[longest].id}: {row.tokens.shape[1]} tokens, {sizes} on two ranks")
-print(f"{'one rank':24} keeps {kept.num_bytes / MIB:4.1f} MiB")
-shards = {}
-for name, attention, positions in (
-    ("ring", ring_attention, global_positions),
-    ("gathered", gathered_attention, global_positions),
-    ("ring, local positions", ring_attention, local_positions),
-):
-    ranks = on_ranks(shard_step, 2, attention, positions)
-    shards[name] = ranks[0]["mib"], off_by(ranks[0]["grad"], wanted)
-    print(f"{name:24} keeps {shards[name][0]:4.1f} MiB a rank, off by {shards[name][1]:.0e}")
+print(f"{'one rank':22} keeps {one_rank_mib:4.1f} MiB")
+shards = on_ranks(shard_steps, 2)[0]
+for name, found in shards.items():
+    found["off by"] = off_by(found.pop("grad"), wanted)
+    print(f"{name:22} keeps {found['mib']:4.1f} MiB a rank, off by {found['off by']:.0e}")
 
 # %% [markdown]
-# Three details break it without an error. Positions must be global, or rotary angles start over in
-# the middle of the protein. The loss is divided by the masked count over *all* slices. And each
-# rank's gradient is a part of the sum, so the factor of W comes back, because DDP averages.
+# Three details break it without an error. Positions must be global, or rotary angles start over
+# in the middle of the protein. The loss is divided by the masked count over *all* slices. And
+# each rank's gradient is a part of the sum, so the factor of W comes back, because DDP averages.
 
 # %% [markdown]
 # ## Homology
@@ -598,18 +612,19 @@ for name, groups in (("random", singles), ("by cluster", clusters)):
     split = homology_split(sequences_of, groups, (0.7, 0.1, 0.2), seed=4)
     close[name] = nearest_identity(sequences_of, split.parts, options)
     report = close[name]
-    print(f"{name}: {report.above} of {len(report.rows)} test proteins have a relative in training,"
-          f" the closest at {report.identity.max():.0%} identity")
+    print(f"{name}: {report.above} of {len(report.rows)} test proteins have a relative in"
+          f" training, the closest at {report.identity.max():.0%} identity")
 
 # %% [markdown]
-# A pretrained encoder adds a leak that no split of yours closes: it saw the test proteins, or their
-# relatives, in pretraining. For new proteins, the clean test is what was published after its cutoff.
+# A pretrained encoder adds a leak that no split of yours closes: it saw the test proteins, or
+# their relatives, in pretraining. For new proteins, the clean test is what was published after
+# its cutoff.
 
 # %% [markdown]
 # ## Many tasks, one encoder
 #
-# A shared encoder with 40 heads, one per assay, and most labels missing. Two traps. The first is in
-# a line that you'll find in most write-ups:
+# A shared encoder with 40 heads, one per assay, and most labels missing. Two traps. The first is
+# in a line that you'll find in most write-ups:
 
 # %%
 x, y = torch.zeros(2, requires_grad=True), torch.tensor([1.0, torch.nan])
@@ -622,10 +637,11 @@ print(f"labels filled before the loss: gradient {x.grad.tolist()}")
 
 # %% [markdown]
 # The loss is fine and the gradient isn't: backward multiplies the zero that `where` sends back by
-# the loss's derivative, which is NaN there. So the missing labels have to leave *before* the loss.
+# the loss's derivative, which is NaN there. So the missing labels have to leave *before* the
+# loss.
 #
-# The second: in some step, rank 1 has no label for head 2. If it then skips the head, DDP waits for
-# a gradient that never comes.
+# The second: in some step, rank 1 has no label for head 2. If it then skips the head, DDP waits
+# for a gradient that never comes.
 
 # %%
 class Heads(nn.Module):  # three tasks, one output each
@@ -643,49 +659,56 @@ class Heads(nn.Module):  # three tasks, one output each
 
 
 # %%
-def head_gradients(way, ranks_rows=((0, 8), (8, 12))):
-    """One step on 12 rows; the last four have no label for head 2."""
-    torch.manual_seed(0)
-    model, inputs = DistributedDataParallel(Heads()), torch.randn(12, 8)
-    labels = (torch.rand(12, 3) < 0.5).float()
-    labels[8:, 2] = torch.nan
-    first, last = ranks_rows[dist.get_rank()]
-    skips = [2] if way != "all heads" and dist.get_rank() == 1 else []
-    outputs = model(inputs[first:last], skips, way == "touched")
-    terms = loss_terms(outputs, labels[first:last], binary_cross_entropy)
-    loss = local_loss(terms, label_counts(labels), "labels", world_size=dist.get_world_size())
-    loss.backward()
-    dist.barrier()
-    return nn.utils.parameters_to_vector(p.grad for p in model.parameters()).tolist()
+def head_gradients(ways, rows_of_ranks):
+    """One step on 12 rows for each way; the last four have no label for head 2."""
+    found = {}
+    for way in ways:
+        torch.manual_seed(0)
+        model, inputs = DistributedDataParallel(Heads()), torch.randn(12, 8)
+        labels = (torch.rand(12, 3) < 0.5).float()
+        labels[8:, 2] = torch.nan
+        mine = slice(*rows_of_ranks[dist.get_rank()])
+        skips = [2] if way != "all heads" and dist.get_rank() == 1 else []
+        outputs = model(inputs[mine], skips, way == "touched")
+        terms = loss_terms(outputs, labels[mine], binary_cross_entropy)
+        size = dist.get_world_size()
+        local_loss(terms, label_counts(labels), "labels", world_size=size).backward()
+        grads = (p.grad for p in model.parameters() if p.grad is not None)
+        found[way] = nn.utils.parameters_to_vector(grads).tolist()
+    return found
 
 
 # %%
-[one_rank] = on_ranks(head_gradients, 1, "all heads", ((0, 12),))
-for way in ("all heads", "touched"):
-    print(f"{way}: off by {off_by(on_ranks(head_gradients, 2, way)[0], one_rank):.0e}")
-skipped = watch_ranks(head_gradients, 2, "skipped", deadline_s=patience_s)
-for report in skipped:
-    print("skipped,", where(report))
+on_two = (0, 8), (8, 12)
+[one_rank] = on_ranks(head_gradients, 1, ["all heads"], [(0, 12)])
+heads_off = {
+    way: off_by(found, one_rank["all heads"])
+    for way, found in on_ranks(head_gradients, 2, ["all heads", "touched"], on_two)[0].items()
+}
+print(*(f"{way}: off by {off:.0e}" for way, off in heads_off.items()), sep="\n")
+skipped = watch_ranks(head_gradients, 2, ["skipped"], on_two)
+print("skipped:", *map(how_it_ended, skipped), sep="\n  ")
 
 # %% [markdown]
-# Rank 1's backward returned without any sync, and rank 1 is already at the next collective. Rank 0
-# is still in backward. So run every head on every row and mask the loss: a head without labels gets a gradient of zero, and
-# everybody takes part. `touch` does the same for a head that's too expensive to run.
-# `find_unused_parameters=True` works too, for a walk over the graph in every step. A zero gradient
-# isn't nothing, by the way: AdamW still decays that head and applies its momentum.
+# Rank 1's backward returned without any sync: it would have stepped on gradients of its own. Rank
+# 0 waited in backward until rank 1's process was gone. So run every head on every row and mask
+# the loss: a head without labels gets a gradient of zero, and everybody takes part. `touch` does
+# the same for a head that's too expensive to run. `find_unused_parameters=True` works too, for a
+# walk over the graph in every step. A zero gradient isn't nothing, by the way: AdamW still decays
+# that head and applies its momentum.
 #
 # If one assay has 90% of the labels, it owns the gradient. Train each small task alone for a
-# baseline, then try a mean per task, or sample tasks. Gradient surgery comes last: it costs a
-# backward per task.
+# baseline, then take a mean per task, or sample tasks. Gradient surgery comes last.
 
 # %% [markdown]
 # ## Batches of graphs
 #
-# Molecules as graphs are batched as one large graph that falls into parts: nodes in a row, and each
-# graph's edges shifted by the nodes before it. A wrong shift raises nothing, because the indices
-# stay valid. So the test is that a batch gives what its graphs give alone.
+# Molecules as graphs are batched as one large graph that falls into parts: nodes in a row, and
+# each graph's edges shifted by the nodes before it. A wrong shift raises nothing, because the
+# indices stay valid. So the test is that a batch gives what its graphs give alone.
 
-# %%
+# %% collapsed=true
+#@title Rings of atoms, and a layer that passes messages along their edges
 def ring(nodes):
     here = torch.arange(nodes)
     edges = torch.stack([here, (here + 1) % nodes])
@@ -698,6 +721,7 @@ def pooled(x, edges, batch, num_graphs):
     return scatter_mean((x + received).tanh(), batch, num_graphs)
 
 
+# %%
 rings = [ring(4), ring(6), ring(3)]
 single = torch.cat([pooled(*g[:2], torch.zeros(len(g.x)).long(), 1) for g in rings])
 joined = collate_graphs(rings, like=rings[0])
@@ -709,16 +733,16 @@ for name, edges in (("shifted", joined.edge_index), ("not shifted", unshifted)):
     print(f"edges {name}: differs from the single graphs by {apart[name]:.0e}")
 
 # %% [markdown]
-# A graph costs its nodes plus its edges. So a bin has a budget for each, and the rest is as above:
-# bins for all ranks together, terms counted over all ranks. `Join` isn't the way out of uneven
-# step counts: it shadows DDP's collectives, and not yours.
+# A graph costs its nodes plus its edges. So a bin has a budget for each, and the rest is as
+# above: bins for all ranks together, terms counted over all ranks. `Join` isn't the way out of
+# uneven step counts: it shadows DDP's collectives, and not yours.
 
 # %% [markdown]
 # ## A symmetry is tested, not assumed
 #
 # A 3D model should give a rotated molecule the same energy, and forces that are rotated with it:
-# `f(Rx) = R f(x)`. It holds by design, so it has to hold for random weights, to rounding. Test each
-# motion alone, because the one that fails names the bug. The network below is an
+# `f(Rx) = R f(x)`. It holds by design, so it has to hold for random weights, to rounding. Test
+# each motion alone, because the one that fails names the bug. The network below is an
 # [EGNN](https://arxiv.org/abs/2102.09844), and the test includes the preprocessing.
 
 # %%
@@ -750,10 +774,11 @@ for name, report in reports.items():
 
 # %% [markdown]
 # Per-axis scaling is the classic: it deforms a molecule by how it happens to lie. Center each
-# molecule and divide by one number for the whole dataset. On norms, the rule that you'll read, "layer
-# norm is fine, batch norm breaks equivariance", is too coarse. On *invariant scalars*, either is
-# safe. On vectors, anything per component breaks the symmetry, layer norm included. The argument
-# against batch norm under DDP is a different one: statistics of few graphs of varying size.
+# molecule and divide by one number for the whole dataset. On norms, the rule that you'll read,
+# "layer norm is fine, batch norm breaks equivariance", is too coarse. On *invariant scalars*,
+# either is safe. On vectors, anything per component breaks the symmetry, layer norm included. The
+# argument against batch norm under DDP is a different one: statistics of few graphs of varying
+# size.
 #
 # Should you augment with random rotations, to be safe? No. For an equivariant network it changes
 # neither the loss nor the gradients. What it does do is hide a broken one.
@@ -761,16 +786,19 @@ for name, report in reports.items():
 # %% [markdown]
 # ### Mirror images
 #
-# E(n) includes reflections. Take a molecule with four different neighbors around a carbon, and its
-# mirror image, which biology can tell apart.
+# E(n) includes reflections. Take CHFClBr, four different neighbors around a carbon, and its
+# mirror image. Biology can tell such a pair apart.
 
-# %%
+# %% collapsed=true
+#@title CHFClBr, with typical bond lengths, and its mirror image
 corners = torch.tensor([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]).double() / math.sqrt(3)
 bonds = torch.tensor([1.09, 1.39, 1.76, 1.94]).double()  # C-H, C-F, C-Cl, C-Br, in angstroms
 atoms = torch.cat([torch.zeros(1, 3).double(), corners * bonds[:, None]])
 edges = torch.tensor([[i, j] for i in range(5) for j in range(5) if i != j]).T
 halomethane = PointGraph(torch.eye(5).double(), atoms, edges, torch.zeros(5).long())
 mirrored = halomethane._replace(positions=atoms * torch.tensor([-1.0, 1.0, 1.0]).double())
+
+# %%
 torch.manual_seed(0)
 plain, chiral = (EquivariantNetwork(width, 32, 2, num_outputs=1).double() for width in (5, 6))
 
@@ -803,10 +831,10 @@ for f in (without_handedness, with_handedness):
 # %% [markdown]
 # ## What precision does to a symmetry
 #
-# Somebody turns on TF32 and autocast everywhere. Training gets faster, and the loss looks the same.
-# Below, the same weights at eight settings. "matmul" gets its distances from
-# `|x|^2 + |y|^2 - 2 xy`, as fast code for all pairs does. On a CPU, TF32 is emulated by rounding the
-# factors of each matmul; the tensor cores' order of summation isn't.
+# Somebody turns on TF32 and autocast everywhere. Training gets faster, and the loss looks the
+# same. Below, the same weights at eight settings. "matmul" gets its distances from `|x|^2 + |y|^2
+# - 2 xy`, as fast code for all pairs does. On a CPU, TF32 is emulated by rounding the factors of
+# each matmul; the tensor cores' order of summation isn't.
 
 # %%
 rows = precision_rows()
@@ -821,14 +849,14 @@ for x in (1.0, 10.0, 100.0):
     print(f"near {x:5g} angstroms, bf16 numbers are {gap.item():g} apart")
 
 # %% [markdown]
-# What may be rounded are features, messages and weights: a rotated molecule has the same distances,
-# so it gets the same rounded messages. Coordinates, differences, distances and norms stay in fp32,
-# with autocast off around them. The error of this test is cheap to log during training. It's the only
-# alarm, since the loss doesn't show it.
+# What may be rounded are features, messages and weights: a rotated molecule has the same
+# distances, so it gets the same rounded messages. Coordinates, differences, distances and norms
+# stay in fp32, with autocast off around them. The error of this test is cheap to log during
+# training. It's the only alarm, since the loss doesn't show it.
 #
-# "We use bf16 because our sequences are long" isn't a reason, by the way. bf16 buys fp32's exponent
-# range, so no overflow and no loss scaling. fp16 has the same two bytes. With 8 significant bits,
-# softmax, norms and the loss's sums stay in fp32 too.
+# "We use bf16 because our sequences are long" isn't a reason, by the way. bf16 buys fp32's
+# exponent range, so no overflow and no loss scaling. fp16 has the same two bytes. With 8
+# significant bits, softmax, norms and the loss's sums stay in fp32 too.
 
 # %% [markdown]
 # ## The encoder decides the parallelism
@@ -840,21 +868,21 @@ for x in (1.0, 10.0, 100.0):
 # | 3D, equivariant | edges within a cutoff; precision | DDP, fp32 geometry, neighbor lists offline if atoms don't move |
 # | pairs (AlphaFold 2) | L^2 memory, L^3 in triangle attention | crops, checkpointing every block, chunked or fused triangles, axial parallel |
 #
-# Order, position, checkpoint and audit stay the same behind all four. A neighbor list computed once
-# belongs in the manifest with its cutoff and code version. With noise on the coordinates it goes
-# stale, and needs a margin.
+# Order, position, checkpoint and audit stay the same behind all four. A neighbor list computed
+# once belongs in the manifest with its cutoff and code version. With noise on the coordinates it
+# goes stale, and needs a margin.
 
 # %% [markdown]
 # ## Say it in 60 seconds
 #
-# > "Protein lengths are heavy-tailed, so a plain batch is mostly padding and one rank gets the long
-# > one. I build bins of comparable work from the lengths alone, and let the trainer order bins. So all
-# > ranks have equal steps, and a resume is still one integer. The loss is the sum over masked residues,
-# > divided by their number on all ranks.
+# > "Protein lengths are heavy-tailed, so a plain batch is mostly padding and one rank gets the
+# > long one. I build bins of comparable work from the lengths alone, and let the trainer order
+# > bins. So all ranks have equal steps, and a resume is still one integer. The loss is the sum
+# > over masked residues, divided by their number on all ranks.
 # >
-# > Then memory. A fused kernel makes the encoder linear in length. A pair tensor is quadratic, 512 MiB
-# > per copy at a thousand residues, and triangle attention is cubic. So I crop, checkpoint, and split
-# > positions over ranks last. I run the largest batch before the run.
+# > Then memory. A fused kernel makes the encoder linear in length. A pair tensor is quadratic,
+# > 512 MiB per copy at a thousand residues, and triangle attention is cubic. So I crop,
+# > checkpoint, and split positions over ranks last. I run the largest batch before the run.
 # >
 # > And geometry. I test rotations, translations and permutations on random weights, through the
 # > preprocessing. Coordinates stay in fp32, and the equivariance error has an alert."
@@ -862,34 +890,37 @@ for x in (1.0, 10.0, 100.0):
 # %% [markdown]
 # ## Three questions
 #
-# **"Every rank gets 16,384 tokens per step, and one still takes twice as long. The hardware is fine."**
+# **"Every rank gets 16,384 tokens per step, and one still takes twice as long. The hardware is
+# fine."**
 #
 # - *Weak:* "Then it's the data loader, or noise. I'd profile that rank."
-# - *Strong:* "Attention costs the square of each length. A rank with 16 proteins of 1,024 has eight
-#   times the pairs of one with 128 of 128. How much that matters depends on the width, so I'd compute
-#   L over 6 times the width first. Then I pack rows so that each has its share of long ones, or
-#   balance a cost with a linear and a quadratic term."
-# - *What would prove me wrong:* step time per rank against the sum of squared lengths. If the slow rank
-#   is the same one every time, it's the hardware after all.
+# - *Strong:* "Attention costs the square of each length. A rank with 16 proteins of 1,024 has
+#   eight times the pairs of one with 128 of 128. How much that matters depends on the width, so
+#   I'd compute L over 6 times the width first. Then I pack rows so that each has its share of
+#   long ones, or balance a cost with a linear and a quadratic term."
+# - *What would prove me wrong:* step time per rank against the sum of squared lengths. If the
+#   slow rank is the same one every time, it's the hardware after all.
 #
 # **"One protein of 8,000 residues doesn't fit. You have 64 GPUs. Which parallelism?"**
 #
 # - *Weak:* "FSDP. It shards the memory."
-# - *Strong:* "FSDP shards parameters and optimizer state, and one protein's activations stay on one GPU.
-#   First I'd ask if a random crop would do. Then a fused kernel and checkpointing. If it still doesn't
-#   fit, context parallelism: each rank has a slice of the positions, keys and values go round. I'd
-#   show that two ranks give the gradients of one, and I'd check the positions first."
-# - *What would prove me wrong:* a memory snapshot. If parameters and optimizer state dominate, it's FSDP.
+# - *Strong:* "FSDP shards parameters and optimizer state, and one protein's activations stay on
+#   one GPU. First I'd ask if a random crop would do. Then a fused kernel and checkpointing. If it
+#   still doesn't fit, context parallelism: each rank has a slice of the positions, keys and
+#   values go round. I'd show that two ranks give the gradients of one, and I'd check the
+#   positions first."
+# - *What would prove me wrong:* a memory snapshot. If parameters and optimizer state dominate,
+#   it's FSDP.
 #
 # **"Your model is equivariant by design. Why spend time on testing that?"**
 #
 # - *Weak:* "I wouldn't. It's in the math, and we augment with rotations anyway."
-# - *Strong:* "The design covers the layers. It doesn't cover a scaler per axis in preprocessing, a bias on
-#   a vector channel, or a matmul in TF32 under the distances. None of them shows in the loss, and
-#   augmentation hides them. The test is ten lines on random weights, and it runs again when
-#   somebody changes the precision."
-# - *What would prove me wrong:* the relative error under a random rotation. It should be around 1e-15 in
-#   fp64 and 1e-7 in fp32, and I'd measure it in the precision that production uses.
+# - *Strong:* "The design covers the layers. It doesn't cover a scaler per axis in preprocessing,
+#   a bias on a vector channel, or a matmul in TF32 under the distances. None of them shows in the
+#   loss, and augmentation hides them. The test is ten lines on random weights, and it runs again
+#   when somebody changes the precision."
+# - *What would prove me wrong:* the relative error under a random rotation. It should be around
+#   1e-15 in fp64 and 1e-7 in fp32, and I'd measure it in the precision that production uses.
 
 # %% [markdown]
 # ## Practice it
@@ -900,4 +931,5 @@ for x in (1.0, 10.0, 100.0):
 # - The code: `trainer_core/bio`, from `bins.py` and `proteins.py` to `symmetry.py`.
 # - Before this: chapters [12](12_data_correctness.ipynb), [14](14_performance.ipynb) and
 #   [17](17_parallelism.ipynb).
-# - The cards: `ask(topic="sequences")` and `ask(topic="structures")` in [03_deck](../03_deck.ipynb).
+# - The cards: `ask(topic="sequences")` and `ask(topic="structures")` in
+#   [03_deck](../03_deck.ipynb).
