@@ -44,7 +44,7 @@ class TestLengths:
         )
 
     def test_the_longest_percent_is_a_quarter_of_the_pairs(self, ran: Chapter) -> None:
-        assert ran.shares == pytest.approx([0.06, 0.24], abs=0.01)
+        assert ran.of_longest == pytest.approx([0.06, 0.24], abs=0.01)
         assert "dropping them would lose 17% of the residues" in ran.printed
 
 
@@ -151,7 +151,7 @@ class TestOutOfMemory:
         """The loop ends with the batch that fits on one of the two."""
         for report in ran.rehearsal:
             assert report.failure is not None
-            assert "7000 tokens don't fit on 1 of 2 ranks" in report.failure.message
+            assert "5000 tokens don't fit on 1 of 2 ranks" in report.failure.message
         assert "1024 tokens:\n  rank 0: exit code 0\n  rank 1: exit code 0" in ran.printed
 
 

@@ -91,7 +91,7 @@ warm_up()  # starts the server that forks the ranks, while you read
 
 # %%
 WIDTH, LAYERS, HEADS = 1280, 33, 20  # ESM-2 with 650 M parameters
-in_blocks = LAYERS * 12 * WIDTH**2  # 4 matrices of attention, and 8 times that width fed forward
+in_blocks = LAYERS * 12 * WIDTH**2  # per layer, 4 in attention and 8 fed forward
 for name, vocabulary in (("text", 128_000), ("proteins", 33)):
     table, logits = vocabulary * WIDTH, 4 * 1024 * vocabulary
     print(f"{name:9} embeddings {table / 1e6:6.2f} M next to {in_blocks / 1e6:.0f} M in blocks,"
@@ -110,8 +110,9 @@ lengths = uniref_like_lengths(50_000, seed=0)
 longest = np.sort(lengths)[::-1][: len(lengths) // 100].astype(float)
 print(f"median {np.median(lengths):.0f}, mean {lengths.mean():.0f},"
       f" 99th percentile {np.percentile(lengths, 99):,.0f}, longest {lengths.max():,}")
-shares = [(longest**power).sum() / (lengths.astype(float) ** power).sum() for power in (1, 2)]
-print(f"the longest 1% have {shares[0]:.0%} of the residues and {shares[1]:.0%} of the pairs")
+everyone = lengths.astype(float)
+of_longest = [(longest**power).sum() / (everyone**power).sum() for power in (1, 2)]
+print("the longest 1% have {:.0%} of the residues and {:.0%} of the pairs".format(*of_longest))
 lengths_picture(lengths, crop=1022)
 
 # %% [markdown]
@@ -241,8 +242,9 @@ for count in count_epochs(resumed, len(proteins)):
 
 
 held = [plan.items(500, seed=17, epoch=epoch) for epoch in (0, 1)]
-print(f"bin 500 of the large plan: {len(held[0])} sequences, {len(np.intersect1d(*held))} of them"
-      " again in the next epoch; the same lengths:", *(tokens[held[0]] == tokens[held[1]])[:1])
+again, same = len(np.intersect1d(*held)), (tokens[held[0]] == tokens[held[1]]).all()
+print(f"bin 500 of the large plan: {len(held[0])} sequences, {again} of them again in the next"
+      f" epoch; the same lengths: {same}")
 
 # %% [markdown]
 # The run was killed after step 3 on two ranks and resumed on three: each protein once per epoch.
@@ -353,7 +355,7 @@ print("the loss on the rank without a bin, by its own mean:", empty_loss)
 # what a colleague tries next: catch the error, skip the batch, go on.
 
 # %%
-LENGTHS = {0: [120, 130, 140], 1: [125, 7000, 135]}
+LENGTHS = {0: [120, 130, 140], 1: [125, 5000, 135]}
 
 
 def skips_what_does_not_fit():
@@ -413,7 +415,7 @@ def rehearse(longest_row):
             raise RuntimeError(f"{longest_row} tokens don't fit on {failed} of 2 ranks. {said}")
 
 
-for longest_row in (1024, 7000):
+for longest_row in (1024, 5000):
     rehearsal = watch_ranks(rehearse, 2, longest_row)
     print(f"{longest_row} tokens:", *map(how_it_ended, rehearsal), sep="\n  ")
 
@@ -628,7 +630,8 @@ for name, groups in (("random", singles), ("by cluster", clusters)):
 
 # %%
 x, y = torch.zeros(2, requires_grad=True), torch.tensor([1.0, torch.nan])
-loss = torch.where(y.isnan(), 0, F.binary_cross_entropy_with_logits(x, y, reduction="none")).sum()
+losses = F.binary_cross_entropy_with_logits(x, y, reduction="none")
+loss = torch.where(y.isnan(), 0, losses).sum()
 loss.backward()
 print(f"where(mask, loss, 0): loss {loss.item():.2f}, gradient {x.grad.tolist()}")
 x.grad = None
@@ -791,7 +794,8 @@ for name, report in reports.items():
 
 # %% collapsed=true
 #@title CHFClBr, with typical bond lengths, and its mirror image
-corners = torch.tensor([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]).double() / math.sqrt(3)
+corners = torch.tensor([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]) / math.sqrt(3)
+corners = corners.double()
 bonds = torch.tensor([1.09, 1.39, 1.76, 1.94]).double()  # C-H, C-F, C-Cl, C-Br, in angstroms
 atoms = torch.cat([torch.zeros(1, 3).double(), corners * bonds[:, None]])
 edges = torch.tensor([[i, j] for i in range(5) for j in range(5) if i != j]).T
