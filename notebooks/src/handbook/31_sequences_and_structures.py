@@ -42,10 +42,11 @@ from trainer_core.bio.context_parallel import (
     shard_bounds,
     shard_tokens,
 )
-from trainer_core.bio.equivariant import EquivariantNetwork
+from trainer_core.bio.equivariant import EquivariantNetwork, mean_by
 from trainer_core.bio.fasta import SHIPPED_PROTEINS, FastaFile
+from trainer_core.bio.generated_proteins import generated_lengths
 from trainer_core.bio.geometry_precision import precision_rows, precision_table, two_molecules
-from trainer_core.bio.graphs import Graph, collate_graphs, scatter_mean
+from trainer_core.bio.graphs import Graph, collate_graphs
 from trainer_core.bio.homology import HomologyOptions, cluster_proteins
 from trainer_core.bio.homology_split import homology_split, nearest_identity
 from trainer_core.bio.labels import binary_cross_entropy, label_counts, local_loss, loss_terms
@@ -60,18 +61,13 @@ from trainer_core.bio.pair_memory import (
     attention_logits_bytes,
     crop_table,
 )
-from trainer_core.bio.protein_model import (
-    ProteinEncoder,
-    attend_in_segments,
-    positions_within,
-)
+from trainer_core.bio.protein_model import ProteinEncoder, positions_within
 from trainer_core.bio.proteins import (
     EncodedProteins,
     MaskedProteins,
     collate_rows,
     decode_protein,
     mask_residues,
-    uniref_like_lengths,
 )
 from trainer_core.bio.size_classes import round_up
 from trainer_core.bio.symmetry import PointGraph, signed_volume, symmetry_report
@@ -106,7 +102,7 @@ for name, vocabulary in (("text", 128_000), ("proteins", 33)):
 # distribution, not a copy of a release.
 
 # %%
-lengths = uniref_like_lengths(50_000, seed=0)
+lengths = generated_lengths(50_000, seed=0)
 longest = np.sort(lengths)[::-1][: len(lengths) // 100].astype(float)
 print(f"median {np.median(lengths):.0f}, mean {lengths.mean():.0f},"
       f" 99th percentile {np.percentile(lengths, 99):,.0f}, longest {lengths.max():,}")
@@ -721,7 +717,7 @@ def ring(nodes):
 def pooled(x, edges, batch, num_graphs):
     """One round of messages and a readout."""
     received = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]])
-    return scatter_mean((x + received).tanh(), batch, num_graphs)
+    return mean_by((x + received).tanh(), batch, num_graphs)
 
 
 # %%
