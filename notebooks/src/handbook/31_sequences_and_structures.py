@@ -112,9 +112,9 @@ print("the longest 1% have {:.0%} of the residues and {:.0%} of the pairs".forma
 lengths_picture(lengths, crop=1022)
 
 # %% [markdown]
-# One peak. On this logarithmic axis it looks symmetric; in residues it's skewed to the right,
-# with a heavy tail. You'll hear that it's *bimodal*, with a proposal of two buckets, short and
-# long. It isn't, and the long bucket would still span a factor of 30.
+# One peak, skewed to the right, with a tail so heavy that a few giants have most of the pairs.
+# You'll hear that it's *bimodal*, with a proposal of two buckets, short and long. It isn't, and
+# the long bucket would still span a factor of 30.
 #
 # Everybody crops, because the tail costs more than it teaches. How you crop matters. The first
 # 1,022 residues, always, means that the rest of a long protein is never trained on. A window
