@@ -39,6 +39,7 @@ TOOLS = {
 }
 # Pages with another name than their notebook.
 RENAMED = {"01_walkthrough": "walkthrough", "23_last_hour": "last_hour"}
+FIRST_OF_BIOTECH = "30"  # the chapters from this number on are a part of their own
 LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\]\([^)]*\))*\])\(([^)\s]+)\)")
 BADGE = "[![Open in Colab]("
 
@@ -145,14 +146,27 @@ def drill_pages() -> Iterator[tuple[str, str]]:
     )
 
 
+def parts() -> dict[str, list[str]]:
+    """The pages of the handbook's chapters, by the part of the book that they are in."""
+    found: dict[str, list[str]] = {"The handbook": [], "Biotech": []}
+    for name, path in executed_notebooks().items():
+        if path.parent.name == "handbook":
+            part = "Biotech" if path.stem >= FIRST_OF_BIOTECH else "The handbook"
+            found[part].append(name)
+    return {part: names for part, names in found.items() if names}
+
+
 def front_page() -> str:
     """docs/book/index.md, with the map and the list of chapters."""
-    chapters = [name for name in executed_notebooks() if name != "walkthrough"]
+    contents = [
+        f"```{{toctree}}\n:caption: {part}\n:hidden:\n\n{chr(10).join(names)}\n```"
+        for part, names in parts().items()
+    ]
     plan = rewrite_links((NOTEBOOKS / "src/shared/map.md").read_text("utf-8"), NOTEBOOKS)
     text = (DOCS / "index.md").read_text("utf-8")
     for placeholder, value in (
         ("{{map}}", plan.strip()),
-        ("{{chapters}}", "\n".join(chapters)),
+        ("{{chapters}}", "\n\n".join(contents)),
         ("{{repository}}", repository()),
     ):
         text = text.replace(placeholder, value)

@@ -230,7 +230,7 @@ today()
 # | [01_live_hidden](01_live_hidden.ipynb) | you type the function bodies; a check after each cell, each answer folded below it |
 # | [01_live_blank](01_live_blank.ipynb) | you type the function bodies against the clock; a check after each cell, no answers |
 # | [01_walkthrough](01_walkthrough.ipynb) | the hardened trainer: all eight cells explained, run, killed, resumed and audited |
-# | [the handbook](handbook/10_interview_map.ipynb) | fourteen chapters: what you say, draw, measure and refuse to build |
+# | [the handbook](handbook/10_interview_map.ipynb) | what you say, draw, measure and refuse to build; the chapters from 30 on are for biotech |
 # | [02_rehearse](02_rehearse.ipynb) | the eight live cells and then the eight hardened ones, timed and graded on real ranks |
 # | [03_deck](03_deck.ipynb) | the questions that interviewers ask: say the answer, type the gist, and see which points it covers |
 # | [04_incidents](04_incidents.ipynb) | you're on call: find the fault in a job that really ran, fix it, and write the postmortem |

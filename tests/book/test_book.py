@@ -23,7 +23,7 @@ if not (BOOK / "index.html").exists():
 from axe_playwright_python.sync_playwright import Axe  # noqa: E402
 from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
 
-from scripts.book import executed_notebooks  # noqa: E402
+from scripts.book import executed_notebooks, parts  # noqa: E402
 
 # What Sphinx makes itself has no text of ours.
 PAGES = sorted(
@@ -82,13 +82,21 @@ class TestLinks:
 
     @pytest.mark.parametrize("page", WRITTEN)
     def test_an_anchor_exists_once(self, page: str) -> None:
-        """The whole handbook has fourteen sections called Three questions."""
+        """Nearly every chapter on that page has a section called Three questions."""
         ids = [element["id"] for element in parsed(page).select("article [id]")]
         assert sorted(ids) == sorted({*ids})
 
     def test_the_whole_handbook_has_every_chapter(self) -> None:
         sections = {element["id"] for element in parsed("handbook.html").select("section[id]")}
         assert {*executed_notebooks()} - {"walkthrough"} <= sections
+
+    def test_each_part_of_the_handbook_lists_its_chapters(self) -> None:
+        """Somebody who talks to a bank shouldn't have to read about proteins to find out."""
+        for part, names in parts().items():
+            caption = parsed("index.html").find("p", string=part)
+            assert caption is not None, part
+            links = caption.find_next("ul").select("a[href]")
+            assert [link["href"] for link in links] == [f"{name}.html" for name in names]
 
     def test_no_cell_shows_an_error(self) -> None:
         """The walkthrough shows some on purpose, as text; a traceback is a failed cell."""
