@@ -59,6 +59,8 @@ PAGES: dict[str, Page] = dict(
         _chapter("21_production_lift", "The production lift", 22),
         _chapter("22_hard_questions", "Hard questions", 35),
         _chapter(LAST_HOUR, "The last hour", 30),
+        # Biotech
+        _chapter("30_molecular_data", "Molecular data", 25),
     ]
 )
 # Essential: what the map says for two days, its drills, and its cards.
@@ -104,6 +106,7 @@ ROUTE: Sequence[Step] = (
     Step("drill", "debug_a_transformer"),
     Step("page", "01_walkthrough"),
     # The biotech track: only some interviews ask about it.
+    Step("page", "30_molecular_data"),
     Step("cards", "molecules"),
     Step("cards", "sequences"),
     Step("cards", "structures"),
