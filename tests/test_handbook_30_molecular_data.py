@@ -98,10 +98,11 @@ class TestSplits:
     def test_a_scaffold_split_still_scores_on_what_relatives_share(self, ran: Chapter) -> None:
         """It is called the honest one."""
         by_scaffold, by_framework = ran.ceilings.values()
-        assert by_scaffold["random"] > by_scaffold["cluster"] > 0.2 > by_scaffold["scaffold"]
-        assert by_framework["scaffold"] > by_framework["generic"] + 0.1
-        assert by_framework["scaffold"] > by_scaffold["scaffold"] + 0.05
-        assert by_framework["generic"] < 0.05
+        for row in (by_scaffold, by_framework):
+            assert row["random"] > row["cluster"] > 0.5
+        others = [by_scaffold["scaffold"], by_framework["generic"]]
+        assert max(map(abs, others)) < 0.06
+        assert by_framework["scaffold"] > 0.1
 
     def test_closest_pairs_across_it_are_relatives(self, ran: Chapter) -> None:
         assert "midazolam in the test, triazolam in training" in ran.printed

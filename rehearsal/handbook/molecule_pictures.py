@@ -102,7 +102,7 @@ def block_diagonal(batch: GraphBatch, names: Sequence[str]) -> Figure:
     figure, axes = new_figure(
         4.2,
         f"{len(names)} molecules, one graph",
-        "a square is a bond between the atom of the row and the atom of the column",
+        "a mark is a bond between the atom of the row and the atom of the column",
     )
     owner = batch.batch.numpy()
     source, target = batch.edge_index.numpy()
