@@ -82,7 +82,7 @@ def show(value: object) -> None:
     if value is not None:
         from IPython.display import display
 
-        display(value)  # type: ignore[no-untyped-call]
+        display(value)
 
 
 class Guard(ast.NodeTransformer):
