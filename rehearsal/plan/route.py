@@ -60,6 +60,7 @@ PAGES: dict[str, Page] = dict(
         _chapter("22_hard_questions", "Hard questions", 35),
         _chapter(LAST_HOUR, "The last hour", 30),
         # Biotech
+        _chapter("30_molecular_data", "Molecular data", 25),
         _chapter("31_sequences_and_structures", "Sequences and structures", 25),
     ]
 )
@@ -106,6 +107,7 @@ ROUTE: Sequence[Step] = (
     Step("drill", "debug_a_transformer"),
     Step("page", "01_walkthrough"),
     # The biotech track: only some interviews ask about it.
+    Step("page", "30_molecular_data"),
     Step("cards", "molecules"),
     Step("page", "31_sequences_and_structures"),
     Step("cards", "sequences"),
