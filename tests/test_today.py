@@ -213,7 +213,7 @@ class TestWhatItKeeps:
             (["--date", iso(900)], f"{iso(900)} is 900 days away"),
             (["--minutes", "5"], "5 minutes a day: a plan needs 10 to 600"),
             (["--minutes", "601"], "601 minutes a day"),
-            (["--read", "31"], "'31': no such page"),
+            (["--read", "99"], "'99': no such page"),
             (["--unread", "01"], "2 pages begin with '01'"),
             (["--minutes", "60", "--date", "soon", "--read", "10"], "'soon' is not a date"),
         ],

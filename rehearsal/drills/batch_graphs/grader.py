@@ -198,7 +198,7 @@ def epoch_findings(epoch: Epoch, answers: Sequence[Mapping[str, Any]]) -> Iterat
     plans = [answer["batches"] for answer in answers]
     yield from first_of(
         step_findings(plans, where),
-        coverage_findings(epoch, plans, where),
+        each_once_findings(epoch, plans, where),
         budget_findings(epoch, plans, where),
         cut_findings(epoch, plans, where),
     )
@@ -229,7 +229,7 @@ def step_findings(plans: Sequence[list[list[int]]], where: str) -> Iterator[Find
         yield TABLE("steps-differ", f"{where}the ranks have different numbers of steps: {each}")
 
 
-def coverage_findings(
+def each_once_findings(
     epoch: Epoch, plans: Sequence[list[list[int]]], where: str
 ) -> Iterator[Finding]:
     """Each graph of the order, once."""
