@@ -18,8 +18,8 @@ from scripts import diagrams
 
 WORDS_PER_MINUTE = {"read": 230, "said": 150}
 END = ["Say it in 60 seconds", "Three questions", "Practice it"]
-# One page for the last hour, and a collection of questions: neither is built like the others.
-OTHER_SHAPE = {"22_hard_questions", "23_last_hour"}
+# One page for the last hour, and two collections of questions aren't built like the others.
+OTHER_SHAPE = {"22_hard_questions", "23_last_hour", "34_biotech_hard_questions"}
 CHAPTERS = [name for name in chapter_names() if name not in OTHER_SHAPE]
 
 

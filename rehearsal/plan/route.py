@@ -62,6 +62,7 @@ PAGES: dict[str, Page] = dict(
         # Biotech
         _chapter("30_molecular_data", "Molecular data", 25),
         _chapter("31_sequences_and_structures", "Sequences and structures", 25),
+        _chapter("34_biotech_hard_questions", "Biotech hard questions", 25),
     ]
 )
 # Essential: what the map says for two days, its drills, and its cards.
@@ -114,6 +115,7 @@ ROUTE: Sequence[Step] = (
     Step("cards", "structures"),
     Step("cards", "billion_molecules"),
     Step("cards", "wet_lab"),
+    Step("page", "34_biotech_hard_questions"),
 )
 
 
