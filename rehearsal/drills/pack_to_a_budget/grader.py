@@ -16,7 +16,7 @@ from rehearsal.kit.judge.findings import first_of
 from .codes import TABLE
 from .observed import run
 from .plan import Plan, plans
-from .rank_findings import deal_findings, fetch_findings, resume_findings
+from .rank_findings import deal_findings, fetch_findings, resumed_run_findings
 from .row_findings import (
     fill_findings,
     order_findings,
@@ -40,7 +40,7 @@ def judge(plan: Plan, reports: Sequence[RankReport], earlier: object) -> Iterabl
         order_findings(plan, answer["orders"]),
         *(deal_findings(alone, by_rank) for by_rank in answer["by_world"].values()),
         fetch_findings(plan, answer["fetched"]),
-        *(resume_findings(alone, resumed) for resumed in answer["resumes"]),
+        *(resumed_run_findings(alone, resumed) for resumed in answer["resumes"]),
         refusal_findings(plan, answer["refusals"]),
         *(
             pack_findings(plan, row, packed)

@@ -56,7 +56,7 @@ def run(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
         by_world = {
             str(size): [make.steps_of(one) for one in make.group(size)] for size in WORLD_SIZES
         }
-        answer = {"by_world": by_world, "again": make.steps_of(make(0, 1))}
+        answer: dict[str, Any] = {"by_world": by_world, "again": make.steps_of(make(0, 1))}
         if context.rank == 0:
             total = len(by_world["1"][0])
             stops = sorted({plan.middle, -(-total // plan.epochs), total - 1, total})

@@ -68,7 +68,7 @@ def fetch_findings(plan: Plan, fetched: dict[str, Any]) -> Iterator[Finding]:
         yield TABLE("wrong-position", found + some(straight[commits:], 1))
 
 
-def resume_findings(alone: Steps, resumed: dict[str, Any]) -> Iterator[Finding]:
+def resumed_run_findings(alone: Steps, resumed: dict[str, Any]) -> Iterator[Finding]:
     """What is trained after a restart."""
     stop, size = resumed["stop"], resumed["ranks"]
     wanted, rows = merged([alone]), merged(resumed["rest"])

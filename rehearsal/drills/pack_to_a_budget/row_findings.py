@@ -39,7 +39,8 @@ def run_findings(plan: Plan, alone: Steps) -> Iterator[Finding]:
     times = Counter(item for row in rows for item in row)
     often = {times[item] for item in range(count)}
     if often != {plan.epochs} and len(often) == 1:
-        found = f"every sequence comes {counted(*often, 'time')} in {plan.epochs} epochs"
+        (equally,) = often
+        found = f"every sequence comes {counted(equally, 'time')} in {plan.epochs} epochs"
         yield TABLE("wrong-steps", found)
         return
     for item in range(count):
