@@ -523,7 +523,7 @@ for reentrant in (False, True):
 # are. Ask first whether a crop would do, because a crop needs no communication. Then split the
 # positions.
 #
-# | | splits | what travels | limit |
+# | scheme | splits | what travels | limit |
 # |---|---|---|---|
 # | Megatron's sequence parallel | norms and dropout, next to tensor parallel | activations, at each layer's borders | attention still sees whole rows |
 # | Ulysses | tokens, and heads inside attention | all-to-all, twice per attention | no more ranks than heads |
