@@ -50,7 +50,7 @@ def use_if_installed(*modules: str) -> None:
 
 
 def skip_what_cannot_run(notebook: Any, missing: frozenset[str]) -> None:
-    """Have each later cell print one line where it would fail for want of ``missing``.
+    """Have each later cell print one line where it would fail without ``missing``.
 
     Args:
         notebook: IPython's shell; None outside of one.
@@ -70,7 +70,7 @@ def skip_what_cannot_run(notebook: Any, missing: frozenset[str]) -> None:
 
 
 def is_consequence(error: Exception, missing: frozenset[str]) -> bool:
-    """Whether a cell failed for want of a package, itself or in a cell above."""
+    """Whether a cell failed over a missing package, its own or one above."""
     if isinstance(error, ImportError):
         return (error.name or "").partition(".")[0] in missing
     lacks = any(f"{name} isn't installed" in str(error) for name in missing)

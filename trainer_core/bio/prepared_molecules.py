@@ -5,7 +5,7 @@
     FOLDER/split-NAME.json   which molecules are trained on                 splits.py
     FOLDER/molecules.json    tasks, counts, digests; written last
 
-Standardizing a molecule costs a thousand times what reading it back does, and a split that is
+Standardizing a molecule costs thousands of times what reading it back does, and a split that is
 computed on every rank is a split that can differ between ranks. So neither happens in a run.
 """
 
