@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -291,3 +292,22 @@ class TestCells:
         assert message in shown
         assert shown.count("\n") == 1
         assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("data", ["molecules", "proteins", "graphs", "cells"])
+def test_a_rank_without_samples_stays_on_its_device(
+    data: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """On a GPU, one tensor left on the CPU ends the job when DDP is built, on every rank."""
+    if data == "molecules":
+        pytest.importorskip("rdkit")
+    if data == "cells":
+        data = f"cells:{request.getfixturevalue('cells')}"
+    budget = 1026 if data == "proteins" else 64
+    task = build_task(settings(tmp_path / "run", data=data, budget=budget))
+    batch, _ = task.batch([])
+    # No GPU is needed to ask: "meta" is a device, too.
+    lone = batch.to("meta").placeholder()
+    found = {spec.name: getattr(lone, spec.name) for spec in fields(lone)}
+    left = {n: t for n, t in found.items() if torch.is_tensor(t) and t.device.type != "meta"}
+    assert left == {}

@@ -77,6 +77,7 @@ def collate_graphs(graphs: Sequence[Graph], like: Graph) -> GraphBatch:
     sizes = torch.tensor([len(graph.x) for graph in all_graphs])
     first_nodes = (sizes.cumsum(0) - sizes).tolist()
     num_nodes = first_nodes[-1]
+    graph_of_node = torch.arange(len(sizes)).repeat_interleave(sizes)
     num_edges = sum(graph.edge_index.shape[1] for graph in graphs)
 
     def joined(part: Callable[[Graph], Tensor | None], length: int) -> Tensor | None:
@@ -89,7 +90,7 @@ def collate_graphs(graphs: Sequence[Graph], like: Graph) -> GraphBatch:
         num_graphs=len(graphs),
         x=torch.cat([graph.x for graph in all_graphs])[:num_nodes],
         edge_index=torch.cat(edges, dim=1)[:, :num_edges],
-        batch=torch.arange(len(sizes)).repeat_interleave(sizes)[:num_nodes],
+        batch=graph_of_node[:num_nodes].to(like.x.device),
         edge_attr=joined(lambda graph: graph.edge_attr, num_edges),
         pos=joined(lambda graph: graph.pos, num_nodes),
         y=joined(lambda graph: None if graph.y is None else graph.y[None], len(graphs)),
