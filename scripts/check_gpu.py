@@ -39,6 +39,7 @@ from rehearsal.evidence.audit import audit_run
 from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.faults import breaks
 from trainer_core import launch
+from trainer_core.bio import launch as bio_launch
 
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "scripts" / "launch.py"
@@ -122,17 +123,19 @@ class Node:
         ranks: int = 1,
         breaks_: Sequence[str] = (),
         max_restarts: int = 0,
+        plan: Sequence[str] | None = None,
     ) -> Started:
         """Start the trainer in ``run_dir`` and wait until it exits; no process outlives it."""
+        plan = PLAN if plan is None else plan
         words = [str(Path(__file__).resolve())]
         words += [f"--break={name}" for name in breaks_]
         words += ["--share-gpu"] if self.shares_gpu else []
         words += ["--as-rank", "--run-dir", str(run_dir), "--device", self.device]
-        command = [sys.executable, *words, *PLAN, *flags]
+        command = [sys.executable, *words, *plan, *flags]
         if ranks > 1:
             launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
             launcher += [f"--nproc-per-node={ranks}", f"--max-restarts={max_restarts}"]
-            command = [*launcher, *words, *PLAN, *flags]
+            command = [*launcher, *words, *plan, *flags]
         began = time.monotonic()
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
@@ -172,6 +175,10 @@ class Node:
 PLAN = (
     "--dataset-size 203 --max-epochs 1 --micro-batch-size 4 --pinned-global-batch-size 16 "
     "--dropout 0.2 --checkpoint-every-steps 3 --log-every 1 --dist-timeout-s 60"
+).split()
+BIOTECH_PLAN = (
+    "--max-epochs 2 --pinned-global-batch-size 8 --micro-batch-size 4 --dropout 0 "
+    "--log-every 1 --dist-timeout-s 60"
 ).split()
 
 
@@ -380,6 +387,23 @@ def peer_stopped(node: Node) -> str:
     return line.partition("launch: ")[2][:90]
 
 
+def biotech_losses(node: Node, flags: Sequence[str]) -> str:
+    """Two ranks with other bins each report the losses of one rank with all of them."""
+    found: list[dict[int, float]] = []
+    for ranks in (1, 2):
+        run_dir = node.run_dir(f"biotech-{ranks}")
+        done = node.start(run_dir, *flags, ranks=ranks, plan=BIOTECH_PLAN)
+        expect(done.code == 0, f"{ranks} rank(s) exited with {done.code}", done)
+        prove(run_dir)
+        events = read_jsonl(run_dir / "logs" / "rank-0.jsonl")
+        found.append({e["step"]: e["loss"] for e in events if e["event"] == "train_progress"})
+    one, two = found
+    expect(one.keys() == two.keys(), f"steps {sorted(one)} on one rank, {sorted(two)} on two")
+    apart = max(abs(two[step] - loss) / abs(loss) for step, loss in one.items())
+    expect(apart < 1e-5, f"a step's loss differs by {apart:.1e} of itself")
+    return f"{len(one)} steps, losses at most {apart:.1e} of themselves apart"
+
+
 def all_checks() -> Iterator[Check]:
     """In the order in which a failure of one explains the later ones."""
     yield Check("tests", "tests that need CUDA", cuda_tests)
@@ -403,6 +427,9 @@ def all_checks() -> Iterator[Check]:
         run = partial(peer_fails, what=what)
         yield Check("kill", f"SIGKILL of a peer {when} the vote", run, 2)
     yield Check("hang", "SIGSTOP of a peer", peer_stopped, 2)
+    for words in ("--data proteins", "--data graphs --budget 64"):
+        run = partial(biotech_losses, flags=words.split())
+        yield Check("biotech", f"two ranks as one, {words}", run, 2)
 
 
 # ---------------------------------------------------------------- the command
@@ -439,7 +466,8 @@ def share_the_gpu() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = "0"
     os.environ["NCCL_HOSTID"] = f"rank-{os.environ.get('RANK', '0')}"
     os.environ["NCCL_SOCKET_IFNAME"] = "lo"
-    breaks.intercept(launch, "refuse_shared_device", lambda _, info: None)
+    for module in (launch, bio_launch):
+        breaks.intercept(module, "refuse_shared_device", lambda _, info: None)
 
 
 def as_rank(words: Sequence[str], names: Sequence[str], shares_gpu: bool) -> None:

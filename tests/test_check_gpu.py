@@ -55,6 +55,12 @@ class TestRehearsalOnTheCpu:
         assert [row["outcome"] for row in rows] == ["passed"] * 8
         assert "cpu=gloo" in done.stdout
 
+    def test_biotech_ranks_are_compared(self, tmp_path: Path) -> None:
+        """Two ranks on a GPU once ended where one rank trained."""
+        checks = [c for c in check_gpu.all_checks() if c.group == "biotech"]
+        results = check_gpu.run_checks(check_gpu.Node("cpu", tmp_path, 0), checks)
+        assert [result.outcome for result in results] == ["passed", "passed"], results
+
     def test_a_trainer_that_fails_is_reported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
