@@ -3,13 +3,14 @@
 #
 # {{badge}}
 #
-# > "The model fits on a GPU, so the model isn't the problem. The risk is in the data: what counts
-# > as one molecule, which of them may only judge, and whether I can say after a crash exactly what
-# > was trained on. I'll do the arithmetic first, because it tells us how small the training data
-# > is next to the tables. Then I'll follow one molecule from a vendor's file to a rank."
+# > "The model fits on a GPU, so the model isn't the problem. The risk is in the data: what
+# > counts as one molecule, which of them may only judge, and whether I can say after a crash
+# > exactly what was trained on. I'll do the arithmetic first, because it says how small the
+# > training data is next to the tables. Then I'll follow a molecule from a vendor's file to a
+# > rank."
 #
-# *Twenty-five minutes to read. It's one interview question, worked through in order. What runs here
-# is a model of the pipeline at a millionth of the size. The large numbers are arithmetic, and each
+# *Twenty-five minutes to read. It's one interview question, worked through in order. What runs
+# here is the pipeline at a millionth of its size. The large numbers are arithmetic, and an
 # extrapolation is called one.*
 
 # %% collapsed=true
@@ -68,21 +69,21 @@ use_if_installed("rdkit")
 # %% [markdown]
 # ## The prompt
 #
-# > *"We have 4.2 billion unique compounds: SMILES, vendor metadata, assay IDs and sparse labels. It's
-# > about 30 terabytes of compressed tables, before any featurization. Pretrain a transformer encoder
-# > on them. It fits on one GPU. Walk me through it."*
+# > *"We have 4.2 billion unique compounds: SMILES, vendor metadata, assay IDs and sparse
+# > labels. It's about 30 terabytes of compressed tables, before featurization. Pretrain a
+# > transformer encoder on them. It fits on one GPU. Walk me through it."*
 #
 # Five questions before you draw anything. If nobody answers, say what you assume.
 #
 # | ask | assume | what it decides |
 # |---|---|---|
 # | What's the model for? | its embeddings feed models of assays | the split, and what "better" means |
-# | Unique by which key? | by the vendors' registration numbers | whether you have to deduplicate |
-# | How often does the data change? | a new vendor file a month | versions, and what may be rebuilt |
-# | How many GPUs, by when? | up to 64 H100s, two weeks | how much may be computed twice |
-# | Where are the tables, where are the GPUs? | in one region | whether 30 TB has to travel |
+# | Unique by which key? | by the vendors' own numbers | whether you have to deduplicate |
+# | How often does the data change? | a vendor file a month | versions, and what gets rebuilt |
+# | How many GPUs, by when? | up to 64 H100s, two weeks | what may be computed twice |
+# | Where are tables and GPUs? | in one region | whether 30 TB has to travel |
 #
-# The second is the one that people miss. "Unique" is a claim about somebody's key.
+# Most people miss the second. "Unique" is a claim about somebody's key.
 
 # %%
 diagram("billion_molecules")
@@ -91,7 +92,7 @@ diagram("billion_molecules")
 # ## Numbers first
 #
 # The encoder is as large as BERT's base model. Tokens per molecule, GPU utilization (MFU) and
-# dollars are assumptions, to be replaced by a measurement on a million rows.
+# dollars are assumptions. A sample of a million rows would replace the first.
 
 # %%
 N, TABLES, LENGTH = 4.2e9, 30e12, 50  # molecules, bytes, tokens in a molecule
@@ -100,10 +101,11 @@ BUDGET, BINS = 8192, 192  # tokens in a batch of one rank, and such batches in a
 
 token_bytes = 2 * LENGTH * N
 parameters = numbers.transformer_parameters(LAYERS, WIDTH)
-hours = numbers.gpu_hours(numbers.train_flops(parameters, LENGTH * N), H100.peak_flop_per_s, MFU)
+flops = numbers.train_flops(parameters, LENGTH * N)
+hours = numbers.gpu_hours(flops, H100.peak_flop_per_s, MFU)
 print(f"tables: {TABLES / N / 1e3:.1f} kB a molecule. Tokens: {2 * LENGTH} bytes a molecule,"
       f" {token_bytes / 1e9:.0f} GB, {TABLES / token_bytes:.0f} times less")
-print(f"weights, gradients and Adam's state: {16 * parameters / 1e9:.1f} of {H100.memory_gb} GB")
+print(f"weights, gradients, Adam's state: {16 * parameters / 1e9:.1f} of {H100.memory_gb} GB")
 print(f"a pass over {LENGTH * N / 1e9:.0f} billion tokens: {hours:.0f} GPU-hours,"
       f" ${USD_PER_GPU_HOUR * hours:.0f}, {LENGTH * N / BINS / BUDGET:,.0f} steps")
 egress = data_plane.list_price(TABLES / 1e12, data_plane.EGRESS)
@@ -119,28 +121,28 @@ def at(gpus):
 
 
 scales = {gpus: at(gpus) for gpus in (8, 64, 192)}
-print("GPUs   compute   all-reduce   a pass   molecules/s per GPU   kB/s per GPU")
+print("GPUs   compute   all-reduce   a pass   ten passes   molecules/s and kB/s per GPU")
 for gpus, (compute_ms, sync_ms, pass_h) in scales.items():
     rate = N / (3600 * pass_h) / gpus
     print(f"{gpus:4} {compute_ms:6.0f} ms {sync_ms:9.1f} ms {pass_h:6.1f} h"
-          f" {rate:21,.0f} {2 * LENGTH * rate / 1e3:14,.0f}")
+          f" {pass_h / 2.4:9.1f} d {rate:12,.0f} and {2 * LENGTH * rate / 1e3:,.0f}")
 
 # %% [markdown]
-# Now you know what kind of problem it is. A pass costs a few hundred dollars and an hour and a half
-# on 64 GPUs. Moving the raw tables once costs more. Training reads little more than a megabyte a
-# second per GPU, so all the tokens fit on each node's local disk, and input bandwidth isn't a
-# problem anymore. The learning problem is small. What's expensive is to do it wrong and not notice.
+# Now you know what kind of problem it is. A pass costs a few hundred dollars and about an hour
+# and a half on 64 GPUs. Moving the raw tables once costs more. A GPU reads little more than a
+# megabyte a second, and all tokens fit on each node's local disk, so input bandwidth isn't a
+# problem anymore. What's expensive is to do it wrong and not notice.
 #
-# It also bounds the GPUs. At 192 of them the all-reduce takes longer than the compute, for this
-# batch. 64 is a choice I can defend, and 8 would be fine overnight.
+# It also bounds the GPUs. At 192 of them, the all-reduce takes longer than the compute, for
+# this batch. 64 is a choice I can defend, and 8 would do over a long weekend.
 #
-# > "420 gigabytes of tokens against 30 terabytes of tables. So I featurize once, and the training
-# > job never sees a table."
+# > "420 gigabytes of tokens against 30 terabytes of tables. So I featurize once, and the
+# > training job never sees a table."
 #
 # ### What featurizing costs
 #
-# That's the second number, and it's measured here, per core, with this project's own code.
-# `vendor_tables` writes 392 real drugs and a made-up library as three vendors would.
+# Measured here, on one core, with this project's own code. `vendor_tables` writes 392 real
+# drugs and a made-up library as three vendors would.
 
 # %%
 tables = vendor_tables(40, 15)
@@ -157,35 +159,36 @@ cost_s = {
     "build a vocabulary, tokenize": (time.process_time() - between) / len(few),
 }
 for name, seconds in cost_s.items():
-    print(f"{name:31} {1e3 * seconds:5.2f} ms a molecule: {N * seconds / 3600:6,.0f} core-hours")
-
+    print(f"{name:31} {1e3 * seconds:5.2f} ms each: {N * seconds / 3600:6,.0f} core-hours")
 # %% [markdown]
-# The core-hours are an extrapolation over seven orders of magnitude, from drugs and a toy library
-# on this machine. I'd quote a thousand, and repeat the measurement on a sample of the real tables.
-# Either way: a thousand cores for an hour, once. In the data loader, it would be that in every pass,
-# on machines that were bought for their GPUs.
+# The core-hours are an extrapolation over seven orders of magnitude, from drugs and a toy
+# library. Say "a millisecond each, so 1,200 core-hours, give or take a factor of two". Once,
+# that's a thousand cores for an hour. In the data loader, it's that in every pass, on machines
+# that were bought for their GPUs.
 #
-# It's a job with its own failures, so run it as thousands of tasks. Each reads one input file,
-# writes under a temporary name and renames. Then a crash at 80% repeats what was in flight.
+# And it's a job with failures of its own, so run it as thousands of tasks. Each reads one input
+# file, writes under a temporary name and renames. Then a crash at 80% repeats only what was in
+# flight.
 #
 # ## The schema
 #
 # | column | what it's for |
 # |---|---|
-# | `compound_id` | the join key: labels, audit, "did we train on X?" Assigned once, never recomputed |
-# | `raw_smiles` | what arrived. When the standardizer changes, you start from here |
-# | `canonical_smiles` | identity and tokens |
+# | `compound_id` | joins labels, audit and runs. Assigned at first sight, never recomputed |
+# | `raw_smiles` | what arrived: when the standardizer changes, you start from here |
+# | `canonical_smiles` | identity, and the source of the tokens |
 # | `murcko_scaffold` | the group that the split keeps together |
-# | `assay_ids`, `labels` | lists, because most rows have none. Not used for pretraining |
+# | `assay_ids`, `labels` | lists, because most rows have none |
 # | `token_ids` | uint16, computed offline |
-# | `token_length` | routing to a length class without opening the tokens |
-# | `quality_flags` | bits: invalid, had a salt, no ring, no label |
-# | `source_partition` | provenance: replay one file, or take a vendor out |
+# | `token_length` | routes a row to its length class without opening the tokens |
+# | `quality_flags` | bits: invalid, salt or solvent removed, no ring, no label |
+# | `source_partition` | provenance: replay a file, or take a vendor out |
 #
-# The one that you'd miss most is the last. A vendor withdraws its data, and without that column the
-# only answer is to start again.
+# You'd miss the last one most. When a vendor withdraws its data, a table without it has to be
+# built again.
 
-# %%
+# %% collapsed=true
+#@title A vendor's row as a row of that table
 INVALID, HAD_SALT, NO_RING, NO_LABEL = 1, 2, 4, 8
 
 
@@ -198,29 +201,31 @@ def record_of(row):
         keys = standardize(row.raw_smiles)
     except UserError:
         return record | {"quality_flags": flags | INVALID}
+    # Computed when a molecule is first seen, then looked up: a new toolkit writes other SMILES.
     name = hashlib.blake2b(keys.smiles.encode(), digest_size=16).hexdigest()
     record |= {"compound_id": name, "canonical_smiles": keys.smiles}
     record |= {"murcko_scaffold": keys.scaffold}
     return record | {"quality_flags": flags | NO_RING * (not keys.scaffold)}
 
 
+# %%
 records = [record_of(row) for row in rows]
 valid = [record for record in records if not record["quality_flags"] & INVALID]
 invalid = collections.Counter(
     record["source_partition"] for record in records if record["quality_flags"] & INVALID
 )
 by_source = collections.Counter(row.source for row in rows)
-print(valid[-1])
+for name, value in valid[-1].items():
+    print(f"{name:17} {value}")
 print(f"{sum(invalid.values()) / len(rows):.1%} of the rows can't be read:")
 for source, count in by_source.items():
     print(f"  {source:10} {invalid[source] / count:.1%} of its {count} rows")
 
 # %% [markdown]
-# Look at the last lines. "1.7% bad rows, skip them" sounds harmless, and it's an eighth of one
-# vendor. Count skipped rows by source and reason, and give each task an error budget that stops it.
-# Skip here, offline. A loader that skips on one rank has another batch than the plan says.
-
-# %% [markdown]
+# "1.7% bad rows, skip them" sounds harmless. It's an eighth of one vendor. So count what you
+# skip by source and reason, and give each task an error budget that stops it. Skip here,
+# offline: a loader that skips on one rank has another batch than the plan says.
+#
 # ## Identity, before anything is split
 
 # %%
@@ -228,7 +233,8 @@ texts = {record["raw_smiles"] for record in valid}
 merged = {}
 for record in valid:
     merged.setdefault(record["compound_id"], []).append(record)
-several = sum(len({each["source_partition"] for each in group}) > 1 for group in merged.values())
+sources = [{each["source_partition"] for each in group} for group in merged.values()]
+several = sum(len(names) > 1 for names in sources)
 print(f"{len(valid)} rows, {len(texts)} different texts, {len(merged)} molecules,"
       f" {several} of them from more than one vendor")
 
@@ -236,28 +242,29 @@ for bits in (64, 128):
     print(f"{bits}-bit keys: {N * (N - 1) / 2 ** (bits + 1):.2g} pairs that collide by chance")
 
 # %% [markdown]
-# By text, everything is unique. Merge, don't drop: a molecule keeps all its sources and all its
-# labels, and conflicting labels become a flag and a rule (chapter 30). It has to happen before the
-# split, or the test set has the answer key in it as a salt.
+# By text, everything is unique. Merge, don't drop: a molecule keeps all its sources and labels,
+# and labels in conflict get a rule (chapter 30). It comes before the split, or the test set has
+# the answer key in it, written as a salt.
 #
-# At 4.2 billion rows it's a shuffle: partition the rows by a hash of the key, and merge within each
-# partition. The width of the hash is a decision. With 64 bits, expect half a pair of different
-# molecules that become one, without an error, so identity gets 128. For scaffolds 64 are
+# At full size this is a shuffle: partition the rows by a hash of the key, and merge within each
+# partition. The width of the hash is a decision. At 64 bits, expect half a pair of different
+# molecules that become one, without an error. So identity gets 128. For scaffolds, 64 are
 # enough, because a collision only puts two groups on the same side.
 
 # %% [markdown]
 # ## Grouping by scaffold
 #
-# The split keeps a scaffold together, so somebody has to know which rows share one. "Put it in a
-# dict" is the answer to avoid. Here are the dict and the project's `group_scaffolds`, on keys of
-# which a tenth are one scaffold, as benzene is in real libraries.
+# The split keeps a scaffold together, so somebody has to know which rows share one. "Put it in
+# a dict" is the answer to avoid. The project's `group_scaffolds` is a distributed group-by.
+# Each rank reads its rows in chunks and writes (hash, row) to a file, sorted by partition of
+# the hash. After a barrier, the owner of a partition reads its part of every rank's file. Now
+# it has all rows of its scaffolds and can count them, and each row's side travels back the same
+# way.
 #
-# `group_scaffolds` is a distributed group-by. Each rank reads its rows in chunks and writes
-# (hash, row) into a file, sorted by partition of the hash. After a barrier, the owner of a partition
-# reads its part of every rank's file. It has all rows of its scaffolds, so it can count them, and
-# each row's side travels back in the same way.
+# Here are both, on keys of which a tenth are one scaffold, as benzene is in real libraries.
 
-# %%
+# %% collapsed=true
+#@title Keys, a dict of them, and the most memory that a function takes
 CHUNK = 2000
 
 
@@ -278,6 +285,16 @@ def in_a_dict(num_rows):
     return len(rows_of)
 
 
+def peak_of(function):
+    """What it returns, and the most memory that Python and NumPy held meanwhile, in bytes."""
+    tracemalloc.start()
+    try:
+        return function(), tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+# %%
 def grouped(num_rows, chunk=CHUNK, partition=5000):
     """On any number of ranks: the result, and the most memory that this rank took."""
     exchange.PIECE_RECORDS = 2000  # read this many records at a time: scaled down like the rest
@@ -292,15 +309,6 @@ def grouped(num_rows, chunk=CHUNK, partition=5000):
         lambda: group_scaffolds(chunks, place, plan, rank=rank, world_size=ranks)
     )
     return asdict(result), peak
-
-
-def peak_of(function):
-    """What it returns, and the most memory that Python and NumPy held meanwhile, in bytes."""
-    tracemalloc.start()
-    try:
-        return function(), tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 # %%
@@ -318,14 +326,13 @@ print(f"largest group: {alone['largest']:,} rows; the same split on two ranks:"
 print(f"the dict at {N:.1e} rows, extrapolated: {N * peaks[60_000][0] / 60_000 / 1e12:.1f} TB")
 
 # %% [markdown]
-# The dict grows with the rows. The group-by doesn't: what's in memory is one chunk, one partition's
-# different keys, or one block of the output. The rest is on disk, 16 bytes a row on the way there
-# and 8 on the way back. The heavy scaffold makes one partition's file longer and needs no memory,
-# since a partition is read in pieces too.
+# The dict grows with the rows. The group-by holds one chunk, or one partition's different keys,
+# or one block of the output. The rest is on disk, 16 bytes a row on the way there and 8 on the
+# way back. The heavy scaffold makes one partition's file longer and needs no memory, because a
+# partition is read in pieces, too.
 #
-# How long at full size? [The track's figures](../../docs/biotech.md) say 6.5 s of CPU for 10 million
-# rows, measured by `scripts/bench_bio.py --only grouping`. The tempting next step is to multiply
-# by 420.
+# How long at full size? [The track's figures](../../docs/biotech.md) say 6.5 s of CPU for 10
+# million rows, from `scripts/bench_bio.py --only grouping`. Now multiply by 420?
 
 # %%
 def exchange_files(num_rows, chunk, partition):
@@ -348,27 +355,27 @@ for size in (300, 3000):
     began = time.process_time()
     grouped(30_000, chunk=size, partition=size)
     spent = time.process_time() - began
-    print(f"30,000 rows, both {size:5,}: {exchange_files(30_000, size, size)[0]:6,.0f} stretches,"
-          f" {spent:.1f} s of CPU")
+    stretches = exchange_files(30_000, size, size)[0]
+    print(f"30,000 rows, both {size:5,}: {stretches:6,.0f} stretches, {spent:.1f} s of CPU")
 
 # %% [markdown]
-# Three quarters of a core-hour would be the end of the story if the straight line held. It doesn't.
-# Each chunk leaves one stretch per partition, so the stretches are chunks times partitions, and with
-# the settings of the benchmark, that's 700 million reads of a hundred bytes. The work per *row* is
-# linear. The reads are quadratic until you make chunks and partitions larger. At four million
-# rows each, it's a million reads of 60 kB, for under a gigabyte a rank. Memory has to grow with the
-# square root of the rows, as in any external sort with one exchange.
+# The straight line says less than an hour on one core, and it's wrong. Each chunk leaves a
+# stretch for each partition, so a reader finds chunks times partitions of them. With the
+# benchmark's settings that's 700 million reads of a hundred bytes. The work per row is linear.
+# The reads are quadratic, until you make chunks and partitions larger: at four million rows
+# each, a million reads of 60 kB, for under a gigabyte a rank. So memory does grow, with the
+# square root of the rows.
 #
-# > "Linear up to where I measured. Beyond it, I look for what multiplies: here it's chunks times
-# > partitions. So I size both at the square root, and I run a tenth before I run all of it."
+# > "It's linear up to where I measured. Beyond that I look for what multiplies: here it's
+# > chunks times partitions. I size both at the square root, and I run a tenth before I run all
+# > of it."
 #
 # ### Which side?
 #
-# By size, the largest scaffolds go to training and the rare ones to the test, which needs the
-# counts. By hash, a group's side follows from its key alone, so one pass is enough, and next month's
-# file can be split without touching the old rows. For data that grows, I'd take the hash, and keep
-# the group-by for the counts. Molecules without a ring share one empty scaffold. Give each a
-# key of its own, or they all land on one side.
+# By size, the largest scaffolds train and the rare ones judge, and that takes the counts. By
+# hash, a group's side follows from its key alone: one pass is enough, and next month's file can
+# be split without touching old rows. For data that grows, I'd take the hash. Molecules without
+# a ring share one empty scaffold, so give each a key of its own, or they all land on one side.
 
 # %%
 molecules = [group[0] for _, group in sorted(merged.items())]
@@ -378,21 +385,25 @@ split = group_scaffolds([(0, group_keys)], folder / "split", plan, rank=0, world
 parts = np.concatenate(list(read_group_parts(folder / "split")))
 sides = [{key for key, part in zip(group_keys, parts) if part == side} for side in (0, 2)]
 ringless = sum(not each["murcko_scaffold"] for each in molecules)
-print(f"{split.num_groups} groups, the largest with {split.largest} molecules; {ringless} ringless")
-print(f"train {split.counts[0]}, held out {split.counts[2]}, shared groups {len(sides[0] & sides[1])}")
+print(f"{split.num_groups} groups of up to {split.largest}; {ringless} molecules have no ring")
+print(f"{split.counts[0]} train, {split.counts[2]} are held out,"
+      f" {len(sides[0] & sides[1])} groups are on both sides")
 
 # %% [markdown]
 # ## Shards and the manifest
 #
-# A file per molecule would be 4.2 billion requests for 100 bytes. Shards of 256 MB are 1,640 files:
-# long reads, and a unit to hash, copy and retry. They're immutable. Held-out molecules get shards of
-# their own, so a training job can't read one by mistake.
+# A file per molecule would be 4.2 billion requests for 100 bytes. Shards of 256 MB are 1,640
+# files: long reads, and a unit to hash, copy and retry. They're immutable. Held-out molecules
+# get shards of their own, so a training job can't read one by mistake.
 #
-# One more decision makes the rest simple. **A shard holds one length class.** Lengths are rounded up
-# to a multiple of 8, and a row has exactly that many tokens. So row *i* is at *i* times the width,
-# and there's no index of offsets, which would be another 34 GB.
+# One more decision makes everything below simple. **A shard holds one length class.** Lengths
+# are rounded up to a multiple of 8, and each row has exactly that many tokens. So row *i* is at
+# *i* times the width, and there's no index of offsets.
 
 # %%
+import rdkit
+
+
 def write_shards(place, molecules, parts, vocabulary):
     """One shard for each side and width, and the manifest, written last."""
     place.mkdir()
@@ -407,8 +418,9 @@ def write_shards(place, molecules, parts, vocabulary):
         facts = {"name": path.name, "side": side, "width": width, "rows": len(ids)}
         shards.append(facts | {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
     words = hashlib.sha256("\n".join(vocabulary.tokens).encode()).hexdigest()
-    versions = {"vocabulary": words, "vocabulary_size": len(vocabulary), "split": split.digest}
-    manifest = {"transform": "smiles-v1", **versions, "shards": shards}
+    manifest = {"transform": "smiles-v1", "toolkit": rdkit.__version__, "shards": shards}
+    manifest |= {"vocabulary": words, "vocabulary_size": len(vocabulary)}
+    manifest |= {"split": split.digest, "skipped": dict(invalid)}
     (place / "manifest.json").write_text(json.dumps(manifest, indent=1))
     return manifest
 
@@ -428,23 +440,24 @@ vocabulary = SmilesVocabulary.from_smiles(each["canonical_smiles"] for each in m
 manifest = write_shards(folder / "shards", molecules, parts, vocabulary)
 trained = [shard for shard in manifest["shards"] if shard["side"] == "train"]
 print(f"{len(manifest['shards'])} shards, {len(vocabulary)} tokens in the vocabulary")
-print(f"at full size: {token_bytes / 256e6:,.0f} shards of 256 MB, {8 * N / 1e9:.0f} GB of offsets saved")
+print(f"at full size: {token_bytes / 256e6:,.0f} shards of 256 MB,"
+      f" and {8 * N / 1e9:.0f} GB of offsets that nobody needs")
 
 longest = folder / "shards" / trained[-1]["name"]
-os.truncate(shutil.copy(longest, folder / "kept"), longest.stat().st_size)
+shutil.copy(longest, folder / "kept")
 longest.write_bytes(longest.read_bytes()[:-2])
 print("cut by a token:", *problems(folder / "shards"))
 shutil.move(folder / "kept", longest)
 print("restored:", list(problems(folder / "shards")))
 
 # %% [markdown]
-# The manifest's digest is part of the run's identity. It has each shard's rows and hash, the
-# versions of transform, toolkit and vocabulary, the split with its digest, and the counts of flags.
-# The trainer reads the manifest and never lists a bucket.
+# The manifest has each shard's rows and hash, the versions of transform, toolkit and
+# vocabulary, the split's digest, and what was skipped. Its own digest is part of the run's
+# identity. The trainer reads the manifest and never lists a bucket.
 #
 # ### Two bytes a token
 #
-# Ids up to 65,535 are ample: SMILES need some hundred tokens. But uint16 is a storage format.
+# Ids up to 65,535 are ample: this corpus needs 42. But uint16 is a storage format.
 
 # %%
 ids = torch.from_numpy(np.fromfile(longest, "<u2")[:4])
@@ -459,26 +472,28 @@ for name, attempt in attempts.items():
     try:
         lookups[name] = f"works, {tuple(attempt().shape)}"
     except Exception as error:
-        lookups[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:60]}"
+        lookups[name] = f"{type(error).__name__}: {str(error)[:105]}"
     print(f"{name:22} {lookups[name]}")
 wrapped = np.array([65_535, 65_536, 70_000]).astype(np.uint16).tolist()
 print("65535, 65536 and 70000 as uint16:", wrapped)
 
 # %% [markdown]
-# torch stores uint16 and computes little with it, so cast to int64 (or int32) in the loader, per
-# batch. A vocabulary that's too large wraps around and raises nothing. So check the maximum when you
+# torch stores uint16 and computes little with it. So cast to int64 in the loader, per batch. A
+# vocabulary that's too large wraps around and raises nothing, so check the maximum when you
 # write, as `SmilesVocabulary` does.
 
 # %% [markdown]
 # ## Order and position
 #
-# An epoch visits 4.2 billion molecules in random order, on any number of ranks, and resumes in the
-# middle. How much state is that? First the stock sampler, which draws a permutation on every rank.
+# An epoch visits 4.2 billion molecules in a random order, on any number of ranks, and resumes
+# in the middle. How much state is that? First torch's sampler, which draws a permutation on
+# each rank.
 
 # %%
 stock = DistributedSampler(range(100_000), num_replicas=64, rank=0)
 per_sample = peak_of(lambda: next(iter(stock)))[1] / 100_000
-print(f"DistributedSampler: {per_sample:.0f} bytes a sample, {per_sample * N / 1e9:.0f} GB a rank")
+print(f"DistributedSampler: {per_sample:.0f} bytes a sample,"
+      f" {per_sample * N / 1e9:.0f} GB on each rank")
 
 order = EpochOrder(int(N), seed=17, epoch=0)
 began = time.perf_counter()
@@ -495,16 +510,17 @@ print(f"{DRAWS:,} in a row: {repeated} repeats; random draws: {drawn},"
       f" {DRAWS**2 / 2 / N:.0f} expected")
 
 # %% [markdown]
-# `EpochOrder` is a keyed bijection on 0..n-1: a function of (n, seed, epoch) that finds any place
-# without the ones before it. So the position is one integer, the number of completed steps, and a
-# seek costs the same anywhere. Random draws would show about eleven repeats in that window, and a
-# bijection can't have any. That's a spot check; for small n, the tests compare the whole epoch.
+# `EpochOrder` is a keyed bijection on 0..n-1, a function of (n, seed, epoch) that finds any
+# place without the ones before it. So the position is one integer, the number of completed
+# steps, and a seek costs the same anywhere. Random draws would repeat about eleven times in
+# that window, and a bijection never does. That's a spot check; the tests compare whole epochs
+# of small n.
 #
 # ### Bins of one length class
 #
-# The trainer doesn't order molecules. It orders *bins*, rectangular batches of up to 8,192 tokens, as
-# in chapter 31. But the plan there keeps eight bytes per item, and here that would be 34 GB per
-# rank. Shards of one length make it unnecessary: a bin needs its class and arithmetic.
+# The trainer orders *bins*, rectangular batches of up to 8,192 tokens, as in chapter 31. But
+# the plan there keeps eight bytes per item, 34 GB per rank here. Shards of one length make that
+# unnecessary: a bin needs its class, and arithmetic.
 
 # %%
 class LengthClasses:
@@ -562,31 +578,30 @@ before, after = dealt(123_456, 64), dealt(123_456, 48)
 print(f"step 123,457: {len(before[0])} bins a rank on 64, {len(after[0])} on 48, the same"
       f" {BINS}: {sorted(sum(before, [])) == sorted(sum(after, []))}")
 at, found = full.molecules(before[5][0], seed=17, epoch=0)
-print(f"rank 5 starts with bin {before[5][0]:,}: {len(found)} rows of width {widths[at]}, from row"
-      f" {found[0]:,}")
+print(f"rank 5 starts with bin {before[5][0]:,}: {len(found)} rows of width {widths[at]},"
+      f" the first is {found[0]:,}")
 
 # %% [markdown]
-# Read that from the end. A rank that joins at step 123,457 knows the rows that it has to read, from
-# one integer and a plan of a kilobyte. Nobody asks a coordinator.
+# Read that from the end. A rank that joins at step 123,457 knows which rows to read, from one
+# integer and a plan of a kilobyte. Nobody asks a coordinator.
 #
-# - **Ranks.** The step's 192 bins exist before the ranks do, and are dealt out. 192 is three each on
-#   64 ranks and four on 48. A number with few divisors would leave some ranks idle in every step.
-# - **Workers.** The sampler runs in the rank's main process and hands whole bins to the loader's
-#   workers, so they don't appear in the arithmetic. With a streaming dataset they would: see chapter
-#   20. What they've prefetched isn't in the position, which counts completed steps.
-# - **Reads.** It's random access: a bin touches a row here and there. On a local disk or in the page
-#   cache that's fine. If the tokens had to stream from an object store, I'd order shards instead, and
-#   shuffle within a buffer.
-# - **Global batch.** 1.6 million tokens, the same on any number of ranks. If it changed with the
-#   ranks, the learning rate would have to as well.
+# - **Ranks.** The step's 192 bins exist before the ranks do. 192 is three each on 64 ranks and
+#   four on 48. With a number that has few divisors, some ranks would idle in every step.
+# - **Workers.** The sampler runs in the rank's main process and hands whole bins to the
+#   workers, so they don't appear in the arithmetic. In a streaming dataset they would (chapter
+#   20). What they have prefetched isn't in the position, which counts completed steps.
+# - **Reads.** They're random: a bin has a row from here and one from there. That's fine on a
+#   local disk. From an object store I'd order shards instead, and shuffle within a buffer.
+# - **Global batch.** 1.6 million tokens, on any number of ranks. So the learning rate stays,
+#   too.
 
 # %% [markdown]
 # ## The run, killed and resumed
 #
-# Here's that plan as a task for this project's trainer. The trainer orders bins, deals them, counts
-# steps and saves. The task says what a bin contains, and how many loss terms it has. The number of
-# masked tokens follows from the class, not from the molecule, so each rank knows the step's total
-# without a collective.
+# Here's the plan as a task for this project's trainer, which orders bins, deals them, counts
+# steps and saves. The task says what's in a bin. How many tokens are masked follows from the
+# class and not from the molecule, so each rank knows the step's loss terms without a
+# collective.
 
 # %% collapsed=true
 #@title What the trainer is handed: a batch of rows, and an encoder for them
@@ -672,33 +687,37 @@ visits = collections.Counter()
 for bin_id in range(len(task)):
     at, rows_of_bin = task.plan.molecules(bin_id, seed=17, epoch=0)
     visits.update((at, row) for row in rows_of_bin.tolist())
-print(f"{len(task)} bins: {len(visits)} of {split.counts[0]} molecules, visited {set(visits.values())}")
+print(f"{len(task)} bins have {len(visits)} of {split.counts[0]} molecules,"
+      f" visited {set(visits.values())} times")
 terms = [int((task.visit([SampleKey(0, b)], 17)[1] >= 0).sum()) for b in range(len(task))]
-print("terms as counted without data:", terms == [task.num_terms(np.array([b])) for b in range(len(task))])
+planned = [task.num_terms(np.array([b])) for b in range(len(task))]
+print("loss terms, counted without data, are right:", terms == planned)
 
-
+# %% collapsed=true
+#@title The flags of the run, and how it's started
 def pretrain(place, run_dir):
-    """On a rank: the trainer's own loop, with our task in place of the one that --data names."""
+    """On a rank: the trainer's own loop, with our task in place of one that --data names."""
     from trainer_core.bio import launch
     from trainer_core.bio.config import BioConfig
 
     launch.build_task = lambda cfg: MaskedSmiles(Path(place), budget=512)
     flags = {"data": f"molecules:{place}", "device": "cpu", "seed": 17, "trace_steps": 0}
     flags |= {"pinned_global_batch_size": 6, "micro_batch_size": 1, "max_epochs": 2}
-    flags |= {"hidden_dim": 32, "num_layers": 1, "learning_rate": 0.01, "checkpoint_every_steps": 4}
+    flags |= {"hidden_dim": 32, "num_layers": 1, "checkpoint_every_steps": 4}
     return launch.run_task(BioConfig(run_dir=Path(run_dir), **flags))
 
 
-# %%
 def start(name, ranks, fault=None, place=folder / "shards"):
     """Start or resume a run, and say how each rank ended."""
-    arguments = str(place), str(folder / name)
-    reports = watch_ranks(pretrain, ranks, *arguments, in_group=False, fault=fault, deadline_s=120)
+    options = {"in_group": False, "fault": fault, "deadline_s": 120}
+    reports = watch_ranks(pretrain, ranks, str(place), str(folder / name), **options)
     for report in reports:
-        print(f"  rank {report.rank}: {restarts.how_it_ended(report)}")
+        ended = restarts.how_it_ended(report).replace(f"{folder}/", "")
+        print(f"  rank {report.rank}: {ended[:96]}")
     return reports
 
 
+# %%
 print("two ranks, one killed after step 15:")
 start("killed", 2, Fault.after_step(15, rank=1))
 print("the same command on three ranks:")
@@ -707,34 +726,36 @@ print("a run that nobody interrupts, on two:")
 whole = answers_of(start("whole", 2), "the trainer", 120)[0]
 report = audit_run(folder / "killed")
 print(f"audit: {report.status}, {report.replayed_steps} steps trained twice; {report.verdict}")
-apart = abs(resumed["loss"] - whole["loss"])
-print(f"last loss {resumed['loss']:.4f}, and {apart:.0e} apart from the uninterrupted run's")
+last = "checkpoints/step-00000022/state.pt"
+states = [torch.load(folder / name / last, weights_only=True) for name in ("killed", "whole")]
+pairs = zip(*(state["model"].values() for state in states))
+apart = max((one - other).abs().max().item() for one, other in pairs)
+print(f"losses {resumed['loss']:.4f} and {whole['loss']:.4f}, weights at most {apart:.0e} apart")
+print("where the data is, in the checkpoint:", states[0]["sampler"])
 restarts.restart_picture({"SIGKILL after step 15": folder / "killed"})
 
 # %% [markdown]
-# Rank 1 died with SIGKILL, rank 0's next collective failed, and the same command on three ranks
-# continued from the checkpoint of step 12. The audit reads the ledger, which has the bins of each
-# completed step on each rank, and proves that every bin was trained exactly once in what survived.
-# The last losses agree to about six digits and not to the bit, because three ranks add up gradients
-# in another order than two.
+# Rank 1 died, rank 0's next collective failed, and the same command on three ranks continued
+# from step 12. The audit reads the ledger, which has each rank's bins for each completed step,
+# and proves that every bin was trained exactly once in what survived. The weights agree to
+# rounding and not to the bit, because three ranks add up gradients in another order than two.
 #
-# Now somebody retokenizes the data under the same path, and resumes.
+# Now somebody writes new data, and resumes.
 
 # %%
 shutil.copytree(folder / "shards", folder / "new-shards")
 newer = manifest | {"transform": "smiles-v2"}
 (folder / "new-shards" / "manifest.json").write_text(json.dumps(newer, indent=1))
 refused = start("killed", 2, place=folder / "new-shards")
-print(refused[0].failure.message.partition("belongs")[2].partition(" is ")[0])
 
 # %% [markdown]
 # ### What's in a checkpoint, and how often
 #
 # | in it | not in it |
 # |---|---|
-# | weights, optimizer state, step, random state of each rank | the tokens, or any part of a shuffle buffer |
-# | position: one integer | positions per rank or per worker |
-# | digests of manifest and config, code version, world size | the number of ranks as a condition |
+# | weights, optimizer state, step, each rank's random state | tokens, or a shuffle buffer |
+# | the position: one integer | positions per rank or per worker |
+# | digests of manifest and config, code version, world size | a demand for that world size |
 
 # %%
 state_gb = 12 * parameters / 1e9  # fp32 weights and Adam's two moments
@@ -742,23 +763,24 @@ interruptions = sum(count for _, count in failures.LLAMA_3.values())
 per_gpu_h = 24 * failures.LLAMA_3_DAYS * failures.LLAMA_3_GPUS / interruptions
 mtbf_s = job_mtbf_s(per_gpu_h, 64)
 SAVE_S = 5  # how long a save of a gigabyte holds up the job, assumed
-print(f"a checkpoint has {state_gb:.1f} GB; 64 GPUs fail every {mtbf_s / 86400:.0f} days, so save"
-      f" every {young_interval(SAVE_S, mtbf_s) / 60:.0f} min by Young's formula")
+print(f"a checkpoint has {state_gb:.1f} GB; 64 GPUs fail every {mtbf_s / 86400:.0f} days,"
+      f" so save every {young_interval(SAVE_S, mtbf_s) / 60:.0f} min by Young's formula")
 print(f"every 15 min costs {SAVE_S / 900:.1%} and loses at most 15 min of 64 GPUs")
 
 # %% [markdown]
-# The failure rate is the one that [Llama 3](https://arxiv.org/abs/2407.21783) published, scaled down to
-# 64 GPUs. It's so low that preemption decides, not hardware. So the interval is an RPO decision: 15
+# That's the failure rate that [Llama 3](https://arxiv.org/abs/2407.21783) published, scaled
+# down to 64 GPUs. It's so low that preemption decides. So the interval is an RPO: every 15
 # minutes, and on SIGTERM.
 
 # %% [markdown]
 # ## Is the model any good?
 #
-# Pretraining needs two kinds of evaluation: a cheap one every few hours, and one that decides. The
-# cheap one is the token loss on held-out scaffolds. Why not on held-out rows? A model of token
-# sequences shows it, and a 6-gram model will do.
+# Pretraining needs two kinds of evaluation: a cheap one every few hours, and one that decides.
+# The cheap one is the token loss on held-out scaffolds. Why not on held-out rows? A 6-gram
+# model is enough to show it.
 
-# %%
+# %% collapsed=true
+#@title A model of the next token that backs off to shorter contexts
 def ngram_loss(known, asked, order=6):
     """Mean loss of a token given those before it, backing off to shorter contexts."""
     seen = collections.defaultdict(collections.Counter)
@@ -778,6 +800,7 @@ def ngram_loss(known, asked, order=6):
     return total / tokens
 
 
+# %%
 texts_of = [tuple(vocabulary.encode(each["canonical_smiles"]).tolist()) for each in molecules]
 groups = np.unique(group_keys, return_inverse=True)[1]
 random = np.random.default_rng(0)
@@ -797,163 +820,159 @@ for name, fold_of in folds.items():
     print(f"held out by {name:11} loss {token_losses[name]:.2f} per token")
 
 # %% [markdown]
-# On random rows the model has seen the scaffold, spelled the same way, so the loss flatters it.
+# On random rows, the model has seen the scaffold, spelled the same way.
 #
-# Say what a scaffold split can't do, too. Neighbors in one atom of the ring are two scaffolds. Ringless
-# molecules are grouped by nothing. And a lower token loss says nothing about activity. What decides
-# is downstream: assays split by time or by scaffold, per task, against two baselines, fingerprints
-# with a simple model and the same encoder without pretraining. If the encoder doesn't beat both, the
-# run wasn't worth its bill. Molecules of those test sets must be out of pretraining, by
-# `compound_id`.
+# Say what a scaffold split can't do, too. One atom changed in a ring makes another scaffold. A
+# lower token loss says nothing about activity. What decides is downstream: assays, split by
+# time or by scaffold, per task, against fingerprints with a simple model and against the same
+# encoder without pretraining. If it doesn't beat both, the run wasn't worth its bill. Molecules
+# of those test sets stay out of pretraining, by `compound_id`.
 #
-# **Watch** step time by phase and tokens per second per rank; token loss by length class and source;
-# held-out loss; skip rate by source; checkpoint age; and the audit, continuously.
+# **Watch** step time by phase, tokens per second and rank, token loss by length class and
+# source, held-out loss, skip rate by source, checkpoint age, and the audit while the run goes
+# on.
 
 # %% [markdown]
 # ## What breaks
 #
 # | fault | symptom | first look | restart scope |
 # |---|---|---|---|
-# | a rank dies | the others raise or hang in the next collective | first exit code | the whole job, latest good checkpoint |
-# | a node is lost | the same, on all its ranks | the scheduler's event | the job on the remaining nodes, same global batch |
-# | a shard is cut or flipped | size or hash differs; else a wrong row | the manifest check | copy that shard; resume |
-# | new tokenizer, old shards | all ids valid, loss higher | the vocabulary's hash | none: refuse to start |
-# | a vendor changes its units | labels drift, one source only | histogram per source | that partition, new manifest |
-# | merged after the split | held-out loss too good | `compound_id` on both sides | new split, and start over |
-# | one partition never ends | one task runs for hours | rows of its largest key | that task |
-# | a resize repeats or skips data | nothing | the audit | from the last checkpoint before it |
+# | a rank dies | others raise or hang in a collective | the first exit code | the job, from the latest good checkpoint |
+# | a node is lost | the same, on all its ranks | the scheduler's events | the job, on fewer ranks, same batch |
+# | a shard is cut or flipped | size or hash differs | the manifest check | copy the shard, resume |
+# | new tokenizer, old shards | ids valid, loss higher | the vocabulary's hash | none: refuse to start |
+# | a vendor changes units | one source's labels drift | histogram by source | that file, new manifest |
+# | merged after the split | held-out loss too good | `compound_id` on both sides | new split, start over |
+# | one scaffold is huge | one task never ends | rows of its largest key | that task |
+# | a resize repeats data | nothing | the audit | the last checkpoint before it |
 #
-# The dangerous half raises nothing. So plant each once, and see its detector fire:
+# Half of them raise nothing. Plant each once, and see its detector fire. Here are two.
 
 # %%
 by_text = SmilesVocabulary(sorted(vocabulary.tokens[len(SPECIAL_TOKENS) :]))  # another order
 stored = vocabulary.encode(molecules[0]["canonical_smiles"])
 print("written:", vocabulary.decode(stored))
 print("read   :", by_text.decode(stored))
-hashes = {hashlib.sha256("\n".join(each.tokens).encode()).hexdigest() for each in (vocabulary, by_text)}
-in_range = int(stored.max()) < len(by_text)
-print(f"all ids in range: {in_range}; hashes that differ: {len(hashes) == 2}")
+print(f"ids in range: {stored.max() < len(by_text)}; vocabularies equal:"
+      f" {vocabulary.tokens == by_text.tokens}")
 
-raw_side = [int(hashlib.sha256(each["raw_smiles"].encode()).hexdigest(), 16) % 5 for each in valid]
-on_side = [{r["compound_id"] for r, s in zip(valid, raw_side) if (s == 0) == held} for held in (0, 1)]
-leaked = len(on_side[0] & on_side[1])
-print(f"split by raw text before merging: {leaked} of {len(on_side[1])} held-out molecules also train")
+held = np.random.default_rng(0).random(len(valid)) < 0.2
+both = [{r["compound_id"] for r, h in zip(valid, held) if h == side} for side in (False, True)]
+leaked = len(both[0] & both[1])
+print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecules also train")
 
 # %% [markdown]
 # ## Why DDP first, and when not
 #
-# The number of molecules says nothing about how to split a model. Weights, gradients and optimizer
-# state are 1.4 of 80 GB, so sharding them would add communication and buy nothing. Replicated
-# state also makes recovery simple: any rank can write the checkpoint, and any number can load it.
+# The number of molecules says nothing about how to split a model. The state is 1.4 of 80 GB, so
+# sharding it would add communication and buy nothing. Replicas also make recovery simple: any
+# rank can write the checkpoint, and any number of ranks can load it. I'd leave DDP on a
+# measurement:
 #
-# I'd leave DDP when a measurement says so:
-#
-# - **Peak memory** forces a micro-batch so small that the GPU starves: first activation checkpointing,
-#   then FSDP. At 3 billion parameters the state alone is 48 GB.
-# - **The all-reduce** isn't hidden anymore: bf16 gradients and fewer, fuller steps. FSDP makes this
-#   one worse.
-# - **One sample** doesn't fit: a problem of proteins, not of SMILES. Chapter 31.
+# - **Peak memory** forces a micro-batch that starves the GPU: activation checkpointing, then
+#   FSDP. At 3 billion parameters, the state alone is 48 GB.
+# - **The all-reduce** isn't hidden anymore: bf16 gradients, and fewer, fuller steps. FSDP would
+#   add traffic.
+# - **One sample** doesn't fit: a problem of proteins, not of SMILES (chapter 31).
 #
 # ## What I leave out on purpose
 #
-# A streaming service for the tokens, since they fit on a disk. A feature store. Multi-axis
-# parallelism. Elastic training within a step: a restart takes a minute and failures are weeks apart.
-# Exact bit-for-bit replay across world sizes: I promise the same samples, and a loss that agrees.
-# Kubernetes, bucket credentials and dashboards stay interfaces. What I wouldn't leave out is the
-# audit.
+# A service that streams tokens, since they fit on a disk. A feature store. More axes of
+# parallelism. Elastic membership, since failures are weeks apart and a restart is cheap.
+# Bit-identical replay on another world size: I promise the same samples. Scheduler, credentials
+# and dashboards stay interfaces. What I wouldn't leave out is the audit.
 
 # %% [markdown]
 # ## The answer in two minutes
 #
-# > "The arithmetic first. 30 terabytes over 4.2 billion is 7 kilobytes a row, and the model needs 50
-# > tokens of two bytes. That's 420 gigabytes, 70 times less. A pass is about 90 GPU-hours for a
-# > BERT-sized encoder, so an hour and a half on 64 GPUs. Standardizing is a thousand core-hours. So
-# > it's a data problem, and I'd do everything deterministic once, offline.
+# > "The arithmetic first. 30 terabytes over 4.2 billion is 7 kilobytes a row, and the model
+# > needs 50 tokens of two bytes. That's 420 gigabytes, 70 times less. A pass is about 90
+# > GPU-hours for a BERT-sized encoder, an hour and a half on 64 GPUs. Standardizing is about
+# > 1,200 core-hours. So it's a data problem, and I'd do everything deterministic once, offline.
 # >
-# > Preparation is a batch job of idempotent tasks: standardize, canonicalize, find the scaffold,
-# > tokenize, count what fails by source. Then two shuffles. The first is by a 128-bit hash of the
-# > molecule, and merges duplicates with their sources and labels. The second is by scaffold, and
-# > gives each row its side. Memory is bounded by chunk and partition. No dict.
+# > Preparation is a batch job of idempotent tasks: standardize, canonicalize, find the
+# > scaffold, tokenize, count what fails by source. Then two shuffles. The first is by a 128-bit
+# > hash of the molecule, and merges duplicates with their sources and labels. The second is by
+# > scaffold, and gives each row its side. Memory is bounded by chunk and partition.
 # >
-# > The output is immutable shards, one length class each, fixed-width rows of uint16, and a manifest
-# > with hashes, versions and the split. Held-out scaffolds are in shards of their own.
+# > The output is immutable shards, one length class each, with rows of fixed width in uint16,
+# > and a manifest with hashes, versions and the split. Held-out scaffolds have shards of their
+# > own.
 # >
-# > Training is plain DDP, because the state is a few percent of a GPU. The order of an epoch is a pure
-# > function of seed and epoch, over bins of equal work. The position is one integer. Ranks slice the
-# > step, so the world size can change, and the global batch doesn't.
+# > Training is plain DDP, because the state is two percent of a GPU. The order of an epoch is a
+# > pure function of seed and epoch, over bins of equal work. The position is one integer. Ranks
+# > slice each step, so the world size can change and the global batch doesn't.
 # >
 # > A checkpoint has the training state, that integer, and the digests of data and config. It's
-# > published atomically every 15 minutes. If a rank dies, the whole job restarts from it, and a
-# > resume on other data is refused. An audit of the ledger proves that each bin was trained once, over
-# > a kill and a resize.
+# > published atomically, every 15 minutes. If a rank dies, the whole job restarts from it, and
+# > a resume on other data is refused. An audit of the ledger proves that each bin was trained
+# > once, over a kill and a resize.
 # >
-# > Quality is token loss on held-out scaffolds every few hours, and what decides is assays against
-# > fingerprints. I'd leave DDP when memory says so. What I'd build last is FSDP."
+# > Quality is token loss on held-out scaffolds every few hours. What decides is assays, against
+# > fingerprints. I'd leave DDP when memory says so, and what I'd build last is FSDP."
 #
 # ## They may ask
 #
-# - **"All 420 GB in one order. Isn't random access slow?"** "100 bytes from a local disk cost a page
-#   of 4 kB. At 64 GPUs that's 110,000 reads a second per node, 450 MB/s. One NVMe drive can do it, and
-#   with half a terabyte of memory, it's the page cache. I'd measure data wait. If it isn't near zero,
-#   I shuffle offline and read in blocks."
-# - **"A vendor withdraws its file."** "`source_partition` says which molecules came *only* from there.
-#   New manifest without them, and the ledger with the bin plan says which runs saw them."
-# - **"The toolkit's new version writes 0.3% of the SMILES differently."** "Then it's new data. Ids
-#   don't move, since they're stored. I recompute into a new version, rerun the merge and the split,
-#   and compare a thousand sampled rows before I do. The old run stays on the old manifest."
-# - **"Why not weigh rare scaffolds higher?"** "First the baseline. If I do, I draw with weights from
-#   (seed, epoch), so that ranks agree and the position stays an integer. It's a new identity."
-# - **"Your split is by hash. Benzene may be held out."** "It may: a tenth of the rows. So I look at the
-#   counts before I publish, pin the heavy groups to training by rule, and store that in the manifest."
+# - **"Isn't random access slow?"** "100 bytes cost a page of 4 kB. On 64 GPUs it's 110,000
+#   reads a second per node, 450 MB/s. I'd hold that against the drive's rated random reads, or
+#   keep it in memory. If data wait isn't near zero, I shuffle offline and read blocks."
+# - **"A vendor withdraws its file."** "`source_partition` says which molecules came *only* from
+#   there. New manifest without them. The ledger and the plan of bins say which runs saw them."
+# - **"The new toolkit writes 0.3% of the SMILES differently."** "Then it's new data, under a
+#   new version. Ids don't move, since they're stored. I rerun the merge and the split, after
+#   comparing a thousand sampled rows. The old run stays on the old manifest."
+# - **"Your split is by hash. Benzene may be held out."** "It may, with a tenth of the rows. So
+#   I look at the counts before I publish, pin heavy groups to training by rule, and store the
+#   rule."
 
 # %% [markdown]
 # ## Say it in 60 seconds
 #
-# > "4.2 billion molecules are 30 terabytes of tables, and 420 gigabytes of tokens. So I featurize once,
-# > a thousand core-hours, and training is the small part: about 90 GPU-hours a pass.
+# > "4.2 billion molecules are 30 terabytes of tables and 420 gigabytes of tokens. So I
+# > featurize once, about 1,200 core-hours, and training is the small part: 90 GPU-hours a pass.
 # >
-# > Before the split I merge by a 128-bit key, since vendors sell the same compound. Scaffolds are
-# > grouped by a distributed shuffle with bounded memory. Shards are immutable and hold one length
-# > class, and the manifest has hashes, versions and the split.
+# > Before the split I merge by a 128-bit key, since vendors sell the same compounds. Scaffolds
+# > are grouped by a distributed shuffle in bounded memory. Shards are immutable and hold one
+# > length class, and the manifest has hashes, versions and the split.
 # >
-# > Training is DDP, because the model fits. The order is a function of seed and epoch, the position is
-# > one integer, and ranks slice each step, so 48 can continue what 64 began. I prove it: kill a rank,
-# > resume elsewhere, audit the ledger.
+# > Training is DDP, because the model fits. The order is a function of seed and epoch, the
+# > position is one integer, and ranks slice each step, so 48 can continue what 64 began. I
+# > prove it: kill a rank, resume elsewhere, audit the ledger.
 # >
-# > I judge on held-out scaffolds, and decide on assays against fingerprints. My extrapolations are
-# > named, and I'd run a tenth before all of it."
+# > I judge on held-out scaffolds and decide on assays, against fingerprints. My extrapolations
+# > are named, and I run a tenth before I run all of it."
 
 # %% [markdown]
 # ## Three questions
 #
 # **"How do you group 4.2 billion rows by scaffold?"**
 #
-# - *Weak:* "With a dict on a machine with a few terabytes of memory, or one groupBy in Spark."
-# - *Strong:* "Partition by a hash of the key through files. A partition has all rows of its scaffolds,
-#   so it's counted alone, and the sides travel back the same way. It's 16 bytes a row, 67 gigabytes.
-#   Chunks times partitions is the number of reads, so both grow with the square root of the rows. A
-#   heavy scaffold makes one file longer, and I read that in pieces. If I split by hash, one pass does."
-# - *What would prove me wrong:* peak memory and reads per row at a tenth and a half of the data. Both
-#   should stay where they are, with chunk and partition sized for it.
+# - *Weak:* "With a dict on a machine with a terabyte of memory, or one groupBy in Spark."
+# - *Strong:* "Through files, partitioned by a hash of the key. A partition has all rows of its
+#   scaffolds, so it's counted alone, and the sides travel back the same way. Keys are 16 bytes
+#   a row, 67 gigabytes. Reads are chunks times partitions, so both grow with the square root of
+#   the rows. A heavy scaffold makes one file longer, and I read that in pieces."
+# - *What would prove me wrong:* peak memory and reads per row at a tenth and at half of the
+#   data.
 #
-# **"Rank 17 dies in the middle of an epoch, and you only get 48 GPUs back. What happens?"**
+# **"A rank dies in mid-epoch, and you get only 48 of your 64 GPUs back. What happens?"**
 #
-# - *Weak:* "Each rank restores its sampler state from the checkpoint and continues."
-# - *Strong:* "There's no state per rank to restore. The step's 192 bins are a function of seed, epoch and
-#   step, and 48 ranks take four each instead of three. The global batch stays, so the learning rate
-#   stays. We lose the steps since the checkpoint, at most 15 minutes. The losses agree to rounding, not
-#   to the bit, because the sums have another order."
-# - *What would prove me wrong:* the ledger. For each step after the restart, the bins of all ranks
-#   together against those of an uninterrupted run. One difference is enough.
+# - *Weak:* "Each rank restores its sampler's state from the checkpoint and continues."
+# - *Strong:* "There's no state per rank to restore. A step's 192 bins are a function of seed,
+#   epoch and step. 48 ranks take four each instead of three, so the global batch and the
+#   learning rate stay. We lose at most 15 minutes. The losses agree to rounding, because the
+#   sums have another order."
+# - *What would prove me wrong:* the ledger. After the restart, the bins of all ranks together,
+#   step by step, against an uninterrupted run's. One difference is enough.
 #
 # **"You measured 10 million rows and plan for 4.2 billion. Why should I believe you?"**
 #
-# - *Weak:* "It's linear, so it's 420 times as long."
-# - *Strong:* "Don't, yet. I say which terms are linear and which multiply. CPU per row is linear. Reads
-#   are chunks times partitions, and with the benchmark's settings that's 700 million. I can fix it on
-#   paper. What I can't know on paper is the disk, and the heaviest key. So I'd run 1% and 10%, and fit."
-# - *What would prove me wrong:* CPU-seconds per million rows at 1% and at 10%. If they differ by more
-#   than a fifth, I've missed a term.
+# - *Weak:* "It's linear, so it takes 420 times as long."
+# - *Strong:* "Don't, yet. CPU per row is linear. Reads are chunks times partitions, and with
+#   the benchmark's settings that's 700 million. That one I can fix on paper. What I can't know
+#   on paper is the disk, and the heaviest key. So I'd run 1% and 10% first."
+# - *What would prove me wrong:* CPU-seconds per million rows at 1% and at 10%. If they differ
+#   by more than a fifth, I've missed a term.
 
 # %% [markdown]
 # ## Practice it
