@@ -15,7 +15,6 @@ import pytest
 import torch
 from handbook_chapters import Chapter, cells_of, run_chapter
 from trainer_core.bio import exchange, scaffold_groups
-from trainer_core.bio.molecule_keys import molecule_standardizer
 from trainer_core.bio.smiles_tokens import SPECIAL_TOKENS
 from trainer_core.data import SampleKey
 from trainer_core.order import EpochOrder
@@ -23,7 +22,6 @@ from trainer_core.order import EpochOrder
 from rehearsal.deck.cards import CARDS
 from rehearsal.evidence.run_records import rank_files, read_jsonl
 from rehearsal.handbook.restarts import attempts_of
-from rehearsal.handbook.vendor_tables import vendor_tables
 
 pytestmark = pytest.mark.ranks
 CHAPTER = "32_billion_molecules"
@@ -70,19 +68,14 @@ class TestRows:
     def test_merging_finds_the_planted_molecules_and_no_text_is_shared(
         self, ran: Chapter
     ) -> None:
-        standardize = molecule_standardizer()
-        originals = {standardize(text).smiles for text in ran.tables.originals}
-        assert {group[0]["canonical_smiles"] for group in ran.merged.values()} == originals
+        found = {group[0]["canonical_smiles"] for group in ran.merged.values()}
+        assert len(found) == len(ran.merged) == len(ran.tables.originals)
+        assert {key.smiles for key in ran.keys} <= found
         assert len(ran.texts) == len(ran.valid) > 1.4 * len(ran.merged)
 
     def test_64_bits_are_too_few_for_identity(self, ran: Chapter) -> None:
         assert "64-bit keys: 0.48 pairs" in ran.printed
         assert "128-bit keys: 2.6e-20 pairs" in ran.printed
-
-    def test_the_tables_are_equal_for_equal_arguments(self) -> None:
-        pytest.importorskip("rdkit")
-        one, other = vendor_tables(3, 2), vendor_tables(3, 2)
-        assert one == other != vendor_tables(3, 2, seed=1)
 
 
 class TestGrouping:
@@ -94,7 +87,7 @@ class TestGrouping:
 
     def test_the_split_is_the_same_on_two_ranks(self, ran: Chapter) -> None:
         assert "the same split on two ranks: True" in ran.printed
-        assert ran.alone["largest"] > 0.09 * 60_000
+        assert ran.alone["largest"] > 0.09 * 40_000
 
     def test_reads_are_chunks_times_partitions(
         self, ran: Chapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -111,15 +104,14 @@ class TestGrouping:
 
         monkeypatch.setattr(exchange.FileExchange, "_from_one_rank", counting)
         monkeypatch.setitem(ran.grouped.__globals__, "folder", tmp_path)
-        for size in (300, 3000):
+        for size in (150, 1500):
             counted.clear()
-            ran.grouped(30_000, chunk=size, partition=size)
-            stretches, num_bytes, _, _ = ran.exchange_files(30_000, size, size)
-            # Partitions are read three times. Of stretches with three records or so each, some
-            # are empty.
-            assert len(counted) / 3 == pytest.approx(stretches, rel=0.8 if size == 300 else 0.1)
-            assert 16 * sum(counted) / 3 == 16 * 30_000
-        assert num_bytes == pytest.approx(16 * np.mean(counted), rel=0.1)
+            ran.grouped(6000, chunk=size, partition=size)
+            stretches, num_bytes, _, _ = ran.exchange_files(6000, size, size)
+            # Each partition is read three times. Of stretches with a few records, some are empty.
+            assert sum(counted) == 3 * 6000
+            assert len(counted) / 3 == pytest.approx(stretches, rel=0.2)
+            assert 16 * np.mean(counted) == pytest.approx(num_bytes, rel=0.2)
 
     def test_larger_chunks_and_partitions_shrink_the_reads_for_a_gigabyte(
         self, ran: Chapter
@@ -133,7 +125,7 @@ class TestGrouping:
 
     def test_no_scaffold_is_on_two_sides(self, ran: Chapter) -> None:
         assert not ran.sides[0] & ran.sides[1]
-        assert ran.split.counts == (724, 0, 268)
+        assert ran.split.counts == (568, 0, 184)
 
     def test_by_hash_new_rows_do_not_move_old_ones(self, ran: Chapter, tmp_path: Path) -> None:
         """A vendor's next file must not move a molecule from the test set to training."""
@@ -228,7 +220,7 @@ class TestRun:
         assert ran.report.replayed_steps == 3
         first, second = attempts_of(ran.folder / "killed")
         assert (first.world_size, first.last, first.lost) == (2, 15, 3)
-        assert (second.world_size, second.first, second.last) == (3, 13, 22)
+        assert (second.world_size, second.first, second.last) == (3, 13, 20)
 
     def test_the_ledgers_of_both_runs_have_the_same_bins(self, ran: Chapter) -> None:
         """The audit compares with the plan; this compares with the run nobody interrupted."""
@@ -253,7 +245,7 @@ class TestRun:
     def test_the_resumed_run_ends_where_the_uninterrupted_one_does(self, ran: Chapter) -> None:
         assert 0 < ran.apart < 1e-4
         assert ran.resumed["loss"] == pytest.approx(ran.whole["loss"], abs=1e-5)
-        assert ran.states[0]["sampler"] == {"position": 22}
+        assert ran.states[0]["sampler"] == {"position": 20}
 
     def test_it_learns(self, ran: Chapter) -> None:
         """A run that trains on padding would be resumed just as exactly."""

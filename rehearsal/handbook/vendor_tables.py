@@ -13,7 +13,7 @@ import numpy as np
 
 from trainer_core.bio.assays import scaffold_library
 from trainer_core.bio.packages import load
-from trainer_core.bio.shipped import shipped_drugs
+from trainer_core.bio.tables import DRUGS, SHIPPED_DRUGS, MoleculeTableReader, as_columns
 
 
 class VendorRow(NamedTuple):
@@ -34,15 +34,15 @@ class VendorTables(NamedTuple):
     damaged: int  # rows whose text is cut off
 
 
-def vendor_tables(num_scaffolds: int, per_scaffold: int, *, seed: int = 0) -> VendorTables:
+def vendor_tables(num_scaffolds: int, per_scaffold: int) -> VendorTables:
     """Three vendors: one writes canonical SMILES, one salts, one hydrates and damaged rows.
 
     The second and third write their atoms in a random order, so no two vendors' texts of one
     molecule are equal.
     """
-    library = scaffold_library(num_scaffolds, per_scaffold, seed=seed)
-    originals = [*shipped_drugs().smiles, *library.smiles]
-    random = np.random.default_rng((seed, len(originals)))
+    drugs = as_columns(MoleculeTableReader(SHIPPED_DRUGS, DRUGS))["smiles"]
+    originals = [*drugs, *scaffold_library(num_scaffolds, per_scaffold).smiles]
+    random = np.random.default_rng(len(originals))
     shuffled = random.permutation(len(originals))
     share = len(originals) // 10
     written = [

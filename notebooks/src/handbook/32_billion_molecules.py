@@ -145,7 +145,7 @@ for gpus, (compute_ms, sync_ms, pass_h) in scales.items():
 # drugs and a made-up library as three vendors would.
 
 # %%
-tables = vendor_tables(40, 15)
+tables = vendor_tables(30, 12)
 rows = tables.rows
 standardize = molecule_standardizer()
 few = tables.originals[::8]
@@ -162,9 +162,9 @@ for name, seconds in cost_s.items():
     print(f"{name:31} {1e3 * seconds:5.2f} ms each: {N * seconds / 3600:6,.0f} core-hours")
 # %% [markdown]
 # The core-hours are an extrapolation over seven orders of magnitude, from drugs and a toy
-# library. Say "a millisecond each, so 1,200 core-hours, give or take a factor of two". Once,
-# that's a thousand cores for an hour. In the data loader, it's that in every pass, on machines
-# that were bought for their GPUs.
+# library, on a machine that may have other work. Say "about a millisecond each, so 1,200
+# core-hours, give or take a factor of two". Once, that's a thousand cores for an hour. In the
+# data loader, it's that in every pass, on machines that were bought for their GPUs.
 #
 # And it's a job with failures of its own, so run it as thousands of tasks. Each reads one input
 # file, writes under a temporary name and renames. Then a crash at 80% repeats only what was in
@@ -314,16 +314,16 @@ def grouped(num_rows, chunk=CHUNK, partition=5000):
 # %%
 peaks = {}
 print("rows       a dict   group-by")
-for num_rows in (15_000, 30_000, 60_000):
+for num_rows in (10_000, 20_000, 40_000):
     _, in_dict = peak_of(lambda: in_a_dict(num_rows))
     alone, by_files = grouped(num_rows)
     peaks[num_rows] = in_dict, by_files
     print(f"{num_rows:6,} {in_dict / 2**20:8.1f} MiB {by_files / 2**20:5.1f} MiB")
-on_two = on_ranks(grouped, 2, 60_000)
+on_two = on_ranks(grouped, 2, 40_000)
 print("on two ranks:", *(f"{peak / 2**20:.1f} MiB" for _, peak in on_two))
 print(f"largest group: {alone['largest']:,} rows; the same split on two ranks:"
       f" {all(result['digest'] == alone['digest'] for result, _ in on_two)}")
-print(f"the dict at {N:.1e} rows, extrapolated: {N * peaks[60_000][0] / 60_000 / 1e12:.1f} TB")
+print(f"the dict at {N:.1e} rows, extrapolated: {N * peaks[40_000][0] / 40_000 / 1e12:.1f} TB")
 
 # %% [markdown]
 # The dict grows with the rows. The group-by holds one chunk, or one partition's different keys,
@@ -351,12 +351,12 @@ for chunk, partition in ((100_000, 250_000), (4_000_000, 4_000_000)):
     print(f"chunks of {chunk:9,}, partitions of {partition:9,}: {stretches:.1e} stretches of"
           f" {size:6,.0f} bytes, {index / 1e9:.2f} GB of index, {memory / 1e9:.2f} GB a rank")
 
-for size in (300, 3000):
+for size in (200, 2000):
     began = time.process_time()
-    grouped(30_000, chunk=size, partition=size)
+    grouped(16_000, chunk=size, partition=size)
     spent = time.process_time() - began
-    stretches = exchange_files(30_000, size, size)[0]
-    print(f"30,000 rows, both {size:5,}: {stretches:6,.0f} stretches, {spent:.1f} s of CPU")
+    stretches = exchange_files(16_000, size, size)[0]
+    print(f"16,000 rows, both {size:5,}: {stretches:5,.0f} stretches, {spent:.2f} s of CPU")
 
 # %% [markdown]
 # The straight line says less than an hour on one core, and it's wrong. Each chunk leaves a
@@ -437,18 +437,19 @@ def problems(place):
 
 # %%
 vocabulary = SmilesVocabulary.from_smiles(each["canonical_smiles"] for each in molecules)
-manifest = write_shards(folder / "shards", molecules, parts, vocabulary)
+shards = folder / "shards"
+manifest = write_shards(shards, molecules, parts, vocabulary)
 trained = [shard for shard in manifest["shards"] if shard["side"] == "train"]
 print(f"{len(manifest['shards'])} shards, {len(vocabulary)} tokens in the vocabulary")
 print(f"at full size: {token_bytes / 256e6:,.0f} shards of 256 MB,"
       f" and {8 * N / 1e9:.0f} GB of offsets that nobody needs")
 
-longest = folder / "shards" / trained[-1]["name"]
+longest = shards / trained[-1]["name"]
 shutil.copy(longest, folder / "kept")
 longest.write_bytes(longest.read_bytes()[:-2])
-print("cut by a token:", *problems(folder / "shards"))
+print("cut by a token:", *problems(shards))
 shutil.move(folder / "kept", longest)
-print("restored:", list(problems(folder / "shards")))
+print("restored:", list(problems(shards)))
 
 # %% [markdown]
 # The manifest has each shard's rows and hash, the versions of transform, toolkit and
@@ -472,7 +473,7 @@ for name, attempt in attempts.items():
     try:
         lookups[name] = f"works, {tuple(attempt().shape)}"
     except Exception as error:
-        lookups[name] = f"{type(error).__name__}: {str(error)[:105]}"
+        lookups[name] = f"{type(error).__name__}: {str(error).partition(';')[0]}"
     print(f"{name:22} {lookups[name]}")
 wrapped = np.array([65_535, 65_536, 70_000]).astype(np.uint16).tolist()
 print("65535, 65536 and 70000 as uint16:", wrapped)
@@ -682,7 +683,7 @@ class MaskedSmiles:
         return summed_token_loss(outputs, targets)
 
 # %%
-task = MaskedSmiles(folder / "shards", budget=512)
+task = MaskedSmiles(shards, budget=400)
 visits = collections.Counter()
 for bin_id in range(len(task)):
     at, rows_of_bin = task.plan.molecules(bin_id, seed=17, epoch=0)
@@ -700,14 +701,14 @@ def pretrain(place, run_dir):
     from trainer_core.bio import launch
     from trainer_core.bio.config import BioConfig
 
-    launch.build_task = lambda cfg: MaskedSmiles(Path(place), budget=512)
+    launch.build_task = lambda cfg: MaskedSmiles(Path(place), budget=400)
     flags = {"data": f"molecules:{place}", "device": "cpu", "seed": 17, "trace_steps": 0}
     flags |= {"pinned_global_batch_size": 6, "micro_batch_size": 1, "max_epochs": 2}
     flags |= {"hidden_dim": 32, "num_layers": 1, "checkpoint_every_steps": 4}
     return launch.run_task(BioConfig(run_dir=Path(run_dir), **flags))
 
 
-def start(name, ranks, fault=None, place=folder / "shards"):
+def start(name, ranks, fault=None, place=shards):
     """Start or resume a run, and say how each rank ended."""
     options = {"in_group": False, "fault": fault, "deadline_s": 120}
     reports = watch_ranks(pretrain, ranks, str(place), str(folder / name), **options)
@@ -726,7 +727,7 @@ print("a run that nobody interrupts, on two:")
 whole = answers_of(start("whole", 2), "the trainer", 120)[0]
 report = audit_run(folder / "killed")
 print(f"audit: {report.status}, {report.replayed_steps} steps trained twice; {report.verdict}")
-last = "checkpoints/step-00000022/state.pt"
+last = f"checkpoints/step-{whole['step']:08}/state.pt"
 states = [torch.load(folder / name / last, weights_only=True) for name in ("killed", "whole")]
 pairs = zip(*(state["model"].values() for state in states))
 apart = max((one - other).abs().max().item() for one, other in pairs)
@@ -743,8 +744,8 @@ restarts.restart_picture({"SIGKILL after step 15": folder / "killed"})
 # Now somebody writes new data, and resumes.
 
 # %%
-shutil.copytree(folder / "shards", folder / "new-shards")
 newer = manifest | {"transform": "smiles-v2"}
+shutil.copytree(shards, folder / "new-shards")
 (folder / "new-shards" / "manifest.json").write_text(json.dumps(newer, indent=1))
 refused = start("killed", 2, place=folder / "new-shards")
 
