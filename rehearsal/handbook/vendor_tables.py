@@ -1,4 +1,4 @@
-"""What chapter 32 starts from: molecules as three vendors would send them, in one made-up table.
+"""What chapter 32 starts from: molecules as three vendors would send them, in made-up tables.
 
 The structures are the drugs that ship with the project and a made-up combinatorial library.
 Which rows are repeats and which are damaged is known, so the chapter can check what it counts.

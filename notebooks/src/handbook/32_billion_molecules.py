@@ -10,8 +10,8 @@
 # > rank."
 #
 # *Twenty-five minutes to read. It's one interview question, worked through in order. What runs
-# here is the pipeline at a millionth of its size. The large numbers are arithmetic, and an
-# extrapolation is called one.*
+# here is the pipeline at less than a millionth of its size. The large numbers are arithmetic,
+# and an extrapolation is called one.*
 
 # %% collapsed=true
 # {{setup torch numpy matplotlib cloudpickle platformdirs fsrs rehearsal}}
@@ -51,6 +51,7 @@ from rehearsal.handbook.published import H100
 from rehearsal.handbook.vendor_tables import vendor_tables
 from trainer_core.bio import exchange
 from trainer_core.bio.batches import TensorBatch
+from trainer_core.bio.bins import plan_batches
 from trainer_core.bio.group_rule import GroupingPlan
 from trainer_core.bio.loss_terms import summed_token_loss
 from trainer_core.bio.molecule_keys import molecule_standardizer
@@ -73,7 +74,7 @@ use_if_installed("rdkit")
 # > labels. It's about 30 terabytes of compressed tables, before featurization. Pretrain a
 # > transformer encoder on them. It fits on one GPU. Walk me through it."*
 #
-# Five questions before you draw anything. If nobody answers, say what you assume.
+# Ask five questions before you draw anything. If nobody answers, say what you assume.
 #
 # | ask | assume | what it decides |
 # |---|---|---|
@@ -129,12 +130,12 @@ for gpus, (compute_ms, sync_ms, pass_h) in scales.items():
 
 # %% [markdown]
 # Now you know what kind of problem it is. A pass costs a few hundred dollars and about an hour
-# and a half on 64 GPUs. Moving the raw tables once costs more. A GPU reads little more than a
-# megabyte a second, and all tokens fit on each node's local disk, so input bandwidth isn't a
-# problem anymore. What's expensive is to do it wrong and not notice.
+# and a half on 64 GPUs, less than moving the tables. A GPU reads little more than a megabyte a
+# second, and all tokens fit on each node's local disk, so bandwidth isn't a problem anymore.
+# What's expensive is to do it wrong and not notice.
 #
 # It also bounds the GPUs. At 192 of them, the all-reduce takes longer than the compute, for
-# this batch. 64 is a choice I can defend, and 8 would do over a long weekend.
+# this batch. 64 is a choice I can defend, and 8 would do in a week.
 #
 # > "420 gigabytes of tokens against 30 terabytes of tables. So I featurize once, and the
 # > training job never sees a table."
@@ -166,9 +167,8 @@ for name, seconds in cost_s.items():
 # core-hours, give or take a factor of two". Once, that's a thousand cores for an hour. In the
 # data loader, it's that in every pass, on machines that were bought for their GPUs.
 #
-# And it's a job with failures of its own, so run it as thousands of tasks. Each reads one input
-# file, writes under a temporary name and renames. Then a crash at 80% repeats only what was in
-# flight.
+# Run it as thousands of tasks that each read one file, write under a temporary name and rename.
+# Then a crash at 80% repeats only what was in flight.
 #
 # ## The schema
 #
@@ -178,14 +178,14 @@ for name, seconds in cost_s.items():
 # | `raw_smiles` | what arrived: when the standardizer changes, you start from here |
 # | `canonical_smiles` | identity, and the source of the tokens |
 # | `murcko_scaffold` | the group that the split keeps together |
-# | `assay_ids`, `labels` | lists, because most rows have none |
+# | `assay_ids`, `labels` | lists, because most rows have none; for the assays' models (chapter 30) |
 # | `token_ids` | uint16, computed offline |
 # | `token_length` | routes a row to its length class without opening the tokens |
 # | `quality_flags` | bits: invalid, salt or solvent removed, no ring, no label |
 # | `source_partition` | provenance: replay a file, or take a vendor out |
 #
-# You'd miss the last one most. When a vendor withdraws its data, a table without it has to be
-# built again.
+# You'd miss the last one most: when a vendor withdraws its data, a table without it has to be
+# rebuilt.
 
 # %% collapsed=true
 #@title A vendor's row as a row of that table
@@ -223,8 +223,8 @@ for source, count in by_source.items():
 
 # %% [markdown]
 # "1.7% bad rows, skip them" sounds harmless. It's an eighth of one vendor. So count what you
-# skip by source and reason, and give each task an error budget that stops it. Skip here,
-# offline: a loader that skips on one rank has another batch than the plan says.
+# skip by source and reason, and give each task an error budget that stops it. And skip here,
+# offline: if a rank's loader skips, its batch is no longer what was planned.
 #
 # ## Identity, before anything is split
 
@@ -243,13 +243,13 @@ for bits in (64, 128):
 
 # %% [markdown]
 # By text, everything is unique. Merge, don't drop: a molecule keeps all its sources and labels,
-# and labels in conflict get a rule (chapter 30). It comes before the split, or the test set has
-# the answer key in it, written as a salt.
+# with a rule for conflicts (chapter 30). And merge before the split, or the test set has the
+# answer key in it, written as a salt.
 #
 # At full size this is a shuffle: partition the rows by a hash of the key, and merge within each
-# partition. The width of the hash is a decision. At 64 bits, expect half a pair of different
-# molecules that become one, without an error. So identity gets 128. For scaffolds, 64 are
-# enough, because a collision only puts two groups on the same side.
+# partition. How wide is the hash? With 64 bits, expect half a pair of different molecules that
+# become one, and nothing reports it. So identity gets 128. Scaffolds can do with 64, because a
+# collision only puts two groups on the same side.
 
 # %% [markdown]
 # ## Grouping by scaffold
@@ -261,7 +261,7 @@ for bits in (64, 128):
 # it has all rows of its scaffolds and can count them, and each row's side travels back the same
 # way.
 #
-# Here are both, on keys of which a tenth are one scaffold, as benzene is in real libraries.
+# Here are both. A tenth of the rows have one scaffold, as benzene's may in a real library.
 
 # %% collapsed=true
 #@title Keys, a dict of them, and the most memory that a function takes
@@ -326,10 +326,10 @@ print(f"largest group: {alone['largest']:,} rows; the same split on two ranks:"
 print(f"the dict at {N:.1e} rows, extrapolated: {N * peaks[40_000][0] / 40_000 / 1e12:.1f} TB")
 
 # %% [markdown]
-# The dict grows with the rows. The group-by holds one chunk, or one partition's different keys,
-# or one block of the output. The rest is on disk, 16 bytes a row on the way there and 8 on the
-# way back. The heavy scaffold makes one partition's file longer and needs no memory, because a
-# partition is read in pieces, too.
+# The dict grows with the rows. The group-by holds one chunk, one partition's different keys, or
+# one block of the output. The rest is on disk, 16 bytes a row on the way there and 8 on the way
+# back. The heavy scaffold makes one partition longer and needs no memory, because partitions
+# are read in pieces.
 #
 # How long at full size? [The track's figures](../../docs/biotech.md) say 6.5 s of CPU for 10
 # million rows, from `scripts/bench_bio.py --only grouping`. Now multiply by 420?
@@ -360,10 +360,10 @@ for size in (200, 2000):
 
 # %% [markdown]
 # The straight line says less than an hour on one core, and it's wrong. Each chunk leaves a
-# stretch for each partition, so a reader finds chunks times partitions of them. With the
-# benchmark's settings that's 700 million reads of a hundred bytes. The work per row is linear.
-# The reads are quadratic, until you make chunks and partitions larger: at four million rows
-# each, a million reads of 60 kB, for under a gigabyte a rank. So memory does grow, with the
+# stretch for each partition, so there are chunks times partitions of them. With the benchmark's
+# settings that's 700 million reads of a hundred bytes. The work per row is linear, and the
+# reads are quadratic, until you make chunks and partitions larger. At four million rows each,
+# it's a million reads of 60 kB, for under a gigabyte a rank. So memory does grow, with the
 # square root of the rows.
 #
 # > "It's linear up to where I measured. Beyond that I look for what multiplies: here it's
@@ -372,10 +372,10 @@ for size in (200, 2000):
 #
 # ### Which side?
 #
-# By size, the largest scaffolds train and the rare ones judge, and that takes the counts. By
-# hash, a group's side follows from its key alone: one pass is enough, and next month's file can
-# be split without touching old rows. For data that grows, I'd take the hash. Molecules without
-# a ring share one empty scaffold, so give each a key of its own, or they all land on one side.
+# By size, the largest scaffolds go to training and the rare ones are held out, which needs the
+# counts. By hash, a group's side follows from its key alone: one pass is enough, and next
+# month's file can't move an old row. For data that grows, I'd take the hash. Molecules without
+# a ring share one empty scaffold, so give each a key of its own, or all land on one side.
 
 # %%
 molecules = [group[0] for _, group in sorted(merged.items())]
@@ -464,7 +464,6 @@ print("restored:", list(problems(shards)))
 ids = torch.from_numpy(np.fromfile(longest, "<u2")[:4])
 attempts = {
     "embedding(ids)": lambda: nn.Embedding(len(vocabulary), 4)(ids),
-    "ids == MASK_ID": lambda: ids == MASK_ID,
     "ids > 4": lambda: ids > 4,
     "embedding(ids.long())": lambda: nn.Embedding(len(vocabulary), 4)(ids.long()),
 }
@@ -520,8 +519,8 @@ print(f"{DRAWS:,} in a row: {repeated} repeats; random draws: {drawn},"
 # ### Bins of one length class
 #
 # The trainer orders *bins*, rectangular batches of up to 8,192 tokens, as in chapter 31. But
-# the plan there keeps eight bytes per item, 34 GB per rank here. Shards of one length make that
-# unnecessary: a bin needs its class, and arithmetic.
+# the plan there keeps a number for each item. With shards of one length, a bin's content is
+# arithmetic.
 
 # %%
 class LengthClasses:
@@ -563,7 +562,9 @@ work = (full.rows * full.widths).tolist()
 padding = 1 - lengths.sum() / (shares * widths).sum()
 schedule = StepSchedule(len(full), BINS, max_epochs=10)
 print(f"{len(full):,} bins of {min(work):,} to {max(work):,} tokens, {padding:.0%} padding")
-print(f"{schedule.steps_per_epoch:,} steps an epoch; the plan is {8 * 4 * len(widths):,} bytes")
+stored = plan_batches(lengths, BUDGET).by_size.nbytes / len(lengths)
+print(f"{schedule.steps_per_epoch:,} steps an epoch; the plan is {8 * 4 * len(widths):,} bytes,"
+      f" and chapter 31's would be {stored * N / 1e9:.0f} GB")
 attention = max(widths) / (6 * WIDTH)
 print(f"attention adds {attention:.0%} to the longest class, so equal tokens are equal work")
 
@@ -584,13 +585,13 @@ print(f"rank 5 starts with bin {before[5][0]:,}: {len(found)} rows of width {wid
 
 # %% [markdown]
 # Read that from the end. A rank that joins at step 123,457 knows which rows to read, from one
-# integer and a plan of a kilobyte. Nobody asks a coordinator.
+# integer and a plan of half a kilobyte.
 #
 # - **Ranks.** The step's 192 bins exist before the ranks do. 192 is three each on 64 ranks and
 #   four on 48. With a number that has few divisors, some ranks would idle in every step.
 # - **Workers.** The sampler runs in the rank's main process and hands whole bins to the
 #   workers, so they don't appear in the arithmetic. In a streaming dataset they would (chapter
-#   20). What they have prefetched isn't in the position, which counts completed steps.
+#   20). What they've prefetched isn't in the position, which counts completed steps.
 # - **Reads.** They're random: a bin has a row from here and one from there. That's fine on a
 #   local disk. From an object store I'd order shards instead, and shuffle within a buffer.
 # - **Global batch.** 1.6 million tokens, on any number of ranks. So the learning rate stays,
@@ -731,7 +732,8 @@ last = f"checkpoints/step-{whole['step']:08}/state.pt"
 states = [torch.load(folder / name / last, weights_only=True) for name in ("killed", "whole")]
 pairs = zip(*(state["model"].values() for state in states))
 apart = max((one - other).abs().max().item() for one, other in pairs)
-print(f"losses {resumed['loss']:.4f} and {whole['loss']:.4f}, weights at most {apart:.0e} apart")
+print(f"loss {resumed['loss']:.4f}, and {whole['loss']:.4f} uninterrupted;"
+      f" weights at most {apart:.0e} apart")
 print("where the data is, in the checkpoint:", states[0]["sampler"])
 restarts.restart_picture({"SIGKILL after step 15": folder / "killed"})
 
@@ -739,9 +741,9 @@ restarts.restart_picture({"SIGKILL after step 15": folder / "killed"})
 # Rank 1 died, rank 0's next collective failed, and the same command on three ranks continued
 # from step 12. The audit reads the ledger, which has each rank's bins for each completed step,
 # and proves that every bin was trained exactly once in what survived. The weights agree to
-# rounding and not to the bit, because three ranks add up gradients in another order than two.
+# rounding and not to the bit, because three ranks add up gradients in a different order.
 #
-# Now somebody writes new data, and resumes.
+# Now somebody changes the data, and resumes.
 
 # %%
 newer = manifest | {"transform": "smiles-v2"}
@@ -777,8 +779,8 @@ print(f"every 15 min costs {SAVE_S / 900:.1%} and loses at most 15 min of 64 GPU
 # ## Is the model any good?
 #
 # Pretraining needs two kinds of evaluation: a cheap one every few hours, and one that decides.
-# The cheap one is the token loss on held-out scaffolds. Why not on held-out rows? A 6-gram
-# model is enough to show it.
+# The cheap one is the token loss on held-out scaffolds. Why not on random rows? A 6-gram model
+# is enough to show it.
 
 # %% collapsed=true
 #@title A model of the next token that backs off to shorter contexts
@@ -801,7 +803,6 @@ def ngram_loss(known, asked, order=6):
     return total / tokens
 
 
-# %%
 texts_of = [tuple(vocabulary.encode(each["canonical_smiles"]).tolist()) for each in molecules]
 groups = np.unique(group_keys, return_inverse=True)[1]
 random = np.random.default_rng(0)
@@ -809,10 +810,12 @@ folds = {
     "random rows": random.integers(3, size=len(molecules)),
     "scaffolds": random.integers(3, size=groups.max() + 1)[groups],
 }
+
+# %%
 token_losses = {}
 for name, fold_of in folds.items():
     losses = []
-    for fold in range(3):  # so every molecule is asked once, and the two are comparable
+    for fold in range(3):  # so each molecule is scored once, and the two are comparable
         known, asked = (
             [t for t, at in zip(texts_of, fold_of) if (at == fold) == held] for held in (0, 1)
         )
@@ -823,11 +826,11 @@ for name, fold_of in folds.items():
 # %% [markdown]
 # On random rows, the model has seen the scaffold, spelled the same way.
 #
-# Say what a scaffold split can't do, too. One atom changed in a ring makes another scaffold. A
-# lower token loss says nothing about activity. What decides is downstream: assays, split by
-# time or by scaffold, per task, against fingerprints with a simple model and against the same
-# encoder without pretraining. If it doesn't beat both, the run wasn't worth its bill. Molecules
-# of those test sets stay out of pretraining, by `compound_id`.
+# Also say what a scaffold split can't do. Change one atom in a ring, and it's a new scaffold.
+# And a lower token loss says nothing about activity. What decides is downstream: assays, split
+# by time or by scaffold, per task, against fingerprints with a simple model and against the
+# same encoder without pretraining. If it doesn't beat both, the run wasn't worth its bill.
+# Molecules of those test sets stay out of pretraining, by `compound_id`.
 #
 # **Watch** step time by phase, tokens per second and rank, token loss by length class and
 # source, held-out loss, skip rate by source, checkpoint age, and the audit while the run goes
@@ -922,9 +925,8 @@ print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecul
 # - **"The new toolkit writes 0.3% of the SMILES differently."** "Then it's new data, under a
 #   new version. Ids don't move, since they're stored. I rerun the merge and the split, after
 #   comparing a thousand sampled rows. The old run stays on the old manifest."
-# - **"Your split is by hash. Benzene may be held out."** "It may, with a tenth of the rows. So
-#   I look at the counts before I publish, pin heavy groups to training by rule, and store the
-#   rule."
+# - **"Your split is by hash. Benzene may be held out."** "It may, with all its rows. So I look
+#   at the counts before I publish, pin heavy groups to training, and store the rule."
 
 # %% [markdown]
 # ## Say it in 60 seconds
@@ -961,17 +963,17 @@ print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecul
 # - *Weak:* "Each rank restores its sampler's state from the checkpoint and continues."
 # - *Strong:* "There's no state per rank to restore. A step's 192 bins are a function of seed,
 #   epoch and step. 48 ranks take four each instead of three, so the global batch and the
-#   learning rate stay. We lose at most 15 minutes. The losses agree to rounding, because the
-#   sums have another order."
+#   learning rate stay. We lose at most 15 minutes. The losses agree to rounding, because sums
+#   are in a different order."
 # - *What would prove me wrong:* the ledger. After the restart, the bins of all ranks together,
 #   step by step, against an uninterrupted run's. One difference is enough.
 #
 # **"You measured 10 million rows and plan for 4.2 billion. Why should I believe you?"**
 #
 # - *Weak:* "It's linear, so it takes 420 times as long."
-# - *Strong:* "Don't, yet. CPU per row is linear. Reads are chunks times partitions, and with
-#   the benchmark's settings that's 700 million. That one I can fix on paper. What I can't know
-#   on paper is the disk, and the heaviest key. So I'd run 1% and 10% first."
+# - *Strong:* "Don't, yet. CPU per row is linear. Reads are chunks times partitions, 700 million
+#   with the benchmark's settings, and I can fix that on paper. What I can't know on paper is
+#   the disk and the heaviest key. So I'd run 1% and 10% first."
 # - *What would prove me wrong:* CPU-seconds per million rows at 1% and at 10%. If they differ
 #   by more than a fifth, I've missed a term.
 
