@@ -125,6 +125,10 @@ class TestGrouping:
 
     def test_no_scaffold_is_on_two_sides(self, ran: Chapter) -> None:
         assert not ran.sides[0] & ran.sides[1]
+        scaffolds = [each["murcko_scaffold"] for each in ran.molecules]
+        parts = ran.parts.tolist()
+        on = [{s for s, at in zip(scaffolds, parts, strict=True) if at == side} for side in (0, 2)]
+        assert not on[0] & on[1] - {""}
         assert ran.split.counts == (568, 0, 184)
 
     def test_by_hash_new_rows_do_not_move_old_ones(self, ran: Chapter, tmp_path: Path) -> None:
