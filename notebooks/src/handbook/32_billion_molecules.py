@@ -130,9 +130,9 @@ for gpus, (compute_ms, sync_ms, pass_h) in scales.items():
 
 # %% [markdown]
 # Now you know what kind of problem it is. A pass costs a few hundred dollars and about an hour
-# and a half on 64 GPUs, less than moving the tables. A GPU reads little more than a megabyte a
-# second, and all tokens fit on each node's local disk, so bandwidth isn't a problem anymore.
-# What's expensive is to do it wrong and not notice.
+# and a half on 64 GPUs, a tenth of what it costs to get the tables out of another cloud. A GPU
+# reads little more than a megabyte a second, and all tokens fit on each node's local disk, so
+# bandwidth isn't a problem anymore. What's expensive is to do it wrong and not notice.
 #
 # It also bounds the GPUs. At 192 of them, the all-reduce takes longer than the compute, for
 # this batch. 64 is a choice I can defend, and 8 would do in a week.
@@ -392,9 +392,9 @@ print(f"{split.counts[0]} train, {split.counts[2]} are held out,"
 # %% [markdown]
 # ## Shards and the manifest
 #
-# A file per molecule would be 4.2 billion requests for 100 bytes. Shards of 256 MB are 1,640
-# files: long reads, and a unit to hash, copy and retry. They're immutable. Held-out molecules
-# get shards of their own, so a training job can't read one by mistake.
+# A file per molecule would be 4.2 billion requests for 100 bytes. Shards of 256 MB are some
+# 1,640 files: long reads, and a unit to hash, copy and retry. They're immutable. Held-out
+# molecules get shards of their own, so a training job can't read one by mistake.
 #
 # One more decision makes everything below simple. **A shard holds one length class.** Lengths
 # are rounded up to a multiple of 8, and each row has exactly that many tokens. So row *i* is at
