@@ -127,7 +127,9 @@ class TestGrouping:
         assert not ran.sides[0] & ran.sides[1]
         scaffolds = [each["murcko_scaffold"] for each in ran.molecules]
         parts = ran.parts.tolist()
-        on = [{s for s, at in zip(scaffolds, parts, strict=True) if at == side} for side in (0, 2)]
+        on = [
+            {s for s, at in zip(scaffolds, parts, strict=True) if at == side} for side in (0, 2)
+        ]
         assert not on[0] & on[1] - {""}
         assert ran.split.counts == (568, 0, 184)
 
