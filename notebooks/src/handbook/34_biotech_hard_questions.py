@@ -844,7 +844,7 @@ print(precision_table(precision))
 #
 # *What would prove me wrong:* Profile one node: if the loader keeps up with standardizing included, and versions are pinned, offline featurization buys less than I say.
 #
-# *Shown in:* [shards, manifests and cursors](20_data_at_scale.ipynb).
+# *Shown in:* [the run worked through](32_billion_molecules.ipynb); [shards, manifests and cursors](20_data_at_scale.ipynb).
 
 # %% [markdown]
 # **Validation that rises by itself.** A pool of 20,000 molecules, a linear model, and six rounds. In
