@@ -53,7 +53,8 @@ TABLE = FindingTable(
         "molecule-on-both-sides": (
             "a molecule without a ring is in one part on one rank, and in the other on another",
             "a molecule is in one part, on whichever ranks it has rows",
-            "at what makes two rows the same molecule",
+            "at what makes two rows the same molecule, and at everything else that may differ "
+            "between ranks",
         ),
         "acyclics-as-one": (
             "the molecules without a ring are on one side as a block",

@@ -31,7 +31,7 @@ def label_problem(seen: Sequence[int | None], label: int | None, told: bool) -> 
     measured = {*seen} - {None}
     if len(measured) > 1:
         return "wrong-label" if told and label is not None else "" if told else UNTOLD
-    right = min(measured, default=None)
+    right = next(iter(measured), None)
     if told or label != right:
         return "missing-as-label" if None in seen else "wrong-label"
     return ""
