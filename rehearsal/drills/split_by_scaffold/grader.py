@@ -24,6 +24,7 @@ from .split_findings import (
     form_findings,
     fraction_findings,
     job_findings,
+    molecule_findings,
     repeat_findings,
     side_findings,
 )
@@ -41,6 +42,7 @@ def judge(
     by_call = list(zip(job.calls, results, strict=True))
     return first_of(
         *(form_findings(*both) for both in by_call),
+        *(molecule_findings(*both) for both in by_call),
         *(side_findings(*both) for both in by_call),
         *(fraction_findings(*both) for both in by_call),
         repeat_findings(job.calls, results),

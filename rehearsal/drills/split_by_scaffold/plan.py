@@ -33,7 +33,7 @@ SUBSTITUENTS = (
 ).split(" ")
 TAILS = "O N S F Cl Br C#N C(=O)O C(N)=O C=O".split()
 # The same molecule as vendors send it: plain, and with what standardization removes.
-FORMS = ("{}", "{}.Cl", "O.{}", "{}.O=C(O)C(=O)O")
+FORMS = ("{}", "{}.Cl", "O.{}", "{}.[Na+].[Cl-]")
 
 # How a molecule's rows are labeled, and on which rank after its first one each is.
 ONCE: Sequence[Labels] = [((1, 0),), ((0, 0),), ((0, 0),), ((None, 0),)]
@@ -104,9 +104,9 @@ def jobs(seed: int) -> dict[str, Job]:
     table = library(draw, sizes, num_acyclic=draw.randint(16, 18))
     # Neither scaffold fits into the test part, and the molecules without a ring don't as one.
     few = library(draw, [draw.randint(13, 15), 13], num_acyclic=draw.randint(10, 11))
-    fraction = draw.choice((0.15, 0.2, 0.25))
+    fractions = draw.choice(((0.15, 0.2), (0.2, 0.15), (0.25, 0.2)))
     return {
-        name: job_of(draw, size, table, few, fraction)
+        name: job_of(draw, size, table, few, fractions)
         for name, size in (("three ranks", 3), ("two ranks", 2))
     }
 
@@ -130,9 +130,9 @@ def job_of(
     world_size: int,
     table: Sequence[Molecule],
     few: Sequence[Molecule],
-    fraction: float,
+    fractions: tuple[float, float],
 ) -> Job:
-    """All calls on one number of ranks."""
+    """All calls on one number of ranks; the last one has a fraction of its own."""
     shards = deal(draw, table, world_size)
     dealt = {
         TABLE: shards,
@@ -145,7 +145,7 @@ def job_of(
         world_size=world_size,
         seed=draw.randrange(1, 1000),
         calls=[
-            Call(kind=kind, shards=own, test_fraction=0.2 if kind == ACYCLIC else fraction)
+            Call(kind=kind, shards=own, test_fraction=fractions[kind == ACYCLIC])
             for kind, own in dealt.items()
         ],
     )

@@ -28,28 +28,35 @@ def place(call: Call) -> str:
 
 
 def form_findings(call: Call, results: Sequence[Result]) -> Iterator[Finding]:
-    """The form of the results, what they are about, and what was changed on the way."""
+    """The form of the results, and what was changed on the way."""
     for rank, result in enumerate(results):
         where = f"{place(call)}rank {rank} "
         if result["problem"]:
             yield TABLE("wrong-return-value", where + result["problem"])
         elif result["is_changed"]:
-            yield TABLE("changes-its-arguments", f"{where}got back rows that differ")
+            yield TABLE("changes-its-arguments", f"{where}changed the rows that it was given")
         elif result["moved"]:
             yield TABLE("moves-global-random-state", f"{where}changed {some(result['moved'])}")
         else:
-            own = {row["molecule"] for row in call.shards[rank]}
-            for name in ("parts", "labels"):
-                lacks, has = own - {*result[name]}, {*result[name]} - own
-                if lacks or has:
-                    what = f"lack {len(lacks)} of its {len(own)} molecules, such as "
-                    what += f"{min(lacks)!r}" if lacks else ""
-                    if not lacks:
-                        what = f"have {len(has)} that are not in its rows, such as {min(has)!r}"
-                    yield TABLE("wrong-molecules", f"{where}returned {name} that {what}")
-                    return
             continue
         return
+
+
+def molecule_findings(call: Call, results: Sequence[Result]) -> Iterator[Finding]:
+    """Which molecules the results are about."""
+    for rank, result in enumerate(results):
+        own = {row["molecule"] for row in call.shards[rank]}
+        for name in ("parts", "labels"):
+            lacks, has = own - {*result[name]}, {*result[name]} - own
+            text = f"{place(call)}rank {rank} returned {name} that "
+            if lacks:
+                text += f"lack {len(lacks)} of its {len(own)} molecules, such as {min(lacks)!r}"
+            elif has:
+                text += f"have {len(has)} that are not in its rows, such as {min(has)!r}"
+            else:
+                continue
+            yield TABLE("wrong-molecules", text)
+            return
 
 
 def side_findings(call: Call, results: Sequence[Result]) -> Iterator[Finding]:
@@ -101,13 +108,14 @@ def fraction_findings(call: Call, results: Sequence[Result]) -> Iterator[Finding
     acyclic = {part for m, part in parts.items() if not known[m]["scaffold"]}
     others = {part for m, part in parts.items() if known[m]["scaffold"]}
     repeats = {
-        "rows": [row["molecule"] for row in call.rows],
-        "molecules of each rank": [m for result in results for m in result["parts"]],
+        "row": [row["molecule"] for row in call.rows],
+        "rank's molecules": [m for result in results for m in result["parts"]],
     }
-    for name, counted_ones in repeats.items():
-        as_counted = sum(parts[m] == "test" for m in counted_ones) / len(counted_ones)
+    for name, repeated in repeats.items():
+        as_counted = sum(parts[m] == "test" for m in repeated) / len(repeated)
         if call.kind != ACYCLIC and abs(as_counted - call.test_fraction) <= TOLERANCE:
-            yield TABLE("counts-repeats", f"{text}. Of the {name}, added up, {as_counted:.1%}")
+            text += f". With every {name} counted, it would be {as_counted:.1%}"
+            yield TABLE("counts-repeats", text)
             return
     # With a scaffold in test, they may be in training because nothing else had room there.
     if call.kind == ACYCLIC and len(acyclic) == 1 and others == {"train"}:
