@@ -20,7 +20,7 @@ TABLE = FindingTable(
             "at what a rank without rows leaves out",
         ),
         "wrong-return-value": (
-            "a call returns something of another form than the brief's",
+            "a call returns something in a different form than the brief asks for",
             "a call returns parts, labels, conflicts and scaler, as the brief describes them",
             "at the return statement, and at the types in it",
         ),
@@ -97,7 +97,7 @@ TABLE = FindingTable(
             "at what happens when a second row of a molecule arrives",
         ),
         "missing-as-label": (
-            "a row without a measurement counts as one",
+            "a row without a measurement is treated as a measurement",
             LABEL + "; None is no measurement, and disagrees with nothing",
             "at what None becomes when rows are merged",
         ),
