@@ -1089,8 +1089,8 @@ for expected, chance in chances.items():
 #
 # - Draw five, record yourself, and listen. Count the answers that said what the number is for, and
 #   what would prove them wrong.
-# - Some of these as code: [mask the missing
-#   labels](../drills/640_mask_the_missing_labels.ipynb), [weight the
+# - Some of these as code: [split by scaffold](../drills/610_split_by_scaffold.ipynb), [mask the
+#   missing labels](../drills/640_mask_the_missing_labels.ipynb), [weight the
 #   sampler](../drills/650_weight_the_sampler.ipynb), [score tasks over
 #   ranks](../drills/660_score_tasks_over_ranks.ipynb). As a bug: [the evaluation that jumps after a
 #   restart](../drills/320_evaluation_jumps_after_a_restart.ipynb).
