@@ -980,7 +980,8 @@ print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecul
 # %% [markdown]
 # ## Practice it
 #
-# - Drills: [bucket_for_equal_steps](../drills/620_bucket_for_equal_steps.ipynb),
+# - Drills: [split_by_scaffold](../drills/610_split_by_scaffold.ipynb),
+#   [bucket_for_equal_steps](../drills/620_bucket_for_equal_steps.ipynb),
 #   [pack_to_a_budget](../drills/680_pack_to_a_budget.ipynb),
 #   [batch_graphs](../drills/630_batch_graphs.ipynb),
 #   [resized_restart_repeats_samples](../drills/235_resized_restart_repeats_samples.ipynb).
