@@ -22,10 +22,12 @@ LEFT_OUT = _stems("skip forget drop ignore omit avoid refuse")
 DENIALS = _stems("doubt disagree myth")
 UNTRUE = _stems("false wrong untrue")  # if "that" follows
 OPINIONS = _stems("think believe agree buy accept")  # if "not" comes before
-BOUNDARIES = _stems(", but because so then otherwise instead since although though while")
+BOUNDARIES = _stems(
+    ", but because so then otherwise instead since although though while hence therefore thus"
+)
 NOT_ONLY = _stems("only just merely simply alone necessarily")
 # "If you don't save it, ..." and "without it, ..." say that it's needed.
-SUPPOSED = _stems("if when unless whoever otherwise")
+SUPPOSED = _stems("if when where whenever wherever unless whoever otherwise")
 ALLOWED = _stems("can could fine ok okay work possible safe able still may fully happily")
 DISMISSED = _stems(
     "unnecessary pointless optional useless irrelevant overkill redundant needless moot"
@@ -42,6 +44,7 @@ THIS = _stems("it that this i we")
 LEADS_TO = _stems(", and mean then so")
 STATED = _stems("is are be was need get has have reason point use")
 RELATIVE = _stems("what which who whose that where")
+GIVES = _stems("add bring gain buy give change")  # followed by "nothing"
 NEEDED = _stems("need necessary require matter worth important have must help work pay")
 
 
@@ -218,6 +221,8 @@ def _after(words: Sequence[Word], at: int, own: Collection[int]) -> bool:
         if word.stem == "no" and ahead[:1] == ["need"]:
             return True
         if word.stem == "need" and ahead[:1] == ["not"]:
+            return True
+        if word.stem in GIVES and ahead[:1] == ["nothing"]:
             return True
     return False
 

@@ -97,7 +97,8 @@ CONTRACTED = [
 # The end of a sentence. A dot inside a number or a name isn't one, and a line's end is one only
 # before an empty line or the next entry of a list: people's lines wrap anywhere.
 END = re.compile(
-    r"[!?;]+|\.(?=\s|$)|:(?=\s)|\s[-\u2013\u2014]+\s|\n(?=\s*\n|\s*(?:[-*\u2022]|\d+[.)])\s)"
+    r"[!?;]+|\.(?=\s|$)|:(?=\s)|\s[-\u2013\u2014]+\s|[-=]+>|\u2192"
+    r"|\n(?=\s*\n|\s*(?:[-*\u2022]|\d+[.)])\s)"
 )
 TOKEN = re.compile(
     r"\bw/o\b|\bw/|\bb/c\b|\d+(?:,\d{3})*(?:\.\d+)?|[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]"
