@@ -30,7 +30,8 @@ NOT_ONLY = _stems("only just merely simply alone necessarily")
 SUPPOSED = _stems("if when where whenever wherever unless whoever otherwise")
 ALLOWED = _stems("can could fine ok okay work possible safe able still may fully happily")
 DISMISSED = _stems(
-    "unnecessary pointless optional useless irrelevant overkill redundant needless moot"
+    "unnecessary pointless optional useless irrelevant overkill redundant needless moot "
+    "superfluous unneeded unimportant"
 )
 # "People say that X, but ...": then it isn't what the answer says.
 OTHERS = _stems("people somebody someone colleague folks many some others they teammate")
@@ -45,7 +46,15 @@ LEADS_TO = _stems(", and mean then so")
 STATED = _stems("is are be was need get has have reason point use")
 RELATIVE = _stems("what which who whose that where")
 GIVES = _stems("add bring gain buy give change")  # followed by "nothing"
-NEEDED = _stems("need necessary require matter worth important have must help work pay")
+# "... plays no role", "nobody asks", "... can be deleted", "... is more trouble than it's worth".
+NO_USE = _stems("need role use point value benefit")
+NO_ONE = _stems("nobody none")
+ASKS = _stems("ask care need look notice read want miss")
+TAKEN_AWAY = LEFT_OUT | _stems("delete discard")
+NEEDED = _stems(
+    "need necessary require matter worth important have must help work pay useful relevant "
+    "interesting"
+)
 
 
 def negations_before(words: Sequence[Word], hit: Sequence[int]) -> set[int]:
@@ -218,7 +227,11 @@ def _after(words: Sequence[Word], at: int, own: Collection[int]) -> bool:
             return True
         if word.stem == "not" and any(later in NEEDED for later in ahead):
             return True
-        if word.stem == "no" and ahead[:1] == ["need"]:
+        if word.stem == "no" and ahead and ahead[0] in NO_USE:
+            return True
+        if word.stem in NO_ONE and ahead and ahead[0] in ASKS:
+            return True
+        if word.stem == "trouble" and ahead[:1] == ["than"]:
             return True
         if word.stem == "need" and ahead[:1] == ["not"]:
             return True
@@ -228,7 +241,7 @@ def _after(words: Sequence[Word], at: int, own: Collection[int]) -> bool:
 
 
 def _leaves_out(ahead: Sequence[str]) -> bool:
-    return any(word in LEFT_OUT for word in ahead) or list(ahead[:2]) == ["left", "out"]
+    return any(word in TAKEN_AWAY for word in ahead) or list(ahead[:2]) == ["left", "out"]
 
 
 def _is_taken_back(words: Sequence[Word], at: int) -> bool:
