@@ -115,8 +115,6 @@ class TestPolarity:
             ("the optimizer can be deleted from what we save", "contradicted"),
             ("saving the optimizer plays no role", "contradicted"),
             ("saving the optimizer is something nobody needs", "contradicted"),
-            ("saving the optimizer adds nothing", "contradicted"),
-            ("saving the optimizer is more trouble than it's worth", "contradicted"),
             ("saving the optimizer isn't useful", "contradicted"),
             ("where there's no cursor, the checkpoint has the optimizer", "covered"),
             ("the cursor isn't enough, hence save the optimizer", "covered"),

@@ -45,8 +45,7 @@ THIS = _stems("it that this i we")
 LEADS_TO = _stems(", and mean then so")
 STATED = _stems("is are be was need get has have reason point use")
 RELATIVE = _stems("what which who whose that where")
-GIVES = _stems("add bring gain buy give change")  # followed by "nothing"
-# "... plays no role", "nobody asks", "... can be deleted", "... is more trouble than it's worth".
+# "... plays no role", "... is something nobody asks for", "... can be deleted".
 NO_USE = _stems("need role use point value benefit")
 NO_ONE = _stems("nobody none")
 ASKS = _stems("ask care need look notice read want miss")
@@ -231,11 +230,7 @@ def _after(words: Sequence[Word], at: int, own: Collection[int]) -> bool:
             return True
         if word.stem in NO_ONE and ahead and ahead[0] in ASKS:
             return True
-        if word.stem == "trouble" and ahead[:1] == ["than"]:
-            return True
         if word.stem == "need" and ahead[:1] == ["not"]:
-            return True
-        if word.stem in GIVES and ahead[:1] == ["nothing"]:
             return True
     return False
 
