@@ -3,7 +3,7 @@
     python scripts/deck_agreement.py              the answers that it was never tuned on
     python scripts/deck_agreement.py --set tuning    those that it was
     python scripts/deck_agreement.py --set held_out_biotech    as the first, of the newer cards
-    python scripts/deck_agreement.py --set fresh_biotech    more of these, by whoever widened them
+    python scripts/deck_agreement.py --set fresh_biotech    more of these
     python scripts/deck_agreement.py --write      the first, into docs/deck.md
 
 Prints a table by topic.

@@ -23,7 +23,7 @@ KINDS = "right paraphrased terse rambling wrong negated off_topic other_card".sp
 # the figures. The claims were fitted to the tuning answers, and alone they agree with more of
 # those, but with fewer of the others.
 SETS = {
-    "tuning": (0.955, 0.013, 0.95),
+    "tuning": (0.957, 0.013, 0.96),
     "held_out": (0.9, 0.03, 0.78),
     "held_out_biotech": (0.875, 0.03, 0.84),
     "fresh_biotech": (0.92, 0.01, 0.98),
