@@ -191,6 +191,7 @@ def _corrected(word: str, meant: frozenset[str]) -> str:
     return near[0] if len(near) == 1 else word
 
 
+@cache  # the same few hundred ways to wave something off are in many claims
 def phrase(text: str) -> Sequence[str]:
     """The stems of a phrase; ``..`` stands for up to four words in between."""
     parts = text.split("..")
