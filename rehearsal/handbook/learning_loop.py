@@ -57,20 +57,23 @@ def inputs_of(fingerprints: Inputs) -> Inputs:
 
 
 def fit_draws(
-    inputs: Inputs, labels: Floats, random: np.random.Generator, num_draws: int = DRAWS
+    inputs: Inputs, labels: Floats, random: np.random.Generator, *, noise: float = NOISE
 ) -> Floats:
     """Weights of M linear models: (F, M), draws from the posterior of Bayesian regression.
 
     Each draw is the ridge solution for labels with noise added, pulled toward weights drawn
     from the prior. So draws disagree about features that no label has seen; an ensemble of
     plain ridge regressions, all pulled toward zero, would agree there.
+
+    Args:
+        noise: standard deviation of one measurement, in percent.
     """
-    num_features, sigma2 = inputs.shape[1], NOISE**2 + UNEXPLAINED**2
-    prior = WEIGHT_SPREAD * random.standard_normal((num_features, num_draws))
-    noise = np.sqrt(sigma2) * random.standard_normal((len(labels), num_draws))
+    num_features, sigma2 = inputs.shape[1], noise**2 + UNEXPLAINED**2
+    prior = WEIGHT_SPREAD * random.standard_normal((num_features, DRAWS))
+    drawn = np.sqrt(sigma2) * random.standard_normal((len(labels), DRAWS))
     wide = inputs.astype(np.float64)
     precision = wide.T @ wide / sigma2 + np.eye(num_features) / WEIGHT_SPREAD**2
-    pull = wide.T @ (labels[:, None] - MEAN + noise) / sigma2 + prior / WEIGHT_SPREAD**2
+    pull = wide.T @ (labels[:, None] - MEAN + drawn) / sigma2 + prior / WEIGHT_SPREAD**2
     return np.asarray(np.linalg.solve(precision, pull))
 
 
@@ -100,9 +103,8 @@ class Campaign:
         labels = np.zeros(len(rows), LABEL)
         labels["row"], labels["chosen"], labels["arrives"] = rows, chosen, arrives
         for at in range(0, len(rows), COMPOUNDS):
-            # The holdout's plates are 0 and 1, the start's 50, round 0's 100, and so on.
-            number = 100 * (chosen + 1) + at // COMPOUNDS
-            number += 50 if arrives != NEVER and chosen < 0 else 0
+            # The holdout's plates are 0 and 1, the start's is 50, round 1's 100, and so on.
+            number = 100 * chosen + at // COMPOUNDS + (50 if arrives == 0 else 0)
             part = slice(at, at + COMPOUNDS)
             random = np.random.default_rng((seed, number, 1))
             plate = read_plate(self.truth[rows[part]], self.reader, random)
@@ -114,8 +116,8 @@ class Campaign:
         """The frozen holdout and what the first model is trained on, both random."""
         order = np.random.default_rng((seed, 0, 2)).permutation(len(self.truth))
         held, start = order[: self.holdout], order[self.holdout :][: self.start]
-        frozen = self.measure(held, -1, NEVER, seed)
-        return np.concatenate([frozen, self.measure(start, -1, 0, seed)])
+        frozen = self.measure(held, 0, NEVER, seed)
+        return np.concatenate([frozen, self.measure(start, 0, 0, seed)])
 
 
 def known(table: Table, round_: int) -> Table:
@@ -126,7 +128,7 @@ def known(table: Table, round_: int) -> Table:
 
 def held_out(table: Table) -> Table:
     """The labels of the frozen holdout."""
-    frozen: Table = table[(table["arrives"] == NEVER) & (table["chosen"] < 0)]
+    frozen: Table = table[(table["arrives"] == NEVER) & (table["chosen"] == 0)]
     return frozen
 
 
@@ -134,7 +136,8 @@ def model_of(campaign: Campaign, table: Table, round_: int, seed: int) -> Floats
     """The weights that ``round_`` chooses by: a function of table, round and seed."""
     labels = known(table, round_)
     random = np.random.default_rng((seed, round_, 3))
-    return fit_draws(campaign.inputs[labels["row"]], labels["value"], random)
+    noise = 100 * campaign.reader.noise
+    return fit_draws(campaign.inputs[labels["row"]], labels["value"], random, noise=noise)
 
 
 def choose(campaign: Campaign, table: Table, round_: int, acquire: Acquire, seed: int) -> Rows:
@@ -154,8 +157,8 @@ def run_campaign(
     """The table of the whole campaign, continued from ``table`` if there is one."""
     if table is None:
         table = campaign.first_labels(seed)
-    first = int(table["chosen"].max()) + 1
-    for round_ in range(first, campaign.rounds):
+    first = int(table["chosen"].max()) + 1  # rounds count from 1
+    for round_ in range(first, campaign.rounds + 1):
         rows = choose(campaign, table, round_, acquire, seed)
         arrives = round_ + 1 + campaign.delay
         table = np.concatenate([table, campaign.measure(rows, round_, arrives, seed)])

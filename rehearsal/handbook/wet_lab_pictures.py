@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = NDArray[np.float64]
-LOOKS = ((BLUE, "-", "o"), (VERMILLION, "--", "s"), (GREEN, "-.", "D"), (ORANGE, ":", "^"),
-         (PURPLE, (0, (5, 1, 1, 1, 1, 1)), "v"))  # fmt: skip
+LOOKS = (
+    *((BLUE, "-", "o"), (VERMILLION, "--", "s"), (GREEN, "-.", "D"), (ORANGE, ":", "^")),
+    (PURPLE, "-", "v"),
+)
 
 
 def plate_maps(plate: Plate, activity: Floats, ways: Mapping[str, Correction]) -> Figure:
@@ -60,25 +62,27 @@ def errors_of(plate: Plate, activity: Floats, how: Correction) -> Floats:
 
 
 def round_curves(
-    results: Mapping[str, Sequence[Sequence[float]]], title: str, subtitle: str, ylabel: str
+    results: Mapping[str, Sequence[Sequence[float]]], title: str, ylabel: str
 ) -> Figure:
-    """A line for each kind of campaign: the median over seeds, and a band from least to most.
+    """A line for each kind of campaign: the median over worlds, and bars from least to most.
 
     Args:
-        results: name -> a row for each seed, with a value for each round.
+        results: name -> a row for each world, with a value for each round.
     """
+    subtitle = "line: median over the simulated worlds; bar: from the worst to the best of them"
     figure, axes = new_figure(3.8, title, subtitle)
-    for (name, rows), (color, line, marker) in zip(results.items(), LOOKS, strict=False):
-        values = np.array(rows)
-        rounds = np.arange(1, values.shape[1] + 1)
-        band: Style = {"color": color, "alpha": 0.15, "linewidth": 0}
-        axes.fill_between(rounds, values.min(axis=0), values.max(axis=0), **band)
-        look: Style = {"color": color, "linestyle": line, "marker": marker, "markersize": 5}
-        axes.plot(rounds, np.median(values, axis=0), label=name, **look)
+    for at, ((name, rows), look) in enumerate(zip(results.items(), LOOKS, strict=False)):
+        values, (color, line, marker) = np.array(rows), look
+        # Side by side: bars on top of each other can't be told apart.
+        rounds = np.arange(1, values.shape[1] + 1) + 0.09 * (at - (len(results) - 1) / 2)
+        middle = np.median(values, axis=0)
+        bars = np.stack([middle - values.min(axis=0), values.max(axis=0) - middle])
+        style: Style = {"color": color, "linestyle": line, "marker": marker, "markersize": 5}
+        axes.errorbar(rounds, middle, bars, label=name, elinewidth=1, **style)
     axes.set(xlabel="round", ylabel=ylabel)
     axes.set_xticks(range(1, values.shape[1] + 1))
     axes.grid(**FAINT)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=len(results), frameon=False, fontsize=9)
     return on_any_theme(figure)
 
 
@@ -102,8 +106,9 @@ def oracle_picture(
         axes.plot(generations, [pair[0] for pair in pairs], "-", label=name, **look)
         axes.plot(generations, [pair[1] for pair in pairs], "--", **look)
     axes.axhline(hit_from, color=INK, linewidth=1, linestyle=":")
-    axes.annotate("a hit", (0, hit_from), (2, 4), textcoords="offset points", fontsize=9)
+    where: Style = {"textcoords": "offset points", "fontsize": 9}
+    axes.annotate("a hit, from here up", (0, hit_from), (2, 4), **where)
     axes.set(xlabel="generation", ylabel="activity, % of the positive control")
     axes.grid(**FAINT)
-    axes.legend(frameon=False, loc="center right")
+    figure.legend(loc="outside lower center", ncols=len(runs), frameon=False, fontsize=9)
     return on_any_theme(figure)
