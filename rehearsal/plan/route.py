@@ -62,6 +62,7 @@ PAGES: dict[str, Page] = dict(
         # Biotech
         _chapter("30_molecular_data", "Molecular data", 25),
         _chapter("31_sequences_and_structures", "Sequences and structures", 25),
+        _chapter("33_wet_lab_in_the_loop", "The wet lab in the loop", 25),
         _chapter("34_biotech_hard_questions", "Biotech hard questions", 25),
     ]
 )
@@ -114,6 +115,7 @@ ROUTE: Sequence[Step] = (
     Step("cards", "sequences"),
     Step("cards", "structures"),
     Step("cards", "billion_molecules"),
+    Step("page", "33_wet_lab_in_the_loop"),
     Step("cards", "wet_lab"),
     Step("page", "34_biotech_hard_questions"),
 )
