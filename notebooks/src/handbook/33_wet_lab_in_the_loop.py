@@ -16,6 +16,7 @@
 
 # %% collapsed=true
 #@title Imports, and what to install for the chemistry
+import functools
 import hashlib
 import json
 import os
@@ -96,7 +97,8 @@ for layout, how in (
 # compounds.**
 #
 # Controls in the outer columns are the convenient layout, and all of them are edge wells. So every
-# compound inside is measured against controls that evaporated.
+# compound inside is measured against controls that evaporated. The compounds are in random wells:
+# in the order of their scores, the best would share a corner, and its error.
 #
 # What's left in the last row is mostly the well's own noise, and repeats tell you how large that
 # is.
@@ -138,8 +140,8 @@ def is_hit(campaign):
 
 # %% [markdown]
 # The model is eight draws of a Bayesian linear regression: a small ensemble. Their mean is the
-# prediction, and their spread is what the model doesn't know. That isn't the assay's noise, which
-# a label of a neighbor doesn't cure. Five ways to choose from them:
+# prediction, and their spread is what the model doesn't know. That isn't the noise of the assay,
+# which no model can shrink. Five ways to choose from them:
 
 # %%
 def best(scores, candidates):
@@ -180,6 +182,7 @@ def best_guesses(campaign, labels, mean):
     return np.array(list(dict.fromkeys(labels["row"][np.argsort(-guess)])))
 
 
+@functools.cache  # several sections compare with the same campaigns
 def outcome(acquire, seed, **options):
     """A campaign of eight rounds, and what only the simulation can know about it."""
     campaign = campaign_of(seed, **options)
@@ -233,7 +236,7 @@ wet_lab_pictures.round_curves(
 # - The rules that look at the prediction find about four times as many hits as chance. Between the
 #   three, the difference is smaller than between two worlds. It takes many seeds, compared world
 #   by world, to say more.
-# - Uncertainty alone finds nothing. It answers a different question.
+# - Uncertainty alone finds hardly more than chance. It answers a different question.
 # - **Random has the better model, and greedy has the hits.** Data collected to find hits isn't the
 #   data that teaches you the pool. Decide which of the two a round is for.
 #
@@ -296,12 +299,12 @@ spread = compare({
 # %% [markdown]
 # Near twins are wrong together, so a plate of one series is one bet. If the model is right about
 # it, the first ten would have told you. But spreading out isn't free. In this pool the hits sit in
-# a few series, and over twenty worlds both rules cost about four hits in 28. What they buy is a
-# better model elsewhere, and insurance. State the price, with its error, and let the project
-# decide.
+# a few series, so both rules cost hits, once you run enough worlds to see it: six aren't enough.
+# What they buy is a better model elsewhere, and insurance. State the price, with its error, and let
+# the project decide.
 #
-# Eight random wells cost next to nothing. They improve the model more than either rule, and they're
-# the only part of the data that stays a sample.
+# Eight random wells cost next to nothing. They improve the model about as much, and they're the
+# only part of the data that stays a sample.
 
 # %% [markdown]
 # ## Labels arrive late
@@ -380,8 +383,8 @@ wet_lab_pictures.round_curves(
 # split asks about molecules that the model likes, and those have relatives in training. With random
 # plates, split and holdout agree, so it's the selection and not the model.
 #
-# The holdout has its price. It's two plates, and with 160 wells it's good to about ±0.1 in R2. It
-# can't measure hit rates at all: at 1%, it has one or two hits. So use the continuous readout.
+# The holdout has its price: two plates. With 160 wells it's also noisy, as its bars show, and it
+# can't measure hit rates at all. At 1%, it has one or two hits, so use the continuous readout.
 #
 # Another number says the opposite. How well did the model rank the plate that just came back?
 
@@ -489,10 +492,10 @@ for name, rows in tuned.items():
 
 # %% [markdown]
 # The new plate is 80 molecules that the last model liked. Tuning on it alone pulls everything else
-# toward them, and the result is worse than predicting the mean. Replaying old labels repairs that,
-# at half the steps. So why retrain at all? Because after ten rounds of tuning, a model depends on
-# the order of ten plates, and if one of them was mislabeled, nothing takes it out again. With
-# labels every three weeks, a day of retraining isn't the bottleneck.
+# toward them, and the result is no better than predicting the mean. Replaying old labels repairs
+# that, at half the steps. So why retrain at all? Because after ten rounds of tuning, a model
+# depends on the order of ten plates, and if one of them was mislabeled, nothing takes it out again.
+# With labels every three weeks, a day of retraining isn't the bottleneck.
 
 # %% [markdown]
 # ## A generator finds the holes
@@ -743,8 +746,8 @@ print("picks that would have been others, by round:", touched)
 
 # %% [markdown]
 # Rounds 3 and 4 are fine: that plate hadn't arrived. From round 5 on, the model would have picked
-# others. Which of the two do you promise? Stored weights reproduce a score. Retraining reproduces
-# it on the same software and hardware, and otherwise only statistically.
+# others. Be careful with what you promise. Stored weights reproduce a score. Retraining does so
+# on the same software and hardware, and otherwise only statistically.
 #
 # > "A round is a commit: data manifest, config, code, weights and picks under one id. If I can't
 # > replay round five, I can't say what round eight learned from."
@@ -785,7 +788,9 @@ for name, count in called.items():
 # compounds run in both assays, simulate before you choose, and buy in rounds.
 #
 # The *random* row is the one for leadership. The cost of a prediction isn't the GPU bill over the
-# number of predictions. It's what a hit costs with the model, next to what it costs without.
+# number of predictions. It's what a hit costs with the model, next to what it costs without. And
+# before round one, write down when to stop: when the model's wells, over all rounds, no longer beat
+# the random ones by enough to pay for it. A single round with two hits proves nothing.
 
 # %% [markdown]
 # ## Say it in 60 seconds
@@ -794,7 +799,7 @@ for name, count in called.items():
 # > random holdout and freeze it. It's the only honest curve. Each plate has controls, and I
 # > normalize by them, never by the compounds.
 # >
-# > I choose by mean plus uncertainty, spread the batch out, and keep ten percent random. Labels are
+# > I choose by mean plus uncertainty, limit near twins, and keep ten percent random. Labels are
 # > late, so pending counts as taken, and I simulate with the delay.
 # >
 # > I retrain on everything, because then a model is a function of one table. Picks are a function
@@ -829,8 +834,8 @@ for name, count in called.items():
 # - *Weak:* "Yes, more data and a larger model."
 # - *Strong:* "It would be optimized against just the same. The search finds wherever it's wrong and
 #   high. I'd hold the search near measured compounds, let a judge look that it never saw, and put
-#   a plate of its own molecules into each round. The ensemble alone won't warn me: its members
-#   agree where none of them has data."
+#   a plate of its own molecules into each round. The ensemble alone won't warn me, because its
+#   members share the mistake."
 # - *What would prove me wrong:* measured hit rate by predicted score, at each distance. If high
 #   scores far away do as well as near ones, it isn't exploitation.
 
