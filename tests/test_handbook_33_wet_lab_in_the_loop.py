@@ -353,6 +353,18 @@ class TestChapter:
         assert ran.touched[3] == ran.touched[4] == 0
         assert min(ran.touched[at] for at in (5, 6, 7, 8)) > 5
 
+    def test_cheap_wells_find_hits_that_only_a_precise_assay_can_name(
+        self, ran: Chapter
+    ) -> None:
+        """Hits that were measured and not recognized are nobody's."""
+        hits = {name: medians(runs, "hits") for name, runs in ran.budgets.items()}
+        assert hits["cheap"] > hits["precise"] + 5 > hits["half, each twice"] + 7
+        called = ran.called
+        assert called["cheap"] < called["precise"] - 4
+        assert called["cheap, confirmed"] > called["cheap"] + 4
+        assert abs(called["cheap, confirmed"] - called["precise"]) < 6
+        assert called["random"] < 0.5 * called["precise"]
+
 
 WITHOUT_RDKIT = """
 import os, sys

@@ -107,7 +107,7 @@ def oracle_picture(
         axes.plot(generations, [pair[1] for pair in pairs], "--", **look)
     axes.axhline(hit_from, color=INK, linewidth=1, linestyle=":")
     where: Style = {"textcoords": "offset points", "fontsize": 9}
-    axes.annotate("a hit, from here up", (0, hit_from), (2, 4), **where)
+    axes.annotate("a hit, from here up", (0, hit_from), (2, -12), **where)
     axes.set(xlabel="generation", ylabel="activity, % of the positive control")
     axes.grid(**FAINT)
     figure.legend(loc="outside lower center", ncols=len(runs), frameon=False, fontsize=9)

@@ -303,8 +303,8 @@ spread = compare({
 # What they buy is a better model elsewhere, and insurance. State the price, with its error, and let
 # the project decide.
 #
-# Eight random wells cost next to nothing. They improve the model about as much, and they're the
-# only part of the data that stays a sample.
+# Eight random wells are the cheapest of the three. They improve the model about as much, and they're
+# the only part of the data that stays a sample.
 
 # %% [markdown]
 # ## Labels arrive late
@@ -378,8 +378,8 @@ wet_lab_pictures.round_curves(
 )
 
 # %% [markdown]
-# By the split, greedy's model explains about 30% of the variance from the start, and doesn't seem
-# to improve. On the pool it explains next to nothing. Nothing leaks here in the usual sense. The
+# By the split, greedy's model explains about a third of the variance by round two, and gets worse
+# from there. On the pool, it explains next to nothing and gets a little better. Nothing leaks here in the usual sense. The
 # split asks about molecules that the model likes, and those have relatives in training. With random
 # plates, split and holdout agree, so it's the selection and not the model.
 #
