@@ -379,9 +379,9 @@ wet_lab_pictures.round_curves(
 
 # %% [markdown]
 # By the split, greedy's model explains about a third of the variance by round two, and gets worse
-# from there. On the pool, it explains next to nothing and gets a little better. Nothing leaks here in the usual sense. The
-# split asks about molecules that the model likes, and those have relatives in training. With random
-# plates, split and holdout agree, so it's the selection and not the model.
+# from there. On the pool, it explains next to nothing and gets a little better. Nothing leaks here
+# in the usual sense. The split asks about molecules that the model likes, and those have relatives
+# in training. With random plates, split and holdout agree, so it's the selection and not the model.
 #
 # The holdout has its price: two plates. With 160 wells it's also noisy, as its bars show, and it
 # can't measure hit rates at all. At 1%, it has one or two hits, so use the continuous readout.
