@@ -196,9 +196,7 @@ def _run(
     for tail in tails:
         tail.show(is_last=True)
     return [
-        _report(
-            job, rank, exitcodes.get(pids.get(rank, 0)), tails[rank].text, rank in answered
-        )
+        _report(job, rank, exitcodes.get(pids.get(rank, 0)), tails[rank].text, rank in answered)
         for rank in range(world_size)
     ]
 
