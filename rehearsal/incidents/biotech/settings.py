@@ -1,0 +1,22 @@
+"""What the person on call may change on the biotech track."""
+
+from __future__ import annotations
+
+from rehearsal.incidents import settings as general
+from rehearsal.incidents.settings import Rules
+from trainer_core.bio.config import BioConfig
+
+TRAINER = {
+    **general.TRAINER,
+    "micro_batch_size": "samples, or bins, per forward pass and rank",
+    "pinned_global_batch_size": "samples, or bins, per step at any number of hosts, or None",
+    "split": "which molecules are trained on: scaffold, generic_scaffold, cluster or random",
+    "balance": "weigh an assay's actives by inactives / actives",
+    "budget": "atoms, or tokens, in one bin",
+}
+OPERATIONS = {
+    **{name: text for name, text in general.OPERATIONS.items() if name != "restored_samples"},
+    "delivery": "the lab's table of labels that the job is prepared from",
+}
+LAYERS = {**general.LAYER_OF, "delivery": "world"}
+RULES = Rules(TRAINER, OPERATIONS, LAYERS, BioConfig)
