@@ -34,7 +34,7 @@ def on_proteins(plan: Plan, rng: random.Random) -> Plan:
     fixed = {**plan.fixed, "data": "proteins", "layout": "padded"}
     fixed |= {"hidden_dim": 16, "num_layers": 1, "max_epochs": 2}
     plan = replace(plan, settings=settings, fixed=fixed)
-    plan = with_proteins(plan, num_proteins=280 * plan.world_size)
+    plan = with_proteins(plan, num_proteins=200 * plan.world_size)
     return plan.with_world(global_batch_size=plan.world_size, compute_ms=9.0)
 
 
