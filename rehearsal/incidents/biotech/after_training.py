@@ -1,8 +1,8 @@
 """What a rank scored at the end of its training, kept for whoever asks.
 
 RUN/scores/rank-0.jsonl: one line per evaluation. On every rank, the molecules that it scored,
-with the scores and the labels that it had; on rank 0 also the batch that was measured later,
-scored by the same model, and what the training labels were.
+with the scores and the labels that it had. On rank 0 also the test part and the batch that was
+measured later, scored by the same model, and what the training labels were.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rehearsal.incidents.biotech.world import data_of
 from rehearsal.incidents.world import Plan
 
 SCORES = "scores"  # below the run folder
+TEST = 2
 Scored = list[tuple[Any, Any]]  # rows, and their scores
 
 
@@ -88,8 +89,10 @@ def molecules_of(
             fp_size=task.prepared.fp_size,
             digest="",
         )
-        everyone = np.arange(len(fresh))
-        found["fresh"] = later.scores(model, everyone, torch.device("cpu")).tolist()
+        device, everyone = torch.device("cpu"), np.arange(len(fresh))
+        found["fresh"] = later.scores(model, everyone, device).tolist()
+        test = np.flatnonzero(task.prepared.parts == TEST)
+        found["test"] = [test.tolist(), task.scores(model, test, device).tolist()]
         trained = task.labels_of(task.train_rows)
         found["terms"] = (~trained.isnan()).sum(dim=0).tolist()
         found["actives"] = (trained == 1).sum(dim=0).tolist()

@@ -28,17 +28,17 @@ OWN = (
     ),
     Alarm(
         "optimism",
-        "the mean AUROC of the validation part is {} above that of the fresh batch",
+        "the mean AUROC of the parts held out is {} above that of the fresh batch",
         "{:.2f}",
         of_bio(BioEvidence.optimism),
-        0.1,
+        0.13,
     ),
     Alarm(
         "underrated",
         "the fresh batch has {} times as many actives as the model expects",
         "{:.2f}",
         of_bio(BioEvidence.underrated),
-        1.4,
+        1.55,
     ),
     Alarm(
         "metric_mismatch",

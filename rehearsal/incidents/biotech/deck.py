@@ -10,34 +10,36 @@ from rehearsal.incidents import distractors as general
 from rehearsal.incidents import draw
 from rehearsal.incidents.biotech.alarms import ALARMS
 from rehearsal.incidents.biotech.kinds.registry import KINDS, PAIRS
-from rehearsal.incidents.biotech.world import BioWorld, with_library
+from rehearsal.incidents.biotech.world import BioWorld, Library, with_library
 from rehearsal.incidents.distractors import Distractor
 from rehearsal.incidents.world import Edit, Plan
 
 OF_TOY_DATA = ("restored_samples",)  # settings
-ASSAYS = 16
+NUM_ASSAYS = Library().num_assays
+PER_RANK = 16  # molecules per step
 
 
 def base_plan(seed: int, rng: random.Random) -> Plan:
-    """A healthy job on molecules: a hundred short steps on two or three hosts."""
+    """A healthy job on molecules: five epochs, 40 or 55 steps, on two or three hosts."""
     plan = draw.base_plan(seed, rng)
     settings = {n: value for n, value in plan.settings.items() if n not in OF_TOY_DATA}
     month = rng.randrange(1, 12)
     deliveries = (f"2026-{month:02}", f"2026-{month + 1:02}")
     settings |= {
-        "checkpoint_every_steps": rng.choice((18, 20, 22)),
-        "learning_rate": rng.choice((0.004, 0.005, 0.006)),
+        "micro_batch_size": PER_RANK,
+        "learning_rate": rng.choice((0.014, 0.015, 0.016)),
         "split": "scaffold",
         "balance": False,
         "delivery": deliveries[-1],
         "excluded_plates": [],
     }
     fixed = {name: plan.fixed[name] for name in plan.fixed if name not in OF_CLASSES}
-    fixed |= {"data": "molecules", "hidden_dim": 64, "max_epochs": 4}
+    fixed |= {"data": "molecules", "hidden_dim": 64, "max_epochs": 5}
     world = BioWorld(
         **{spec: getattr(plan.world, spec) for spec in WORLD}, deliveries=deliveries
     )
-    world = replace(world, compute_ms=4.0)
+    batch = PER_RANK * plan.world_size
+    world = replace(world, compute_ms=6.0, global_batch_size=batch)
     return replace(plan, settings=settings, fixed=fixed, world=world)
 
 
@@ -85,7 +87,7 @@ def recent_deploy(plan: Plan, rng: random.Random) -> Plan:
 
 def sparse_assay(plan: Plan, rng: random.Random) -> Plan:
     """One assay has hardly been run yet, so some of its figures are missing or extreme."""
-    return with_library(plan, sparse_assay=rng.randrange(ASSAYS))
+    return with_library(plan, sparse_assay=rng.randrange(NUM_ASSAYS))
 
 
 def many_salts(plan: Plan, rng: random.Random) -> Plan:

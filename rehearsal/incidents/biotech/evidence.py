@@ -142,6 +142,19 @@ class BioEvidence(BatchEvidence):
     def validation_aurocs(self) -> list[float]:
         """AUROC of each assay over all scores of the validation part, by the lab's labels."""
         ids, scores, _ = self.all_scores
+        return self.aurocs_of(ids, scores)
+
+    def held_out_aurocs(self) -> list[float]:
+        """The same over both parts that weren't trained on: validation and test."""
+        ids, scores, _ = self.all_scores
+        test = self.scored.get(0, {}).get("test")
+        if not len(ids) or test is None:
+            return []
+        both = np.concatenate([ids, np.array(test[0], np.int64)])
+        return self.aurocs_of(both, np.concatenate([scores, np.array(test[1], np.float32)]))
+
+    def aurocs_of(self, ids: NDArray[np.int64], scores: Floats) -> list[float]:
+        """AUROC of each assay on some prepared molecules, by the lab's labels."""
         if not len(ids):
             return []
         known = self.truth.known[self.molecule_of[ids]]
@@ -155,8 +168,8 @@ class BioEvidence(BatchEvidence):
         return [auroc(labels, column) for labels, column in pairs]
 
     def optimism(self) -> float:
-        """How far the mean AUROC of the validation part is above that of the fresh batch."""
-        gap = mean_of(self.validation_aurocs()) - mean_of(self.fresh_aurocs())
+        """How far the mean AUROC of what was held out is above that of the fresh batch."""
+        gap = mean_of(self.held_out_aurocs()) - mean_of(self.fresh_aurocs())
         return gap if gap == gap else 0.0
 
     def underrated(self) -> float:

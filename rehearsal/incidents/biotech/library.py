@@ -28,7 +28,7 @@ RIGHT = ("c3ccccc3", "c3ccncc3", "c3cccs3", "C3CCCCC3", "N3CCOCC3", "N3CCCCC3", 
 SUBSTITUENTS = ("[H]", "F", "Cl", "Br", "C", "CC", "O", "OC", "N")
 # Of the variance of what an assay measures, before it becomes a hit or a miss; the rest is
 # noise. What a scaffold contributes says nothing about another scaffold.
-SCAFFOLD, SUBSTITUENT = 0.45, 0.5
+SCAFFOLD, SUBSTITUENT = 0.7, 0.27
 SPARSE_LABELS = 9  # of a column that was hardly measured
 SALT = ".Cl"
 

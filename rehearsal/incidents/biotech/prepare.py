@@ -9,7 +9,7 @@ DATA/leakage.json  the leakage report of the validation part, as lines and figur
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +47,14 @@ def prepare(context: RankContext, plan: Plan, data: str, code: str | None) -> di
     narrow = replace(table, labels=table.labels[:, :1], tasks=table.tasks[:1])
     made = replace(SPLITTERS[split](table), table=narrow)
     report = leakage_report(narrow, made, part=VALIDATION)
-    lines = [manifest["merging"], *report.lines()]
-    found = {"lines": lines, "figures": asdict(report)}
+    lines = [manifest["merging"], *report.lines()[: -len(report.tasks)]]
+    found = {"lines": lines, "figures": figures_of(report)}
     (folder / "leakage.json").write_text(json.dumps(found), "utf-8")
     return manifest
+
+
+def figures_of(report: Any) -> dict[str, Any]:
+    """A report's figures by name, as JSON has them; those of single assays are left out."""
+    found = {spec.name: getattr(report, spec.name) for spec in fields(report)}
+    del found["tasks"]
+    return {n: of._asdict() if hasattr(of, "_asdict") else of for n, of in found.items()}

@@ -32,8 +32,8 @@ class Library:
 
     num_scaffolds: int = 36
     per_scaffold: int = 12
-    fresh_scaffolds: int = 12
-    num_assays: int = 16
+    fresh_scaffolds: int = 18
+    num_assays: int = 20
     active_fraction: float = 0.3
     missing_fraction: float = 0.5
     num_salts: int = 12
