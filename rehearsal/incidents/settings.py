@@ -73,6 +73,7 @@ def choices_of(plan: Plan, name: str) -> list[str]:
         "network": list(plan.world.networks),
         "code_version": [version.id for version in plan.versions],
         "delivery": list(getattr(plan.world, "deliveries", ())),  # of the biotech track
+        "excluded_plates": [str(n) for n in getattr(plan.world, "plates", ())],
     }
     return found.get(name, [])
 
@@ -135,6 +136,13 @@ def check_operation(plan: Plan, name: str, value: Any) -> None:
             raise BadFix(
                 f"restored_samples={value!r}: must be a list of sample ids. Nothing ran. "
                 "The ledger shows ids."
+            )
+    elif name == "excluded_plates":
+        is_list = isinstance(value, list | tuple) and all(type(n) is int for n in value)
+        if not is_list or [n for n in value if str(n) not in choices]:
+            raise BadFix(
+                f"excluded_plates={value!r}: must be a list of plate numbers, from "
+                f"{choices[0]} to {choices[-1]}. Nothing ran."
             )
     elif value not in choices:
         raise BadFix(f"{name}={value!r}: must be one of {shown}. Nothing ran.")

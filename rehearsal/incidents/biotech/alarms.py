@@ -54,6 +54,27 @@ OWN = (
         of_bio(BioEvidence.flattery),
         1.2,
     ),
+    Alarm(
+        "uneven_work",
+        "ranks wait {} of their time for the one with the most tokens",
+        "{:.0%}",
+        of_bio(BioEvidence.idle_share),
+        0.2,
+    ),
+    Alarm(
+        "asymmetry",
+        "turning a molecule changes the network's vectors by {} of their length",
+        "{:.0e}",
+        of_bio(BioEvidence.turning_error),
+        1e-4,
+    ),
+    Alarm(
+        "miscalibration",
+        "a plate's share of actives is {} off what the model expects there",
+        "{:.2f}",
+        of_bio(BioEvidence.miscalibration),
+        0.15,
+    ),
 )
 ALARMS: dict[str, Alarm] = {**GENERAL, **{alarm.id: alarm for alarm in OWN}}
 

@@ -31,6 +31,7 @@ def base_plan(seed: int, rng: random.Random) -> Plan:
         "split": "scaffold",
         "balance": False,
         "delivery": deliveries[-1],
+        "excluded_plates": [],
     }
     fixed = {name: plan.fixed[name] for name in plan.fixed if name not in OF_CLASSES}
     fixed |= {"data": "molecules", "hidden_dim": 64, "max_epochs": 5}

@@ -19,7 +19,7 @@ BIO = SHIPPED / "bio"
 ROOTS = {
     "molecules": ("launch", "molecule_task", "leakage"),
     "proteins": ("launch", "protein_task"),
-    "graphs": ("launch", "graph_task"),
+    "graphs": ("launch", "graph_task", "symmetry"),
 }
 
 

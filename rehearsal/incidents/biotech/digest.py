@@ -11,8 +11,8 @@ BIO_MACHINERY = (
     *(
         f"rehearsal.incidents.biotech.{name}"
         for name in (
-            "after_training alarms deployed evidence geometries in_rank job judge library "
-            "prepare world"
+            "after_training alarms batch_evidence batches deployed evidence geometries "
+            "in_rank job judge library prepare sequences symmetry_check world"
         ).split()
     ),
 )

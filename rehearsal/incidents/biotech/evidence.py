@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rehearsal.evidence.run_records import rank_files, read_jsonl
+from rehearsal.incidents.biotech.batch_evidence import BatchEvidence
 from rehearsal.incidents.biotech.geometries import dataset_of
 from rehearsal.incidents.biotech.library import Truth, truth_of
 from rehearsal.incidents.biotech.in_rank import DATA
 from rehearsal.incidents.biotech.after_training import SCORES
 from rehearsal.incidents.biotech.world import data_of
-from rehearsal.incidents.evidence import Evidence
 from rehearsal.incidents.job_records import Record
 
 Floats = NDArray[np.floating[Any]]
@@ -44,7 +44,7 @@ def mean_of(values: list[float]) -> float:
     return fmean(known) if known else float("nan")
 
 
-class BioEvidence(Evidence):
+class BioEvidence(BatchEvidence):
     """A biotech job's records, and what they add up to."""
 
     # ------------------------------------------------------------ what there is
@@ -90,6 +90,11 @@ class BioEvidence(Evidence):
         rows = np.load(path) if path.exists() else np.zeros(0, np.int64)
         return np.asarray(np.array(self.truth.rows, np.int64)[rows])
 
+    def trained_molecules(self) -> list[int]:
+        """Which of the lab's molecules each sample of the training part is."""
+        found: list[int] = self.molecule_of[self.parts == TRAIN].tolist()
+        return found
+
     @cached_property
     def leakage(self) -> Record | None:
         """The leakage report of the validation part."""
@@ -131,7 +136,7 @@ class BioEvidence(Evidence):
     @cached_property
     def fresh_scores(self) -> Floats:
         """Of the batch that was measured later, (m, t); empty if there are none."""
-        found = self.scored.get(0, {}).get("fresh", [])
+        found = self.scored.get(0, {}).get("fresh", []) if self.data == "molecules" else []
         return np.array(found, np.float32)
 
     def validation_aurocs(self) -> list[float]:

@@ -16,7 +16,10 @@ from rehearsal.faults.breaks import wrap
 from rehearsal.incidents import agent, in_rank, passing_time
 from rehearsal.incidents.agent import position
 from rehearsal.incidents.biotech.after_training import keep_what_is_scored
+from rehearsal.incidents.biotech.batches import keep_what_batches_hold, work_of
 from rehearsal.incidents.biotech.geometries import dataset_of
+from rehearsal.incidents.biotech.sequences import FASTA
+from rehearsal.incidents.biotech.symmetry_check import keep_the_symmetry_check
 from rehearsal.incidents.biotech.world import data_of
 from rehearsal.incidents.in_rank import use_code_in
 from rehearsal.incidents.parts import with_parts
@@ -43,16 +46,22 @@ def train(
     if data_of(plan) == "molecules":
         import trainer_core.bio.molecule_task
     elif data_of(plan) == "graphs":
-        import trainer_core.bio.graph_task  # noqa: F401
+        import trainer_core.bio.graph_task
 
         wrap("planted_geometries", lambda planted: dataset_of(plan))
+    else:
+        import trainer_core.bio.protein_task  # noqa: F401
     data = Path(run_dir).parent / DATA
     enter(plan, context.rank, attempt, Path(run_dir))
+    keep_what_batches_hold(plan, context.rank, attempt, Path(run_dir))
     keep_what_is_scored(plan, context.rank, attempt, Path(run_dir), data)
+    keep_the_symmetry_check(plan, context.rank, attempt, Path(run_dir))
     names = [spec for spec in BioConfig.__dataclass_fields__ if spec in plan.settings]
     chosen = {name: plan.settings[name] for name in names}
     if data_of(plan) == "molecules":
         chosen["data"] = f"molecules:{data / 'prepared'}"
+    elif data_of(plan) == "proteins":
+        chosen["data"] = f"proteins:{data / FASTA}"
     return run_task(BioConfig(**{**plan.fixed, **chosen, "run_dir": Path(run_dir)}))
 
 
@@ -78,10 +87,9 @@ def pass_time_in_compute(seconds: float, host: Host, mib_per_sample: float) -> N
     def computing(summed_task_loss: Any, trainer: Any, task: Any, *batch: Any) -> Tensor:
         time.sleep(next(waits, 0.0))
         apply: Any = TakesTime.apply
-        loss: Tensor = apply(
-            summed_task_loss(trainer, task, *batch), seconds * host.compute_factor
-        )
         inputs, targets = batch
+        takes = seconds * host.compute_factor * work_of(inputs)
+        loss: Tensor = apply(summed_task_loss(trainer, task, *batch), takes)
         position.add_loss(loss, num_terms_of(targets) if len(inputs) else 0)
         return loss
 

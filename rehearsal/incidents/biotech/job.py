@@ -15,6 +15,7 @@ from rehearsal.engine.server import warm_up
 from rehearsal.incidents import job
 from rehearsal.incidents.biotech.deployed import deploy
 from rehearsal.incidents.biotech.in_rank import DATA
+from rehearsal.incidents.biotech.sequences import write_fasta
 from rehearsal.incidents.biotech.world import data_of
 from rehearsal.incidents.job import DEADLINE_S, how_it_ended
 from rehearsal.incidents.parts import with_parts
@@ -46,6 +47,8 @@ train = with_parts(
 def run_job(plan: Plan, folder: Path) -> None:
     """Prepare the data and train on it. Never raises for a rank."""
     folder.mkdir(parents=True, exist_ok=True)
+    if data_of(plan) == "proteins":
+        write_fasta(plan, folder / DATA)
     if data_of(plan) != "molecules" or has_prepared(plan, folder):
         train(plan, folder)
 

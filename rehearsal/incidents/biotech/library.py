@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rehearsal.incidents.biotech.world import Library, world_of
+from rehearsal.incidents.biotech.world import Library, with_library, world_of
 from rehearsal.incidents.world import Plan
 
 # Ring systems with two places for substituents and one for the rest, as in bio/assays.py.
@@ -109,18 +109,40 @@ def hits(parts: NDArray[np.int64], library: Library, random: np.random.Generator
     return np.stack(columns, axis=1).astype(np.float32)
 
 
+def plates_of(plan: Plan) -> NDArray[np.int64]:
+    """The plate, from 1, that each molecule of the table was measured on, (n,)."""
+    library = world_of(plan).library
+    count = library.num_scaffolds * library.per_scaffold
+    random = np.random.default_rng((plan.seed, count, library.num_plates))
+    return random.permutation(np.arange(count) % library.num_plates) + 1
+
+
+def labels_as_read(plan: Plan, truth: Truth) -> Labels:
+    """The complete labels, but for a plate whose hits were called at another cutoff, (n, t)."""
+    library, labels = world_of(plan).library, truth.labels.copy()
+    if library.shifted_plate is not None:
+        # The same values, and another cutoff.
+        other = with_library(plan, active_fraction=library.shifted_fraction)
+        is_shifted = plates_of(plan) == library.shifted_plate
+        labels[is_shifted] = truth_of(other).labels[is_shifted]
+    return labels
+
+
 def table_of(plan: Plan) -> dict[str, Any]:
     """The delivery in use, as columns: what ``MoleculeRows`` takes."""
     truth, library = truth_of(plan), world_of(plan).library
     count = len(truth.smiles)
     delivery = plan.settings["delivery"]
     empty = np.float32(0 if delivery in library.zeros_in else "nan")
+    labels = np.where(truth.measured, labels_as_read(plan, truth)[truth.rows], empty)
+    excluded = np.isin(plates_of(plan), plan.settings.get("excluded_plates", []))
+    labels[excluded[truth.rows]] = np.nan
     return {
         "smiles": [
             truth.smiles[molecule] + (SALT if row >= count else "")
             for row, molecule in enumerate(truth.rows)
         ],
-        "labels": np.where(truth.measured, truth.labels[truth.rows], empty),
+        "labels": labels,
         "tasks": truth.assays,
         "source": delivery,
     }

@@ -13,10 +13,13 @@ TRAINER = {
     "split": "which molecules are trained on: scaffold, generic_scaffold, cluster or random",
     "balance": "weigh an assay's actives by inactives / actives",
     "budget": "atoms, or tokens, in one bin",
+    "crop": "residues that are trained of a longer protein, or None for all of them",
+    "amp": "autocast to a lower precision: no or bf16",
 }
 OPERATIONS = {
     **{name: text for name, text in general.OPERATIONS.items() if name != "restored_samples"},
     "delivery": "the lab's table of labels that the job is prepared from",
+    "excluded_plates": "numbers of plates whose labels are left out",
 }
-LAYERS = {**general.LAYER_OF, "delivery": "world"}
+LAYERS = {**general.LAYER_OF, "delivery": "world", "excluded_plates": "world"}
 RULES = Rules(TRAINER, OPERATIONS, LAYERS, BioConfig)

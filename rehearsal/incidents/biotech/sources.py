@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rehearsal.incidents import sources as general
-from rehearsal.incidents.biotech import looks
+from rehearsal.incidents.biotech import batch_looks, looks
 from rehearsal.incidents.sources import Sources
 
 SOURCES: Sources = {
@@ -19,4 +19,7 @@ SOURCES: Sources = {
     "leakage": (4, looks.leakage),
     "neighbors": (5, looks.neighbors),
     "scaler": (3, looks.scaler),
+    "batches": (3, batch_looks.batches),
+    "plates": (4, batch_looks.plates),
+    "symmetry": (3, batch_looks.symmetry),
 }

@@ -25,6 +25,9 @@ class Library:
             measurements.
         sparse_assay: a column with a handful of measurements.
         zeros_in: deliveries of the table that have a 0 where nothing was measured.
+        num_plates: on which the molecules were measured, all assays of a molecule on one.
+        shifted_plate: its hits were called at another cutoff; None if all had the same.
+        shifted_fraction: what counts as a hit there, of what would be measured.
     """
 
     num_scaffolds: int = 36
@@ -36,6 +39,9 @@ class Library:
     num_salts: int = 12
     sparse_assay: int | None = None
     zeros_in: tuple[str, ...] = ()
+    num_plates: int = 8
+    shifted_plate: int | None = None
+    shifted_fraction: float = 0.3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,16 +60,41 @@ class Geometries:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Proteins:
+    """Made-up proteins; ``sequences.py`` makes them.
+
+    Args:
+        num_proteins: of the data set.
+        shrink: lengths are those of a database, divided by this.
+        longest: residues of the longest, but for the long one.
+        long_one: residues of one protein that is much longer; None if there is none.
+    """
+
+    num_proteins: int = 340
+    shrink: int = 4
+    longest: int = 510
+    long_one: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BioWorld(World):
     """The world of a biotech job.
 
     Args:
         deliveries: of the lab's table, oldest first; ``settings["delivery"]`` is in use.
+        mib_per_million_pairs: what a row of proteins holds for its pairs of tokens.
     """
 
     library: Library = Library()
     geometries: Geometries = Geometries()
+    proteins: Proteins = Proteins()
+    mib_per_million_pairs: float = 0.0
     deliveries: tuple[str, ...] = ()
+
+    @property
+    def plates(self) -> range:
+        """The numbers of the plates that the table's molecules were measured on."""
+        return range(1, self.library.num_plates + 1)
 
 
 def world_of(plan: Plan) -> BioWorld:
@@ -80,6 +111,11 @@ def with_library(plan: Plan, **changes: Any) -> Plan:
 def with_geometries(plan: Plan, **changes: Any) -> Plan:
     """The plan with other geometries."""
     return plan.with_world(geometries=replace(world_of(plan).geometries, **changes))
+
+
+def with_proteins(plan: Plan, **changes: Any) -> Plan:
+    """The plan with other proteins."""
+    return plan.with_world(proteins=replace(world_of(plan).proteins, **changes))
 
 
 def data_of(plan: Plan) -> str:
