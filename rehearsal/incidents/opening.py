@@ -49,22 +49,24 @@ def incident(
     return begun(store, drawn, tier)
 
 
-def incident_in(folder: Path, seed: int, kind: str | None = None) -> Incident:
+def incident_in(
+    folder: Path, seed: int, kind: str | None = None, track: TrackName = "general"
+) -> Incident:
     """A case in a folder of its own: the one that is there, or a new one of this kind.
 
     Raises:
         BadCase: if the one that is there can't be opened.
     """
-    store = Store(seed, folder)
+    store = Store(seed, folder, track)
     header = store.header()
     if header is not None:
         return reopened(store, header)
-    return begun(store, draw(seed, kind), "realistic")
+    return begun(store, draw(seed, kind, track_named(track).deck), "realistic")
 
 
 def track_named(name: str) -> Track:
     """A track. Raises BadCase if there is none of that name."""
-    if name not in TRACKS:
+    if name not in list(TRACKS):  # which may be asked for anything
         raise BadCase(f"track={name!r}: must be {' or '.join(TRACKS)}.")
     return TRACKS[name]
 
@@ -90,7 +92,8 @@ def reopened(store: Store, header: Mapping[str, Any]) -> Incident:
     Raises:
         BadCase: if this version of the package draws something else.
     """
-    seed, name, deck = store.seed, header["kind"], TRACKS[store.track].deck
+    store.track = header.get("track", "general")
+    seed, name, deck = store.seed, header["kind"], track_named(store.track).deck
     if not set(name.split("+")) <= set(deck.kinds):
         raise BadCase(
             f"{store.name.capitalize()} was begun with a kind that this version doesn't have "
