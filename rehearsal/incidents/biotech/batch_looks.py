@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from rehearsal.incidents.biotech import batch_plots as plots
 from rehearsal.incidents.biotech.evidence import BioEvidence
+from rehearsal.incidents.biotech.looks import needs
 from rehearsal.incidents.view import BadLook, Shown, a_rank, a_step, rows_of
 
 NO_CHECK = "The job didn't get to the end of its training, so its network wasn't checked."
-
-
-def of_data(evidence: BioEvidence, data: str, what: str) -> None:
-    """Raise BadLook if the job has other data."""
-    if evidence.data != data:
-        raise BadLook(f"This job learns from {evidence.data}: there is no {what} to look at.")
 
 
 def batches(
     evidence: BioEvidence, step: int | None = None, rank: int | None = None, num_steps: int = 6
 ) -> Shown:
     """What each rank's batches held in a few steps; by default the last ones."""
-    of_data(evidence, "proteins", "batch of proteins")
+    needs(evidence, "proteins", "batch of proteins")
     if type(num_steps) is not int or not 1 <= num_steps <= 20:
         raise BadLook(f"num_steps={num_steps!r}: must be 1 to 20.")
     if rank is not None:
@@ -28,11 +24,12 @@ def batches(
     last = max((r["step"] for r in evidence.batches), default=0)
     first = max(1, last - num_steps + 1) if step is None else a_step(evidence, step)
     killed = {id(record) for record in evidence.fatal_batches}
-    found = [
+    everything = [
         {**record, "killed": id(record) in killed}
         for record in evidence.batches
-        if first <= record["step"] < first + num_steps and rank in (None, record["rank"])
+        if rank in (None, record["rank"])
     ]
+    found = [r for r in everything if first <= r["step"] < first + num_steps]
     rows: list[list[Any]] = [
         [r["attempt"], r["step"], r["rank"], " ".join(map(str, r["samples"])), r["proteins"],
          r["longest"], f"made_up_{r['longest_id']}", r["tokens"], f"{r['needs_mib']:.0f}",
@@ -43,7 +40,8 @@ def batches(
         "attempt", "step", "rank", "bins", "proteins", "longest", "which", "tokens",
         "needs MiB", "",
     ]  # fmt: skip
-    return Shown(found, summary_of(evidence) + "\n" + rows_of(head, rows))
+    text = summary_of(evidence) + "\n" + rows_of(head, rows)
+    return Shown(found, text, (lambda: plots.tokens(everything)) if everything else None)
 
 
 def summary_of(evidence: BioEvidence) -> str:
@@ -64,7 +62,7 @@ def summary_of(evidence: BioEvidence) -> str:
 
 def plates(evidence: BioEvidence) -> Shown:
     """Per plate: labels trained on, actives, what the model expected, and the loss."""
-    of_data(evidence, "molecules", "plate")
+    needs(evidence, "molecules", "plate")
     excluded = evidence.plan.settings.get("excluded_plates", [])
     found = [{"plate": number, **of._asdict()} for number, of in evidence.plates.items()]
     rows = [
@@ -80,7 +78,7 @@ def plates(evidence: BioEvidence) -> Shown:
     text += rows_of(["plate", "labels", "active", "expected", "loss (nats)"], rows)
     if excluded:
         text += f"\nLeft out: {', '.join(map(str, excluded))}"
-    return Shown(found, text)
+    return Shown(found, text, (lambda: plots.plates(found)) if found else None)
 
 
 MOTIONS = ("rotation", "reflection", "translation", "permutation")
@@ -88,7 +86,7 @@ MOTIONS = ("rotation", "reflection", "translation", "permutation")
 
 def symmetry(evidence: BioEvidence) -> Shown:
     """How much each symmetry of space is off, in the trained network."""
-    of_data(evidence, "graphs", "symmetry of a network")
+    needs(evidence, "graphs", "symmetry of a network")
     found = evidence.symmetry
     if found is None:
         return Shown(None, NO_CHECK)
@@ -96,7 +94,8 @@ def symmetry(evidence: BioEvidence) -> Shown:
     rows = [[motion, *(f"{shown[what][motion]:.1e}" for what in shown)] for motion in MOTIONS]
     text = (
         f"step {found['step']}: |f(R x) - R f(x)| / |f(x)|, the largest of two draws on six "
-        "molecules that were held back.\nfloat32 rounds at about 1e-7 of a value, bf16 at "
-        "about 4e-3\n"
+        "molecules that were held back.\nRounding a number changes it by up to 6e-8 of its "
+        "size in float32, 4e-3 in bf16.\n"
     )
-    return Shown(shown, text + rows_of(["motion", "energies", "vectors"], rows))
+    table = rows_of(["motion", "energies", "vectors"], rows)
+    return Shown(shown, text + table, lambda: plots.symmetry(shown, MOTIONS))

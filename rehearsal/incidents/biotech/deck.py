@@ -103,13 +103,19 @@ def known(name: str, **changes: Any) -> Distractor:
 DISTRACTORS = {
     distractor.id: distractor
     for distractor in (
-        known("noisy_restart", suggests=("leaky_split", "scaler_fitted_on_all_data")),
-        known("slow_first_step", suggests=("metric_averaged_over_ranks", "leaky_split")),
-        known("driver_warning", suggests=("metric_averaged_over_ranks",)),
+        known(
+            "noisy_restart",
+            suggests=("uncropped_protein", "scaler_fitted_on_all_data", "leaky_split"),
+        ),
+        known("slow_first_step", suggests=("bins_by_count", "metric_averaged_over_ranks")),
+        known(
+            "driver_warning",
+            suggests=("uncropped_protein", "bins_by_count", "metric_averaged_over_ranks"),
+        ),
         replace(
             known(
                 "recent_deploy",
-                suggests=("leaky_split", "metric_averaged_over_ranks"),
+                suggests=("positions_in_bf16", "bins_by_count", "leaky_split"),
                 sources=("deploys", "code"),
             ),
             apply=recent_deploy,
@@ -120,7 +126,10 @@ DISTRACTORS = {
             explains="One assay has hardly been measured, so it has no figure, or an extreme "
             "one. The report names it and leaves it out of the medians; that is what should "
             "happen to an assay without enough labels.",
-            suggests=("missing_labels_as_negatives", "leaky_split"),
+            suggests=(
+                *("missing_labels_as_negatives", "plate_with_another_cutoff"),
+                "leaky_split",
+            ),
             tempts=("balance", "delivery"),
             sources=("validation", "labels"),
         ),
@@ -130,7 +139,7 @@ DISTRACTORS = {
             explains="Many molecules are in the lab's table twice, as a base and as a salt. "
             "They are standardized and merged before the split is made, so no molecule is on "
             "both sides of it, and their measurements are united.",
-            suggests=("leaky_split", "missing_labels_as_negatives"),
+            suggests=("leaky_split", "plate_with_another_cutoff"),
             tempts=("split", "delivery"),
             sources=("leakage", "logs"),
         ),

@@ -135,7 +135,7 @@ def with_one_long_protein(plan: Plan, rng: random.Random) -> Plan:
     while True:
         seed = rng.randrange(10_000)
         order = EpochOrder(num_bins, seed=seed, epoch=0).samples(0, num_bins).tolist()
-        if 11 <= order.index(0) // plan.world_size <= 18:  # the longest is in bin 0
+        if 11 <= order.index(0) // plan.world_size <= 16:  # the longest is in bin 0
             return replace(plan, fixed={**plan.fixed, "seed": seed})
 
 
