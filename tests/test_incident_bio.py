@@ -14,7 +14,7 @@ import pytest
 import rehearsal
 from rehearsal import __main__ as command_line
 from rehearsal.incidents import digest as digests
-from rehearsal.incidents import opening
+from rehearsal.incidents import opening, terminal
 from rehearsal.incidents.biotech import track as biotech
 from rehearsal.incidents.biotech.deck import DECK, DISTRACTORS, HARMLESS, base_plan
 from rehearsal.incidents.biotech.deployed import deploy, module_names, modules_for
@@ -238,11 +238,8 @@ class TestBadInput:
 
 
 class TestStore:
-    def test_a_case_remembers_its_track(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """Seed 7 of one track is not seed 7 of the other."""
-
+    @pytest.fixture(autouse=True)
+    def no_job_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def run_job(drawn: Drawn, folder: Path) -> None:
             folder.mkdir(parents=True)
             (folder / "plan.json").write_text(drawn.faulty.as_json())
@@ -250,6 +247,9 @@ class TestStore:
         monkeypatch.setattr(opening, "run_job", run_job)
         monkeypatch.setattr(biotech, "find_spec", lambda name: object())
         monkeypatch.setattr(Incident, "alert", "Something happened.")
+
+    def test_a_case_remembers_its_track(self, capsys: pytest.CaptureFixture[str]) -> None:
+        """Seed 7 of one track is not seed 7 of the other."""
         general, bio = rehearsal.incident(7), rehearsal.incident(7, track="biotech")
         assert general.kind.id in rehearsal.incident_kinds()
         assert bio.choices == sorted(KINDS)
@@ -261,6 +261,22 @@ class TestStore:
         # The folder says so itself, whoever opens it.
         folder = Store(7, track="biotech").folder
         assert opening.incident_in(folder, 7).kind == bio.kind
+
+    def test_a_terminal_and_every_tier(self) -> None:
+        """The track's own causes, settings and looks, wherever a case is played."""
+        said: list[str] = []
+        commands = ["causes", "settings", "sources", "look neighbours", "fix delivery=x"]
+        terminal.play(7, "choice", track="biotech", lines=commands, say=said.append)
+        assert said[0].startswith("Biotech incident 7, tier choice")
+        causes = said[1].splitlines()
+        assert len(causes) == 4
+        assert set(causes) <= set(KINDS)
+        assert "the lab's table of labels" in said[2]
+        assert "fresh_batch  3 min" in said[3]
+        assert "Did you mean neighbors" in said[4]
+        assert "must be one of 2026-" in said[5]
+        guided = rehearsal.incident(8, tier="guided", track="biotech")
+        assert guided.question == guided.kind.path[0].asks
 
     def test_a_track_that_is_gone(self) -> None:
         """A newer version may have more of them."""
