@@ -365,10 +365,19 @@ def main(arguments: Sequence[str]) -> int:
         return 2
 
 
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line. For ``incidents``, options may also come before the kinds."""
+    options, rest = parser().parse_known_args(arguments)
+    if options.command == "incidents" and not any(word.startswith("-") for word in rest):
+        options.kind += rest
+        return options
+    return parser().parse_args(arguments)
+
+
 def run_or_explain(arguments: Sequence[str]) -> int:
     """Run the command line; a mistake you can fix is a message. Returns the exit code."""
     try:
-        options = parser().parse_args(arguments)
+        options = parse(arguments)
         with spelled_for_a_shell(str(getattr(options, "file", None) or FILE)):
             return run(options)
     except (

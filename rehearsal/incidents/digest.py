@@ -63,6 +63,9 @@ def modules_of_claims(drawn: Drawn) -> list[str]:
     """The modules whose functions a case's claims or alarms may call."""
     measures = [claim.measure for kind in drawn.kinds for claim in kind.claims]
     found = {measure.__module__ for measure in measures if ".kinds." in measure.__module__}
+    if drawn.deck.track != "general":
+        # Where every measure is a figure of Evidence, the limits are in the kind's module still.
+        found |= {kind.alert.__module__ for kind in drawn.kinds}
     return sorted(found) if drawn.is_faulty else ["rehearsal.incidents.distractors"]
 
 

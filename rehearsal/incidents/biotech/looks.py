@@ -11,7 +11,9 @@ from rehearsal.incidents import dashboards, records
 from rehearsal.incidents.biotech import plots
 from rehearsal.incidents.biotech.deployed import module_names
 from rehearsal.incidents.biotech.evidence import TRAIN, BioEvidence, Floats, auroc
+from rehearsal.incidents.biotech.library import table_of
 from rehearsal.incidents.biotech.settings import RULES
+from rehearsal.incidents.biotech.world import world_of
 from rehearsal.incidents.settings import table
 from rehearsal.incidents.view import BadLook, Shown, a_step, rows_of
 
@@ -156,15 +158,27 @@ def fresh_geometries(evidence: BioEvidence) -> Shown:
         return Shown(None, NOT_THERE)
     held_back = [abs(p - y) * kept["deviation"] for p, y in kept["held_back"]]
     fresh = [abs(p - y) for p, y in kept["fresh"]]
+    unit = float(evidence.energies["train"].std())
     shown = [
-        {"part": name, "geometries": len(of), "mean": fmean(of), "median": median(of)}
+        {
+            "part": name,
+            "geometries": len(of),
+            "mean": fmean(of),
+            "median": median(of),
+            "in_deviations": fmean(of) / unit,
+        }
         for name, of in (("held back", held_back), ("fresh batch", fresh))
     ]
     rows = [
-        [r["part"], r["geometries"], f"{r['mean']:.2f}", f"{r['median']:.2f}"] for r in shown
+        [r["part"], r["geometries"], *(f"{r[n]:.2f}" for n in ("mean", "median"))]
+        + [f"{r['in_deviations']:.2f}"]
+        for r in shown
     ]
-    text = "Absolute errors in the unit of the data (kcal/mol).\n"
-    text += rows_of(["part", "geometries", "mean error", "median error"], rows)
+    head = ["part", "geometries", "mean error", "median error", "mean, in deviations"]
+    text = (
+        "Absolute errors in the unit of the data (kcal/mol), and their mean in standard "
+        "deviations\nof the energies that were trained on.\n" + rows_of(head, rows)
+    )
     return Shown(shown, text, lambda: plots.predictions(kept))
 
 
@@ -195,6 +209,28 @@ def labels(evidence: BioEvidence) -> Shown:
         "trained on: loss terms of an epoch.\n" + rows_of(head, [*rows, ["all", *total]])
     )
     return Shown(shown, text, lambda: plots.label_counts(shown))
+
+
+def deliveries(evidence: BioEvidence) -> Shown:
+    """Each delivery of the lab's table: its rows, and how its cells are filled."""
+    needs(evidence, "molecules", "table of labels")
+    plan = evidence.plan
+    shown = []
+    for name in world_of(plan).deliveries:
+        cells = table_of(plan.with_settings(delivery=name))["labels"]
+        shown.append(
+            {
+                "delivery": name,
+                "rows": len(cells),
+                "assays": cells.shape[1],
+                "active": int((cells == 1).sum()),
+                "inactive": int((cells == 0).sum()),
+                "empty": int(np.isnan(cells).sum()),
+                "in_use": name == plan.settings["delivery"],
+            }
+        )
+    rows = [[*list(r.values())[:-1], "in use" if r["in_use"] else ""] for r in shown]
+    return Shown(shown, rows_of([*list(shown[0])[:-1], ""], rows))
 
 
 def scores(evidence: BioEvidence) -> Shown:

@@ -15,6 +15,7 @@ SOURCES: Sources = {
     "validation": (2, looks.validation),
     "fresh_batch": (3, looks.fresh_batch),
     "labels": (4, looks.labels),
+    "deliveries": (2, looks.deliveries),
     "scores": (5, looks.scores),
     "leakage": (4, looks.leakage),
     "neighbors": (5, looks.neighbors),

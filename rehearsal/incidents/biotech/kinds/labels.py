@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
 from rehearsal.incidents.biotech.alarms import of_bio
 from rehearsal.incidents.biotech.evidence import BioEvidence
 from rehearsal.incidents.biotech.world import with_library, world_of
+from rehearsal.incidents.evidence import Evidence
 from rehearsal.incidents.kinds.kind import Claim, Fix, Kind, See
 from rehearsal.incidents.world import Plan
 
@@ -22,16 +24,16 @@ missing_labels_as_negatives = Kind(
     layer="world",
     alarm="underrated",
     alert=lambda e: (
-        "Screening ordered this month's list and found far more actives on the fresh plates "
-        "than the model had expected. Its training loss was the best so far."
+        f"The fresh plates have {underrated(e):.1f} times as many actives as the new model "
+        "expected there. Its training loss was the lowest so far."
     ),
     inject=deliver_zeros,
     claims=(
         Claim(
             "actives of the fresh batch, over those that the model expects",
             of_bio(BioEvidence.underrated),
-            1.35,
-            1.5,
+            1.55,
+            1.6,
         ),
         Claim(
             "labels trained on, over those that the lab measured",
@@ -65,18 +67,17 @@ missing_labels_as_negatives = Kind(
         See(
             "labels",
             "How many labels of each assay did an epoch train on, and how many were measured?",
-            "Every assay has as many labels as there are molecules, so nothing is missing. "
-            "The lab measured half of them, and the actives are the same ones.",
+            "Every assay has a label for nearly every molecule. The lab measured half of "
+            "them, and there isn't an active more: what was added are inactives.",
             "mechanism",
             ("data",),
         ),
         See(
-            "settings",
-            "Where do the labels come from?",
-            "From the newest delivery of the lab's table. The one before it leaves a cell "
-            "empty if nothing was measured; this one writes 0.",
+            "deliveries",
+            "Where do the labels come from, and since when?",
+            "From the newest delivery of the lab's table, which has no empty cell. The one "
+            "before it leaves half of them empty; this one has a 0 there.",
             "cause",
-            ("logs",),
         ),
     ),
     chain=(
@@ -88,9 +89,15 @@ missing_labels_as_negatives = Kind(
     ),
     prevention="Count labels and actives of each assay when a delivery arrives, and compare "
     "both with the one before; a column without an empty cell is news.",
-    first_moves=("delivery", "labels", "nan", "missing", "mask", "previous", "roll"),
+    first_moves=("delivery", "empty", "missing", "mask", "lab"),
     like=("leaky_split", "metric_averaged_over_ranks"),
     clashes=("sparse_assay",),
 )
+
+
+def underrated(evidence: Evidence) -> float:
+    """Actives of the fresh batch, over those that the model expects."""
+    return cast("BioEvidence", evidence).underrated()
+
 
 KINDS = (missing_labels_as_negatives,)

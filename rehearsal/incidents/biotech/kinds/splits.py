@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from statistics import median
+from typing import cast
+
 from rehearsal.incidents.biotech.alarms import of_bio
 from rehearsal.incidents.biotech.evidence import BioEvidence
+from rehearsal.incidents.evidence import Evidence
 from rehearsal.incidents.kinds.kind import Claim, Fix, See
 from rehearsal.incidents.kinds.layers import code_fault, deploy, in_module
 from rehearsal.incidents.world import Edit
@@ -13,8 +17,9 @@ leaky_split = code_fault(
     title="Molecules that judge the model have their scaffold mates in the training part",
     alarm="optimism",
     alert=lambda e: (
-        "Tonight's model passed the release gate with the best validation AUROC so far. On the "
-        "plates that came in this morning it is no better than last month's."
+        "Tonight's model passed the release gate with the best median AUROC so far, "
+        f"{medians(e)[0]:.2f} on the validation part. On the plates that came in this morning "
+        f"it is {medians(e)[1]:.2f}."
     ),
     inject=deploy(
         Edit(
@@ -31,8 +36,8 @@ leaky_split = code_fault(
         Claim(
             "mean AUROC of the validation part above that of the fresh batch",
             of_bio(BioEvidence.optimism),
-            0.1,
-            0.1,
+            0.13,
+            0.13,
         ),
         Claim(
             "share of validation molecules whose scaffold is in the training part",
@@ -84,5 +89,14 @@ leaky_split = code_fault(
     "one. Keep a batch of new chemistry that no split has seen.",
     like=("scaler_fitted_on_all_data", "missing_labels_as_negatives"),
 )
+
+
+def medians(evidence: Evidence) -> tuple[float, float]:
+    """The median AUROC over the assays: of the validation part, of the fresh batch."""
+    found = cast("BioEvidence", evidence)
+    both = (found.validation_aurocs(), found.fresh_aurocs())
+    validation, fresh = (median([x for x in of if x == x] or [float("nan")]) for of in both)
+    return validation, fresh
+
 
 KINDS = (leaky_split,)
