@@ -64,7 +64,7 @@ def modules_of_claims(drawn: Drawn) -> list[str]:
     measures = [claim.measure for kind in drawn.kinds for claim in kind.claims]
     found = {measure.__module__ for measure in measures if ".kinds." in measure.__module__}
     if drawn.deck.track != "general":
-        # Where every measure is a figure of Evidence, the limits are in the kind's module still.
+        # Its claims may all be figures of Evidence, and the limits are here all the same.
         found |= {kind.alert.__module__ for kind in drawn.kinds}
     return sorted(found) if drawn.is_faulty else ["rehearsal.incidents.distractors"]
 

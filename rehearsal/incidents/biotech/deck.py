@@ -141,7 +141,7 @@ DISTRACTORS = {
             "both sides of it, and their measurements are united.",
             suggests=("leaky_split", "plate_with_another_cutoff"),
             tempts=("split", "delivery"),
-            sources=("leakage", "logs"),
+            sources=("leakage",),
         ),
     )
 }

@@ -85,18 +85,18 @@ metric_averaged_over_ranks = code_fault(
         See(
             "scores",
             "Is the reported figure that of all scores?",
-            "In no assay. The reported AUROC is the mean of what the ranks find on their own "
-            "molecules; over all scores it is another number, now higher, now lower.",
+            "In hardly any assay. What is reported is the mean of what the ranks find on their "
+            "own molecules; over all scores it is another number, now higher, now lower.",
             "symptom",
-            ("validation",),
         ),
         See(
             "validation",
-            "Are scores missing, doubled, or on the wrong rank?",
-            "No: every validation molecule was scored once, on one rank. Each rank has a "
-            "share of them, and in some assays an active or two.",
+            "Are molecules missing or doubled? How many actives does an assay have?",
+            "The labels and actives are those of the whole part, so nothing is missing or "
+            "doubled. With five or ten actives in an assay, a rank has two or three of them, "
+            "and its own AUROC is mostly chance.",
             "mechanism",
-            ("logs", "fresh_batch"),
+            ("logs", "labels"),
         ),
         in_module(
             "bio/screening_metrics.py",

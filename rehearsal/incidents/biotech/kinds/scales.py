@@ -90,7 +90,7 @@ scaler_fitted_on_all_data = code_fault(
         "included",
         "the newest tenth has far larger energies, so it sets the unit that its own error is "
         "measured in",
-        "the reported error halves, and predictions of new molecules are as far off as before",
+        "the reported error about halves, and new molecules are predicted no better",
     ),
     prevention="Fit everything that is fitted on the training rows only, and report errors in "
     "the data's own unit beside the scaled ones.",

@@ -67,8 +67,9 @@ leaky_split = code_fault(
         See(
             "neighbors",
             "How near are the validation molecules to the training part?",
-            "Nearly all of them have a close analog in training, as the fresh ones don't. "
-            "Their scaffolds are on both sides, although the split is called scaffold.",
+            "Nearly every one has a close analog there, and the fresh molecules don't. The "
+            "leakage report says why: their scaffolds are on both sides, although the split is "
+            "called scaffold.",
             "mechanism",
             ("leakage",),
         ),
