@@ -41,11 +41,10 @@ def count_sequences(plan: Plan, rng: random.Random) -> Plan:
 
 bins_by_count = code_fault(
     id="bins_by_count",
-    title="Bins hold a number of proteins instead of a budget of tokens",
+    title="Bins hold a fixed number of proteins instead of a budget of tokens",
     alarm="uneven_work",
     alert=lambda e: (
-        "GPU utilization has dropped by a third on every host since yesterday, and it jumps "
-        "from step to step."
+        "GPU utilization is down by a third on every host, and it jumps from step to step."
     ),
     setup=on_three_hosts,
     inject=count_sequences,
