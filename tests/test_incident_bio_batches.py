@@ -256,10 +256,14 @@ def test_the_batch_that_killed_a_rank_is_on_record(written: Written) -> None:
     assert [record["rank"] for record in view.data if record["killed"]] == [0]
     assert view.text.count("killed here") == 1
     assert [record["rank"] for record in batch_looks.batches(evidence, rank=1).data] == [1, 1]
+    # The ledger ends at step 1: the step that killed the rank was never finished.
+    assert [record["longest"] for record in batch_looks.batches(evidence, step=2).data] == [
+        *(1000, 100)
+    ]
     assert view.draw is not None
     assert view.draw().axes[0].get_ylabel() == "tokens"
-    for scope in ({"num_steps": 0}, {"num_steps": "3"}, {"rank": 2}):
-        with pytest.raises(BadLook, match=r"must be 1 to 20|no such rank"):
+    for scope in ({"num_steps": 0}, {"num_steps": "3"}, {"rank": 2}, {"step": 3}):
+        with pytest.raises(BadLook, match=r"must be 1 to 20|no such rank|steps 1 to 2"):
             batch_looks.batches(evidence, **scope)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from rehearsal.incidents.biotech import batch_plots as plots
 from rehearsal.incidents.biotech.evidence import BioEvidence
 from rehearsal.incidents.biotech.looks import needs
-from rehearsal.incidents.view import BadLook, Shown, a_rank, a_step, rows_of
+from rehearsal.incidents.view import BadLook, Shown, a_rank, rows_of
 
 NO_CHECK = "The job didn't get to the end of its training, so its network wasn't checked."
 
@@ -22,7 +22,9 @@ def batches(
     if rank is not None:
         a_rank(evidence, rank)
     last = max((r["step"] for r in evidence.batches), default=0)
-    first = max(1, last - num_steps + 1) if step is None else a_step(evidence, step)
+    if step is not None and (type(step) is not int or not 1 <= step <= last):
+        raise BadLook(f"step={step!r}: the batches on record are of steps 1 to {last}.")
+    first = step or max(1, last - num_steps + 1)
     killed = {id(record) for record in evidence.fatal_batches}
     everything = [
         {**record, "killed": id(record) in killed}

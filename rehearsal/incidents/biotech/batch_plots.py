@@ -64,7 +64,9 @@ def plates(rows: Rows) -> Figure:
 def symmetry(found: Mapping[str, Mapping[str, float]], motions: Sequence[str]) -> Figure:
     """The error of each symmetry on a logarithmic axis, with what formats round to."""
     figure, axes = new_figure(
-        2.8, "Symmetries", "Relative error; dotted: what a format rounds a number by."
+        2.8,
+        "Symmetries",
+        "Dotted: what a format rounds a number by. An error of 0 is drawn at 1e-9.",
     )
     places = range(len(motions))
     axes.set_yticks(places, motions)

@@ -26,8 +26,8 @@ positions_in_bf16 = code_fault(
     title="Positions are rounded to bf16, so the network isn't equivariant anymore",
     alarm="asymmetry",
     alert=lambda e: (
-        "A chemist loaded the same molecule twice, the second time turned by 90 degrees, and "
-        "got two different sets of forces from this week's model. Its loss looks normal."
+        "A chemist ran a molecule through this week's model, turned it by 30 degrees, ran it "
+        "again, and got another answer. The training loss looks normal."
     ),
     setup=in_mixed_precision,
     inject=deploy(
@@ -75,7 +75,7 @@ positions_in_bf16 = code_fault(
             "Autocast was on before and doesn't matter: it rounds matrix products, and this "
             "network takes distances from differences.",
             "mechanism",
-            ("settings", "loss"),
+            ("settings",),
         ),
         in_module(
             "bio/equivariant.py",
@@ -86,10 +86,10 @@ positions_in_bf16 = code_fault(
     ),
     chain=(
         "the last deployment casts the positions to bf16",
-        "a turned molecule has other coordinates, which are rounded elsewhere, so its "
-        "distances change by up to 1%; a shift is taken out before the cast",
-        "a turned copy gets other vectors, and the loss can't show it: it sees each molecule "
-        "in one pose",
+        "a turned molecule has other coordinates, and those round differently, so its "
+        "distances come out up to a percent off; a shift is taken out before the cast",
+        "a turned copy gets a different answer, and the loss can't show it, because it sees "
+        "each molecule in one pose only",
     ),
     prevention="Run an equivariance check on every checkpoint, with a limit near float32 "
     "rounding. Features may be in bf16; positions, differences and distances stay in float32.",

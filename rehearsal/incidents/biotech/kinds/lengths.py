@@ -41,11 +41,10 @@ def count_sequences(plan: Plan, rng: random.Random) -> Plan:
 
 bins_by_count = code_fault(
     id="bins_by_count",
-    title="Bins hold a number of proteins instead of a budget of tokens",
+    title="Bins hold a fixed number of proteins instead of a budget of tokens",
     alarm="uneven_work",
     alert=lambda e: (
-        "GPU utilization has dropped by a third on every host since yesterday, and it jumps "
-        "from step to step."
+        "GPU utilization is down by a third on every host, and it jumps from step to step."
     ),
     setup=on_three_hosts,
     inject=count_sequences,
@@ -78,7 +77,8 @@ bins_by_count = code_fault(
             "phases",
             "Is it one rank that the others wait for?",
             "No. Every rank spends much of its time in grad_sync, and on every rank forward "
-            "and backward have a p95 of several times their p50.",
+            "and backward take far longer in some steps than in others: the p95 is a multiple "
+            "of the p50.",
             "symptom",
             ("trace", "throughput"),
         ),
@@ -199,13 +199,13 @@ uncropped_protein = Kind(
     ),
     chain=(
         "crop was taken off, and one protein is as long as a whole bin's budget",
-        "its bin has as many tokens as any other and several times the pairs of tokens, so the "
-        "rank that gets it runs out of memory",
-        "the kernel kills that rank, its peer can't finish the collective, and the restart "
+        "its bin has no more tokens than any other, but several times the pairs of tokens, so "
+        "the rank that gets it runs out of memory",
+        "the kernel kills that rank, its peer can't finish the collective, and every restart "
         "meets the same bin in the same step",
     ),
-    prevention="Plan memory on the longest row squared, not on tokens; run the longest bin "
-    "first, before the run counts.",
+    prevention="Plan memory by the square of the longest row, not by tokens; before a run "
+    "counts, try its longest bin.",
     first_moves=("crop", "window", "budget", "length", "long", "exclude"),
     like=("bins_by_count",),
     related=("crashes", "crash_loop", "replayed", "audit", "not_learning", "checkpoint_age"),

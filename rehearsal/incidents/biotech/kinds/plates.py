@@ -30,8 +30,8 @@ plate_with_another_cutoff = Kind(
     layer="world",
     alarm="miscalibration",
     alert=lambda e: (
-        "The training loss of this week's run levels off well above last week's. Nobody has "
-        "changed the model or its settings."
+        "The nightly calibration check failed: somewhere in the training data, far more labels "
+        "are active than the model expects. The loss falls as usual."
     ),
     inject=read_at_another_cutoff,
     claims=(
@@ -62,34 +62,35 @@ plate_with_another_cutoff = Kind(
     path=(
         See(
             "loss",
-            "Is the loss high in some steps, or in all of them?",
-            "It falls as usual at first and settles too high, without a spike: the bad rows "
-            "are spread over all batches.",
+            "Is it a few bad batches, or something in all of them?",
+            "The loss falls without a spike or a jump. Whatever is wrong is spread evenly over "
+            "the batches, so no step stands out.",
             "symptom",
             ("plates",),
         ),
         See(
             "plates",
             "Whose labels does the model get wrong?",
-            "One plate's. More than twice as many of its labels are active as the model "
-            "expects, and its loss is far above the others', which are all alike.",
+            "One plate's. Eight in ten of its labels are active, against three in ten on each "
+            "other plate, and the model expects about half. Its loss is far above the others', "
+            "which agree with one another.",
             "mechanism",
         ),
         See(
             "labels",
-            "Is it one assay, or all of them?",
-            "All of them have more actives than the lab counts at the usual cutoff, so it "
-            "isn't the chemistry of one target: that plate was read differently.",
+            "Does one assay have too many actives, or do all of them?",
+            "All of them: each trains on more actives than the lab counts at its usual cutoff. "
+            "No target's chemistry does that, so the plate was read differently.",
             "cause",
             ("data",),
         ),
     ),
     chain=(
         "one plate's hits were called at a lower cutoff than those of the others",
-        "the same kind of molecule is active there and inactive elsewhere; the model can't "
-        "know the plate, so it splits the difference",
-        "the loss of those rows stays high, and the model expects too few actives there and "
-        "too many everywhere else",
+        "the same kind of molecule is active there and inactive elsewhere; the model can't see "
+        "the plate, so it settles for something in between",
+        "on that plate the model expects far too few actives and the loss stays high; "
+        "everywhere else it expects slightly too many",
     ),
     prevention="Put controls on every plate, and compare each plate's hit rate and calibration "
     "with the others' before its labels are trained on.",
