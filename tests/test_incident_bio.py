@@ -35,6 +35,7 @@ from rehearsal.incidents.store import BadCase, Event, Store
 from rehearsal.incidents.tracks import TRACKS
 
 SEEDS = range(30)
+ON_RECORD = 3  # seeds of each kind; to be raised to 20 with the record, like the general one
 SOURCES = TRACKS["biotech"].sources
 OF_MOLECULES = {"sparse_assay", "many_salts"}  # misleading symptoms
 OF_OTHER_DATA = {  # looks that a job on graphs can't answer
@@ -481,6 +482,15 @@ class TestDigest:
         ):
             name = f"trainer_core.bio.{module}"
             assert self.stale(monkeypatch, tmp_path, name, old, new) == stale
+
+
+def test_the_record_has_every_kind_and_no_failure() -> None:
+    """docs/incidents_bio.json is what the project claims about its cases."""
+    record: dict[str, dict[str, Any]] = json.loads(TRACKS["biotech"].record.read_text())
+    assert list(record) == TRACKS["biotech"].names
+    for name, proofs in record.items():
+        assert set(map(str, range(ON_RECORD))) <= set(proofs), name
+        assert [seed for seed, facts in proofs.items() if facts["problems"]] == [], name
 
 
 # ---------------------------------------------------------------- real jobs
