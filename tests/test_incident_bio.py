@@ -15,6 +15,7 @@ import rehearsal
 from rehearsal import __main__ as command_line
 from rehearsal.incidents import digest as digests
 from rehearsal.incidents import opening, terminal
+from rehearsal.incidents.biotech import looks
 from rehearsal.incidents.biotech import track as biotech
 from rehearsal.incidents.biotech.deck import DECK, DISTRACTORS, HARMLESS, base_plan
 from rehearsal.incidents.biotech.deployed import deploy, module_names, modules_for
@@ -129,6 +130,17 @@ class TestTheLab:
         filled = table_of(d.faulty)["labels"]
         assert (filled[~truth.measured] == 0).all()
         assert (filled[truth.measured] == cells[truth.measured]).all()
+
+    def test_a_delivery_shows_how_many_cells_are_empty(self, tmp_path: Path) -> None:
+        """It is how one finds out where the invented negatives come from."""
+        for fault, empty in (("missing_labels_as_negatives", False), ("leaky_split", True)):
+            before, newest = looks.deliveries(
+                BioEvidence(tmp_path, drawn_of(1, fault).faulty)
+            ).data
+            assert (newest["in_use"], before["in_use"]) == (True, False)
+            assert before["empty"] > 0
+            assert (newest["empty"] > 0) is empty
+            assert before["active"] == newest["active"]
 
     def test_the_fresh_batch_has_scaffolds_of_its_own(self) -> None:
         """Otherwise it would leak as the validation part does."""
