@@ -25,7 +25,7 @@ from rehearsal.incidents.judge import Verdict
 from rehearsal.incidents.kinds.kind import Kind, See
 from rehearsal.incidents.score import FIX_MINUTES, Score, score_of, sources_named
 from rehearsal.incidents.settings import BadFix, Settings, apply
-from rehearsal.incidents.sources import look_at
+from rehearsal.incidents.sources import look_at, scope_of
 from rehearsal.incidents.store import BadCase, Event, Store
 from rehearsal.incidents.tracks import track_of
 from rehearsal.incidents.typed_source import modules_of, with_sources
@@ -55,6 +55,15 @@ class Incident:
     def sources(self) -> dict[str, int]:
         """What can be looked at, and how many minutes each look costs."""
         return {name: minutes for name, (minutes, _) in self._track.sources.items()}
+
+    def scopes_of(self, source: str) -> list[str]:
+        """The names by which a look at a source can be narrowed."""
+        return scope_of(source, self._track.sources)
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules whose code can be looked at and replaced."""
+        return self._track.module_names()
 
     @property
     def settings(self) -> Settings:
