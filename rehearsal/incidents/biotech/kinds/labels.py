@@ -13,6 +13,11 @@ from rehearsal.incidents.kinds.kind import Claim, Fix, Kind, See
 from rehearsal.incidents.world import Plan
 
 
+def mostly_empty(plan: Plan, rng: random.Random) -> Plan:
+    """Three cells in five were never measured, so zeros there outnumber everything else."""
+    return with_library(plan, missing_fraction=0.6)
+
+
 def deliver_zeros(plan: Plan, rng: random.Random) -> Plan:
     """The newest delivery of the lab's table has a 0 in every empty cell."""
     return with_library(plan, zeros_in=(plan.settings["delivery"],))
@@ -27,6 +32,7 @@ missing_labels_as_negatives = Kind(
         f"The fresh plates have {underrated(e):.1f} times as many actives as the new model "
         "expected there. Its training loss was the lowest so far."
     ),
+    setup=mostly_empty,
     inject=deliver_zeros,
     claims=(
         Claim(
@@ -67,8 +73,8 @@ missing_labels_as_negatives = Kind(
         See(
             "labels",
             "How many labels of each assay did an epoch train on, and how many were measured?",
-            "Every assay has a label for nearly every molecule. The lab measured half of "
-            "them, and there isn't an active more: what was added are inactives.",
+            "Every assay has a label for nearly every molecule. The lab measured two in "
+            "five of them, and there isn't an active more: what was added are inactives.",
             "mechanism",
             ("data",),
         ),
@@ -76,15 +82,15 @@ missing_labels_as_negatives = Kind(
             "deliveries",
             "Where do the labels come from, and since when?",
             "From the newest delivery of the lab's table, which has no empty cell. The one "
-            "before it leaves half of them empty; this one has a 0 there.",
+            "before it leaves three in five empty; this one has a 0 there.",
             "cause",
         ),
     ),
     chain=(
         "the newest delivery of the lab's table has a 0 where nothing was measured",
         "each empty cell is trained on as an inactive, so the loss is a mean over the full "
-        "table, and actives become half as frequent",
-        "the loss looks better, the predicted rates halve, and actives stay below the "
+        "table, and actives become less than half as frequent",
+        "the loss looks better, the predicted rates more than halve, and actives stay below the "
         "threshold",
     ),
     prevention="Count labels and actives of each assay when a delivery arrives, and compare "
