@@ -18,6 +18,7 @@ from rehearsal.grading import drills_page, mutation_record, mutation_score, new_
 from rehearsal.grading.check import BadSeed
 from rehearsal.grading.drill import UnknownDrill
 from rehearsal.incidents.store import BadCase
+from rehearsal.incidents.tracks import TrackName
 from rehearsal.interviews import arguments as interviews
 from rehearsal.interviews.store import BadInterview
 from rehearsal.plan.route import UnknownPage
@@ -130,6 +131,7 @@ def parser() -> argparse.ArgumentParser:
     opening.add_argument(
         "--tier", choices=["guided", "choice", "realistic"], default="realistic"
     )
+    opening.add_argument("--track", choices=["general", "biotech"], default="general")
     opening.add_argument("--restart", action="store_true", help="start the case over")
     rehearsing = add(
         "incidents", "list the causes, or prove them: the fault shows, the fix works"
@@ -137,6 +139,7 @@ def parser() -> argparse.ArgumentParser:
     rehearsing.add_argument("what", choices=["list", "prove"])
     rehearsing.add_argument("kind", nargs="*", help="default: all kinds")
     rehearsing.add_argument("--seeds", type=int, default=20, help="how many, from 0")
+    rehearsing.add_argument("--track", choices=["general", "biotech"], default="general")
     interviews.add_interview(add("interview", "hold a mock interview against a clock"))
     interviews.add_interviews(
         add("interviews", "list, show, replay or compare your interviews")
@@ -235,23 +238,26 @@ def run_selftest(names: Sequence[str]) -> int:
     return 1 if bad else 0
 
 
-def run_incidents(what: str, names: Sequence[str], seeds: int) -> int:
-    """List the kinds of incident, or prove some; the exit code.
+def run_incidents(what: str, names: Sequence[str], seeds: int, track: TrackName) -> int:
+    """List the kinds of incident of a track, or prove some; the exit code.
 
     Raises:
-        BadCase: if there is no such kind.
+        BadCase: if there is no such kind, or a package is missing.
     """
-    from rehearsal.incidents import prove
+    from rehearsal.incidents import prove, tracks
 
-    kinds = incident_kinds()
     if what == "list":
-        print("\n".join(kinds))
+        print("\n".join(incident_kinds(track=track)))
         return 0
-    if unknown := [name for name in names if name not in prove.NAMES]:
+    known = tracks.TRACKS[track].names
+    if unknown := [name for name in names if name not in known]:
         raise BadCase(
-            f"{unknown[0]!r} is not a kind of incident. There are: {', '.join(prove.NAMES)}."
+            f"{unknown[0]!r} is not a kind of incident. There are: {', '.join(known)}."
         )
-    return 0 if prove.prove(list(names) or prove.NAMES, range(seeds), print) else 1
+    chosen = list(names) or known
+    if missing := next(filter(None, map(tracks.TRACKS[track].missing, chosen)), ""):
+        raise BadCase(missing)
+    return 0 if prove.prove(chosen, range(seeds), print, track) else 1
 
 
 def show_new(folder: Path) -> None:
@@ -280,10 +286,10 @@ def run(options: argparse.Namespace) -> int:
     if options.command == "incident":
         from rehearsal.incidents import terminal  # imports numpy
 
-        terminal.play(options.seed, options.tier, restart=options.restart)
+        terminal.play(options.seed, options.tier, track=options.track, restart=options.restart)
         return 0
     if options.command == "incidents":
-        return run_incidents(options.what, options.kind, options.seeds)
+        return run_incidents(options.what, options.kind, options.seeds, options.track)
     if options.command in ("interview", "interviews", "interviewer"):
         from rehearsal.interviews import command  # imports numpy
 
@@ -359,10 +365,19 @@ def main(arguments: Sequence[str]) -> int:
         return 2
 
 
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line. For ``incidents``, options may also come before the kinds."""
+    options, rest = parser().parse_known_args(arguments)
+    if options.command == "incidents" and not any(word.startswith("-") for word in rest):
+        options.kind += rest
+        return options
+    return parser().parse_args(arguments)
+
+
 def run_or_explain(arguments: Sequence[str]) -> int:
     """Run the command line; a mistake you can fix is a message. Returns the exit code."""
     try:
-        options = parser().parse_args(arguments)
+        options = parse(arguments)
         with spelled_for_a_shell(str(getattr(options, "file", None) or FILE)):
             return run(options)
     except (

@@ -20,8 +20,8 @@ import rehearsal
 from rehearsal.deck.cards import card_named, cards
 from rehearsal.deck.judge import Coverage
 from rehearsal.incidents.kinds.registry import KINDS
-from rehearsal.incidents.sources import SOURCES
 from rehearsal.incidents.store import BadCase
+from rehearsal.incidents.tracks import TRACKS
 from rehearsal.interviews import opening
 from rehearsal.interviews.boxes import SHARES, box_at, boxes
 from rehearsal.interviews.built import SIGNS, facts_of, notebook_text
@@ -37,7 +37,7 @@ from rehearsal.interviews.interviewer import (
     of_setting,
     turns,
 )
-from rehearsal.interviews.on_call import BY_FACT, MOST_LINES, OnCall
+from rehearsal.interviews.on_call import BY_FACT, MOST_LINES, OnCall, kind_for, module_in
 from rehearsal.interviews.rubric import ROWS, RUBRIC
 from rehearsal.interviews.opening import interview
 from rehearsal.interviews.session import Interview
@@ -47,6 +47,8 @@ from rehearsal.interviews.store import BadInterview
 TYPED = (
     "from dataclasses import dataclass\n\n\n@dataclass\nclass TrainConfig:\n    seed: int = 1\n"
 )
+
+BIOTECH_KINDS = TRACKS["biotech"].deck.kinds
 
 
 # How somebody on call would name each cause.
@@ -167,6 +169,41 @@ SAID = {
         "Nothing is wrong, the alert is too sensitive. I'd leave it.",
         "It's a false alarm, the job is healthy.",
     ],
+}
+SAID_IN_BIOTECH = {
+    "leaky_split": [
+        "The split leaks: scaffolds are shared between training and validation.",
+        "It's a leaky split, near duplicates of the test set are in the training part.",
+    ],
+    "missing_labels_as_negatives": [
+        "Missing labels got filled with zeros, so they count as inactive.",
+        "The new delivery writes 0 where nothing was measured: unmeasured became negative.",
+    ],
+    "metric_averaged_over_ranks": [
+        "AUROC is computed on each rank and then averaged. It has to be one list.",
+        "The enrichment is a mean over the ranks instead of over all scores.",
+    ],
+    "scaler_fitted_on_all_data": [
+        "The scaler was fitted on everything, the held-out part included.",
+        "Energies are normalized with statistics of all the data, the test part too.",
+    ],
+    "bins_by_count": [
+        "Batches have a fixed number of sequences, so one rank gets all the long ones.",
+        "The bins are filled by count and not by tokens.",
+    ],
+    "uncropped_protein": [
+        "There's one very long protein, and nothing crops it.",
+        "The crop is off, so a single long sequence takes all the memory of that rank.",
+    ],
+    "positions_in_bf16": [
+        "The positions are cast to bf16, and that breaks the symmetry.",
+        "Equivariance is gone since the coordinates are in half precision.",
+    ],
+    "plate_with_another_cutoff": [
+        "One plate was called with a different threshold than the rest.",
+        "It's a batch effect: that plate's cutoff has shifted.",
+    ],
+    "no_fault": ["Nothing is wrong here, the alert is noise."],
 }
 
 
@@ -317,10 +354,13 @@ class TestDataFiles:
 
     def test_every_cause_and_source_can_be_named_in_words(self) -> None:
         """Somebody who talks can't be expected to know the ids."""
-        for kind in KINDS.values():
-            assert cause_in(f"{kind.title}.", sorted(KINDS)) == kind.id
-        for source in SOURCES:
-            assert source in sources_in(f"Show me the {source.replace('_', ' ')}."), source
+        for track in TRACKS.values():
+            kinds = track.deck.kinds
+            for kind in kinds.values():
+                assert cause_in(f"{kind.title}.", sorted(kinds)) == kind.id
+            for source in track.sources:
+                said = f"Show me the {source.replace('_', ' ')}."
+                assert source in sources_in(said), source
 
     def test_the_rubric_leads_to_what_exists(self) -> None:
         known = {drill.id for drill in rehearsal.drills()}
@@ -411,9 +451,64 @@ class TestWhatIsHeard:
         """Somebody who talks can't be expected to know the ids."""
         assert cause_in(said, sorted(KINDS)) == cause
 
+    @pytest.mark.parametrize(
+        ("cause", "said"), [(c, t) for c in SAID_IN_BIOTECH for t in SAID_IN_BIOTECH[c]]
+    )
+    def test_a_cause_of_the_biotech_track_is_recognized(self, cause: str, said: str) -> None:
+        """The same, for somebody who interviews at a biotech company."""
+        assert cause_in(said, sorted(BIOTECH_KINDS)) == cause
+
     def test_a_cause_that_is_ruled_out_is_not_named(self) -> None:
         text = "It isn't the network. The loader starves the ranks, it has no workers."
         assert cause_in(text, sorted(KINDS)) == "loader_starved"
+
+
+class TestTheBiotechIncident:
+    def test_every_fault_of_the_track_comes_up(self) -> None:
+        """Ten sessions about the same leak would teach that biotech has one problem."""
+        drawn = {kind_for(frozenset(), seed, "biotech") for seed in range(200)}
+        assert drawn == {kind.id for kind in BIOTECH_KINDS.values() if kind.layer != "none"}
+
+    def test_it_needs_no_package_that_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without RDKit, a session with a molecules job would have no incident at all."""
+        track = "rehearsal.incidents.biotech.track.find_spec"
+        monkeypatch.setattr(track, lambda name: None)
+        drawn = {kind_for(frozenset(), seed, "biotech") for seed in range(100)}
+        assert drawn
+        assert "leaky_split" not in drawn
+
+    @pytest.mark.parametrize(
+        ("said", "found"),
+        [
+            ("Show me the code of splits.py", "bio/splits.py"),
+            ("Let me see bio/splits.py", "bio/splits.py"),
+            ("Show me data.py", "data.py"),
+            ("Show me launch.py", "launch.py"),
+            ("Can I see bio/launch.py?", "bio/launch.py"),
+            ("Show me nosuch.py", None),
+            ("Show me the code", None),
+        ],
+    )
+    def test_a_module_is_named_with_or_without_its_folder(
+        self, said: str, found: str | None
+    ) -> None:
+        assert module_in(said, TRACKS["biotech"].module_names()) == found
+
+    def test_the_setting_chooses_the_track(
+        self, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A biotech interview with a torn checkpoint is the general one in disguise."""
+        asked = []
+
+        def record(folder: Path, seed: int, kind: str | None, track: str) -> None:
+            asked.append((kind in BIOTECH_KINDS, track))
+            raise BadCase("no job in this test")
+
+        monkeypatch.setattr("rehearsal.interviews.on_call.incident_in", record)
+        for seed, setting in enumerate(get_args(Setting)):
+            session = interview(45, seed, setting=setting, clock=clock)
+            session._on_call.prepare(frozenset())
+        assert asked == [(False, "general"), (True, "biotech")]
 
 
 class TestTheConversation:

@@ -23,6 +23,7 @@ from rehearsal.grading.drill import load
 from rehearsal.incidents.draw import draw
 from rehearsal.incidents.score import score_of
 from rehearsal.incidents.store import Store
+from rehearsal.incidents.tracks import TRACKS, TrackName
 from rehearsal.interviews.rubric import RUBRIC
 from rehearsal.interviews.store import Store as InterviewStore
 from rehearsal.plan import today as calling
@@ -106,12 +107,20 @@ def begun(name: str, days_ago: float, *, minutes: float = 45, at: float = 0.0) -
     return store.folder
 
 
-def on_call(seed: int, days_ago: float, *, is_right: bool = True, ends: bool = True) -> Store:
+def on_call(
+    seed: int,
+    days_ago: float,
+    *,
+    is_right: bool = True,
+    ends: bool = True,
+    track: TrackName = "general",
+) -> Store:
     """Write a case in which a cause was named after a look, and nothing changed."""
-    store, kind = Store(seed), draw(seed).causes[0]
+    store = Store(seed, track=track)
+    kind = draw(seed, deck=TRACKS[track].deck).causes[0]
     store.create(kind, "realistic")
     at = noon(days_ago)
-    wrong = next(name for name in rehearsal.incident_kinds() if name != kind)
+    wrong = next(name for name in rehearsal.incident_kinds(track=track) if name != kind)
     cause = kind if is_right else wrong
     events: list[dict[str, Any]] = [
         {"did": "look", "at": at - 1200, "source": "loss", "scope": {}, "run": 0, "minutes": 1},
@@ -494,6 +503,25 @@ class TestIncidents:
         assert problems == []
         on_call(2, 1)
         assert "finish incident" not in said(capsys)
+
+    def test_a_case_of_the_biotech_track_counts(self) -> None:
+        """It was practice, too; and its seed says nothing about the general track's."""
+        on_call(40, 3, track="biotech")
+        on_call(1, 2)
+        cases, problems = read_cases(progress().path.parent)
+        assert [(case.seed, case.track) for case in cases] == [(40, "biotech"), (1, "general")]
+        assert all(case.grades for case in cases)
+        assert problems == []
+
+    def test_a_case_of_the_biotech_track_can_be_finished(self, capsys: Capture) -> None:
+        """The line has to open that case, and not the general one of the same seed."""
+        answered(CARDS[0].id, 20)
+        on_call(41, 9, ends=False, track="biotech")
+        interviewed("a", 1, {"builds": 4})
+        text = said(capsys, "--minutes", "200")
+        assert "finish biotech incident 41" in text
+        lines = [line.strip() for line in text.splitlines()]
+        assert f"{program()} incident 41 --track biotech" in lines
 
     def test_every_row_of_the_score_says_something_about_the_rubric(self) -> None:
         """A renamed row of the score would count for nothing, in silence."""

@@ -84,4 +84,5 @@ print("\n".join(incident_kinds()))
 # %% [markdown]
 # The next case is another number. `incident(8, tier="guided")` asks you one question at a time, and
 # `incident(8, tier="choice")` gives you four causes to choose from. At a terminal:
-# `python -m rehearsal incident 8`.
+# `python -m rehearsal incident 8`. `incident(8, track="biotech")` is a job on molecules, proteins or
+# graphs; [docs/incidents.md](../docs/incidents.md) says what there is to look at.

@@ -21,13 +21,13 @@ from typing import Any, Literal
 from rehearsal.incidents.debrief import Debrief, debrief_of
 from rehearsal.incidents.draw import Drawn
 from rehearsal.incidents.evidence import Evidence
-from rehearsal.incidents.judge import Verdict, judge_plan
+from rehearsal.incidents.judge import Verdict
 from rehearsal.incidents.kinds.kind import Kind, See
-from rehearsal.incidents.kinds.registry import KINDS
 from rehearsal.incidents.score import FIX_MINUTES, Score, score_of, sources_named
 from rehearsal.incidents.settings import BadFix, Settings, apply
-from rehearsal.incidents.sources import SOURCES, look_at
+from rehearsal.incidents.sources import look_at, scope_of
 from rehearsal.incidents.store import BadCase, Event, Store
+from rehearsal.incidents.tracks import track_of
 from rehearsal.incidents.typed_source import modules_of, with_sources
 from rehearsal.incidents.view import BadLook, Note, Outcome, View
 from rehearsal.incidents.world import Plan
@@ -42,6 +42,7 @@ class Incident:
     def __init__(self, store: Store, drawn: Drawn, tier: Tier) -> None:
         self.seed, self.tier = store.seed, tier
         self._store, self._drawn = store, drawn
+        self._track = track_of(drawn)
 
     # ------------------------------------------------------------ what is known at once
 
@@ -53,12 +54,21 @@ class Incident:
     @property
     def sources(self) -> dict[str, int]:
         """What can be looked at, and how many minutes each look costs."""
-        return {name: minutes for name, (minutes, _) in SOURCES.items()}
+        return {name: minutes for name, (minutes, _) in self._track.sources.items()}
+
+    def scopes_of(self, source: str) -> list[str]:
+        """The names by which a look at a source can be narrowed."""
+        return scope_of(source, self._track.sources)
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules whose code can be looked at and replaced."""
+        return self._track.module_names()
 
     @property
     def settings(self) -> Settings:
         """What can be changed, and what it means; ``look("settings")`` has the values."""
-        return Settings(self._drawn.faulty)
+        return Settings(self._drawn.faulty, self._track.rules)
 
     @property
     def minutes(self) -> int:
@@ -68,12 +78,13 @@ class Incident:
     @property
     def choices(self) -> list[str]:
         """In the tier "choice": four causes, one of them right. Otherwise all that exist."""
+        kinds = self._track.deck.kinds
         if self.tier != "choice":
-            return sorted(KINDS)
+            return sorted(kinds)
         kind, false = self._drawn.kinds[0], self._drawn.distractor
         rng = random.Random(f"choices {self.seed}")
         near = [name for name in (*kind.like[:2], *false.suggests[:1]) if name != kind.id]
-        rest = [name for name in sorted(KINDS) if name != kind.id]
+        rest = [name for name in sorted(kinds) if name != kind.id]
         rng.shuffle(rest)
         others = list(dict.fromkeys([*near, *rest]))[:3]
         return sorted([kind.id, *others])
@@ -104,7 +115,9 @@ class Incident:
         """
         evidence = self._evidence if run == 0 else self._evidence_of(run)
         try:
-            view = look_at(evidence, source, scope)
+            view = look_at(
+                evidence, source, scope, self._track.sources, self._track.module_names
+            )
         except BadLook as error:
             raise BadCase(str(error)) from None
         answered = self._next_see() if self.tier == "guided" else None
@@ -132,10 +145,10 @@ class Incident:
             )
         because = [because] if isinstance(because, str) else list(map(str, because))
         named = sources_named(because)
-        if unknown := sorted(named - set(SOURCES)):
+        if unknown := sorted(named - set(self.sources)):
             raise BadCase(
                 f"{unknown[0]!r} is not a source, so nothing was noted. Evidence is what you "
-                f"looked at: {', '.join(SOURCES)}."
+                f"looked at: {', '.join(self.sources)}."
             )
         self._store.add("diagnose", cause=cause, because=because, first_move=str(first_move))
         after = "debrief if you'd leave it alone" if cause == "no_fault" else "fix it"
@@ -165,8 +178,8 @@ class Incident:
         """
         faulty = self._drawn.faulty
         try:
-            plan = apply(faulty, settings or {})
-            texts = modules_of(faulty, source)
+            plan = apply(faulty, settings or {}, self._track.rules)
+            texts = modules_of(faulty, source, self._track.module_names())
         except BadFix as error:
             raise BadCase(str(error)) from None
         if texts:
@@ -214,7 +227,8 @@ class Incident:
         return self._store.events()
 
     def __repr__(self) -> str:
-        lines = [f"Incident {self.seed}, tier {self.tier}, {self.minutes} minutes so far."]
+        name = self._store.name.capitalize()
+        lines = [f"{name}, tier {self.tier}, {self.minutes} minutes so far."]
         lines += ["", f"ALERT  {self.alert}", ""]
         if self.tier == "choice":
             lines.append(f"One of: {', '.join(self.choices)}")
@@ -233,7 +247,7 @@ class Incident:
 
     @cached_property
     def _evidence(self) -> Evidence:
-        return Evidence(self._store.runs / "0", self._drawn.faulty)
+        return self._track.evidence(self._store.runs / "0", self._drawn.faulty)
 
     def _evidence_of(self, run: Any) -> Evidence:
         fixes = [event for event in self._store.events() if event["did"] == "fix"]
@@ -243,7 +257,7 @@ class Incident:
         newest = max(folder.iterdir(), key=lambda path: path.name)  # it may have run twice
         plan = self._drawn.faulty.with_settings(**fixes[run - 1]["settings"])
         sources = json.loads((newest / "plan.json").read_text("utf-8"))["sources"]
-        return Evidence(newest, with_sources(plan, sources))
+        return self._track.evidence(newest, with_sources(plan, sources))
 
     def _rerun(self, plan: Plan, modules: Sequence[str]) -> Outcome:
         """Run a changed job, and judge and keep what came out."""
@@ -251,7 +265,7 @@ class Incident:
         changed = {name: at for name, at in plan.settings.items() if before[name] != at}
         with self._store.alone():
             number = 1 + sum(event["did"] == "fix" for event in self._store.events())
-            verdict = judge_plan(
+            verdict = self._track.judge_plan(
                 self._drawn, self._evidence, plan, self._store.runs / f"{number}"
             )
             self._store.add(

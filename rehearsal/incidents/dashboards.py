@@ -16,6 +16,11 @@ from rehearsal.incidents.view import Shown, a_rank, a_step, rows_of, shorten
 
 def loss(evidence: Evidence) -> Shown:
     """Loss, learning rate and gradient norm per step, over all attempts."""
+    return loss_in(evidence, "cross-entropy loss (nats)")
+
+
+def loss_in(evidence: Evidence, unit: str) -> Shown:
+    """The same, for a loss of this name."""
     found = [
         {name: record[name] for name in ("attempt", "step", "loss", "lr", "grad_norm")}
         for record in evidence.progress.get(0, [])
@@ -24,8 +29,9 @@ def loss(evidence: Evidence) -> Shown:
         [r["attempt"], r["step"], number(r["loss"]), f"{r['lr']:.3g}", number(r["grad_norm"])]
         for r in found
     ]
-    text = rows_of(["attempt", "step", "loss (nats)", "lr", "grad_norm"], rows)
-    return Shown(found, text, lambda: plots.loss_and_rate(found))
+    short = "loss (nats)" if "nats" in unit else "loss"
+    text = rows_of(["attempt", "step", short, "lr", "grad_norm"], rows)
+    return Shown(found, text, lambda: plots.loss_and_rate(found, unit))
 
 
 def number(value: float | None) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from rehearsal.incidents.draw import Drawn
 from rehearsal.incidents.score import Score, score_of
-from rehearsal.incidents.sources import SOURCES
 from rehearsal.incidents.store import Event
+from rehearsal.incidents.tracks import track_of
 from rehearsal.incidents.view import preformatted
 
 
@@ -37,12 +37,12 @@ def debrief_of(drawn: Drawn, alert: str, events: Sequence[Event]) -> Debrief:
     score = score_of(drawn, events)
     lines = [*(f"{kind.id}: {kind.title}." for kind in drawn.kinds), "", *score.lines()]
     lines += ["", "The page", f"  {alert}"]
-    minute = 0
+    minute, sources = 0, track_of(drawn).sources
     for kind in drawn.kinds:
         of = f" to {kind.id}" if len(drawn.kinds) > 1 else ""
         lines += ["", f"An expert's path{of}"]
         for see in kind.path:
-            minute += SOURCES[see.source][0]
+            minute += sources[see.source][0]
             scope = "".join(f", {name}={value!r}" for name, value in see.scope.items())
             lines.append(f'  minute {minute:>2}  look("{see.source}"{scope}): {see.asks}')
             lines.append(f"{'':<11}  {see.shows}")

@@ -16,8 +16,10 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from rehearsal.incidents.biotech.digest import BIO_MACHINERY, trainer_modules
 from rehearsal.incidents.deployed import SHIPPED, module_names
 from rehearsal.incidents.draw import Drawn
+from rehearsal.incidents.tracks import track_of
 from rehearsal.incidents.settings import apply
 
 MACHINERY = (
@@ -40,12 +42,20 @@ WORDS = {
 
 def digest(drawn: Drawn) -> str:
     """Of a case; equal as long as a proof of it needs no repeating."""
+    rules = track_of(drawn).rules
     fixes = [drawn.reference, *drawn.wrong]
-    plans = [drawn.healthy, drawn.faulty, *(apply(drawn.faulty, f.settings) for f in fixes)]
+    plans = [
+        drawn.healthy,
+        drawn.faulty,
+        *(apply(drawn.faulty, f.settings, rules) for f in fixes),
+    ]
     parts = [plan.as_json() for plan in plans]
     parts += [f"{kind.id} {kind.alarm} {sorted(kind.related)}" for kind in drawn.kinds]
     parts += [measures_in(module, drawn.causes) for module in modules_of_claims(drawn)]
     parts += machinery()
+    if drawn.deck.track == "biotech":
+        parts += [text_of(module) for module in BIO_MACHINERY]
+        parts += [text_of(module) for module in trainer_modules(drawn.faulty)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
@@ -53,6 +63,9 @@ def modules_of_claims(drawn: Drawn) -> list[str]:
     """The modules whose functions a case's claims or alarms may call."""
     measures = [claim.measure for kind in drawn.kinds for claim in kind.claims]
     found = {measure.__module__ for measure in measures if ".kinds." in measure.__module__}
+    if drawn.deck.track != "general":
+        # Its claims may all be figures of Evidence, and the limits are here all the same.
+        found |= {kind.alert.__module__ for kind in drawn.kinds}
     return sorted(found) if drawn.is_faulty else ["rehearsal.incidents.distractors"]
 
 
@@ -73,6 +86,11 @@ def machinery() -> list[str]:
     """The code that every proof depends on."""
     trainer = [SHIPPED / name for name in module_names()]
     return [ast.unparse(bare(path)) for path in [*map(path_of, MACHINERY), *trainer]]
+
+
+def text_of(module: str) -> str:
+    """A module's code."""
+    return ast.unparse(bare(path_of(module)))
 
 
 def path_of(module: str) -> Path:

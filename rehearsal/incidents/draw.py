@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rehearsal.incidents.alarms import ALARMS, Alarm
@@ -24,6 +25,21 @@ MESSAGES = (
 )
 
 
+class Deck(NamedTuple):
+    """What the cases of a track are drawn from."""
+
+    track: str
+    kinds: Mapping[str, Kind]
+    pairs: Sequence[tuple[str, str]]
+    alarms: Mapping[str, Alarm]
+    distractors: Mapping[str, Distractor]
+    base_plan: Callable[[int, random.Random], Plan]
+
+    def text(self, seed: int) -> str:
+        """What seeds the generators: another one on each track."""
+        return f"incident {seed}" if self.track == "general" else f"{self.track} {seed}"
+
+
 class Drawn(NamedTuple):
     """What a seed gives. With two faults, the pager is about the first."""
 
@@ -31,6 +47,7 @@ class Drawn(NamedTuple):
     distractor: Distractor
     healthy: Plan  # the same job and the same misleading symptom, without a fault
     faulty: Plan
+    deck: Deck
 
     @property
     def id(self) -> str:
@@ -52,7 +69,7 @@ class Drawn(NamedTuple):
         """The symptom of each kind; without a fault, the misleading one."""
         if not self.is_faulty:
             return [self.distractor.pages or NO_ALARM]
-        return [ALARMS[kind.alarm] for kind in self.kinds]
+        return [self.deck.alarms[kind.alarm] for kind in self.kinds]
 
     @property
     def related(self) -> set[str]:
@@ -150,28 +167,31 @@ def base_plan(seed: int, rng: random.Random) -> Plan:
     return Plan(seed=seed, settings=settings, fixed=fixed, world=world, versions=versions)
 
 
-def name_of(seed: int) -> str:
+GENERAL = Deck("general", KINDS, PAIRS, ALARMS, DISTRACTORS, base_plan)
+
+
+def name_of(seed: int, deck: Deck = GENERAL) -> str:
     """The kind that a seed draws, or the pair."""
-    rng = random.Random(f"incident {seed}")
-    first = rng.choice(sorted(KINDS))
-    seconds = [second for one, second in PAIRS if one == first]
+    rng = random.Random(deck.text(seed))
+    first = rng.choice(sorted(deck.kinds))
+    seconds = [second for one, second in deck.pairs if one == first]
     if seconds and rng.random() < 0.5:
         return f"{first}+{rng.choice(seconds)}"
     return first
 
 
-def draw(seed: int, name: str | None = None) -> Drawn:
+def draw(seed: int, name: str | None = None, deck: Deck = GENERAL) -> Drawn:
     """The case of a seed; ``name`` instead of the kind or pair that the seed would draw."""
-    kinds = tuple(KINDS[each] for each in (name or name_of(seed)).split("+"))
-    rng = random.Random(f"incident {seed} {kinds[0].id}")
-    plan = base_plan(seed, rng)
+    kinds = tuple(deck.kinds[each] for each in (name or name_of(seed, deck)).split("+"))
+    rng = random.Random(f"{deck.text(seed)} {kinds[0].id}")
+    plan = deck.base_plan(seed, rng)
     for kind in kinds:
         plan = kind.setup(plan, rng)
-    distractor = rng.choice([d for d in DISTRACTORS.values() if fits(d, kinds)])
+    distractor = rng.choice([d for d in deck.distractors.values() if fits(d, kinds)])
     healthy = faulty = distractor.apply(plan, rng)
     for kind in kinds:
         faulty = kind.inject(faulty, rng)
-    return Drawn(kinds, distractor, healthy, faulty)
+    return Drawn(kinds, distractor, healthy, faulty, deck)
 
 
 def fits(distractor: Distractor, kinds: tuple[Kind, ...]) -> bool:

@@ -30,7 +30,7 @@ def by_attempt(rows: Rows) -> dict[int, Rows]:
     return {n: [row for row in rows if row["attempt"] == n] for n in attempts}
 
 
-def loss_and_rate(rows: Rows) -> Figure:
+def loss_and_rate(rows: Rows, unit: str) -> Figure:
     """The loss per step and attempt, and the learning rate on a second axis."""
     figure, axes = new_figure(4.0, "Loss", "As the job reports it; one line per attempt.")
     rates = axes.twinx()
@@ -41,7 +41,7 @@ def loss_and_rate(rows: Rows) -> Figure:
         axes.plot(steps, losses, label=f"loss, attempt {attempt}", **style)
         label = "learning rate" if attempt == rows[0]["attempt"] else ""
         rates.plot(steps, [row["lr"] for row in of], ":", color=PURPLE, label=label)
-    axes.set(xlabel="optimizer step", ylabel="cross-entropy loss (nats)")
+    axes.set(xlabel="optimizer step", ylabel=unit)
     rates.set(ylabel="learning rate", ylim=(0, None))
     rates.spines[["top"]].set_visible(False)
     figure.legend(loc="outside lower left", ncols=4, frameon=False, fontsize=9)

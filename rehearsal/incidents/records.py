@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rehearsal.evidence import pictures
@@ -159,7 +159,8 @@ def ledger(
          " ".join(map(str, line["samples"]))]
         for line in found
     ]  # fmt: skip
-    per_epoch = evidence.audit.total_steps // 2 if evidence.audit.total_steps else "?"
+    epochs = evidence.plan.fixed["max_epochs"]
+    per_epoch = evidence.audit.total_steps // epochs if evidence.audit.total_steps else "?"
     head = f"{len(evidence.ledger)} lines; an epoch has {per_epoch} steps\n"
     return Shown(
         found, head + rows_of(["attempt", "epoch", "step", "rank", "time", "samples"], rows)
@@ -206,7 +207,11 @@ def settings(evidence: Evidence) -> Shown:
 
 def code(evidence: Evidence, module: str) -> Shown:
     """A module's text as it is deployed."""
-    names = module_names()
+    return module_in(evidence, module, module_names())
+
+
+def module_in(evidence: Evidence, module: str, names: Sequence[str]) -> Shown:
+    """A module's text as it is deployed, if it is one of these."""
     if module not in names:
         near = difflib.get_close_matches(str(module), names, n=1, cutoff=0.7)
         hint = f"Did you mean {near[0]}? " if near else ""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from rehearsal.incidents.draw import Drawn
 from rehearsal.incidents.kinds.kind import Kind
 from rehearsal.incidents.settings import layer_of
-from rehearsal.incidents.sources import SOURCES
 from rehearsal.incidents.store import Event
+from rehearsal.incidents.tracks import Track, track_of
 
 GRADES = ("no", "partly", "yes")
 FIX_MINUTES = 15
@@ -80,9 +80,9 @@ def done_in(events: Sequence[Event]) -> Done:
     return found._replace(minutes=minutes)
 
 
-def layers_of(fix: Event) -> set[str]:
+def layers_of(fix: Event, track: Track) -> set[str]:
     """The layers in which a fix changed something."""
-    layers: set[str] = {layer_of(name) for name in fix["settings"]}
+    layers: set[str] = {layer_of(name, track.rules) for name in fix["settings"]}
     return layers | ({"code"} if fix["modules"] else set())
 
 
@@ -95,7 +95,7 @@ def score_of(drawn: Drawn, events: Sequence[Event]) -> Score:
         fixed_the_layer(drawn, done),
         told_the_chain(drawn, done),
     )
-    expert = sum(SOURCES[see.source][0] for see in drawn.path)
+    expert = sum(track_of(drawn).sources[see.source][0] for see in drawn.path)
     return Score(rows, done.minutes, expert)
 
 
@@ -155,6 +155,7 @@ def found_the_cause(drawn: Drawn, done: Done) -> Row:
 def fixed_the_layer(drawn: Drawn, done: Done) -> Row:
     """Whether a change cured it, in which layer, and at which try."""
     name, right = "fixed the right layer", drawn.right_layers
+    track = track_of(drawn)
     changes = [(m, e) for m, e in done.fixes if e["settings"] or e["modules"]]
     if not drawn.is_faulty:
         is_named = bool(done.diagnoses) and done.diagnoses[-1][1]["cause"] in drawn.causes
@@ -166,12 +167,12 @@ def fixed_the_layer(drawn: Drawn, done: Done) -> Row:
     for number, (minute, event) in enumerate(changes, start=1):
         if not event["is_fixed"]:
             continue
-        extra = layers_of(event) - right
-        where = ", ".join(sorted(layers_of(event)))
+        extra = layers_of(event, track) - right
+        where = ", ".join(sorted(layers_of(event, track)))
         # With two faults, the first fix is what brings the second to light.
         if number <= len(drawn.kinds) and not extra:
             return Row(name, 2, f"change {number} cured it ({where})", minute)
-        if number <= 3 and layers_of(event) & right:
+        if number <= 3 and layers_of(event, track) & right:
             more = f", with changes elsewhere too ({where})" if extra else ""
             return Row(name, 1, f"change {number} cured it{more}", minute)
         if number == 1:

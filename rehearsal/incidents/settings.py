@@ -6,8 +6,8 @@ Two kinds: settings of the trainer, checked by its own config, and operations, c
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from rehearsal.incidents.world import Layer, Plan
 from trainer_core.config import TrainConfig
@@ -46,12 +46,23 @@ LAYER_OF: dict[str, Layer] = {
     "restored_samples": "world",
     "code_version": "code",
 }
-HELP = TRAINER | OPERATIONS
 
 
-def layer_of(name: str) -> Layer:
+class Rules(NamedTuple):
+    """Which settings there are on a track, what they mean, and what checks them."""
+
+    trainer: Mapping[str, str]
+    operations: Mapping[str, str]
+    layers: Mapping[str, Layer]  # of those that aren't settings of the trainer
+    config: Callable[..., TrainConfig]
+
+
+GENERAL = Rules(TRAINER, OPERATIONS, LAYER_OF, TrainConfig)
+
+
+def layer_of(name: str, rules: Rules = GENERAL) -> Layer:
     """In which layer a change of this setting acts."""
-    return LAYER_OF.get(name, "settings")
+    return rules.layers.get(name, "settings")
 
 
 def choices_of(plan: Plan, name: str) -> list[str]:
@@ -61,11 +72,13 @@ def choices_of(plan: Plan, name: str) -> list[str]:
         "storage_tier": list(plan.world.tiers),
         "network": list(plan.world.networks),
         "code_version": [version.id for version in plan.versions],
+        "delivery": list(getattr(plan.world, "deliveries", ())),  # of the biotech track
+        "excluded_plates": [str(n) for n in getattr(plan.world, "plates", ())],
     }
     return found.get(name, [])
 
 
-def apply(plan: Plan, changes: Mapping[str, Any]) -> Plan:
+def apply(plan: Plan, changes: Mapping[str, Any], rules: Rules = GENERAL) -> Plan:
     """The plan with these settings.
 
     Raises:
@@ -84,12 +97,12 @@ def apply(plan: Plan, changes: Mapping[str, Any]) -> Plan:
                 f"{name!r} is not a setting that can be changed here, so nothing ran. {hint}"
                 f"There are: {', '.join(plan.settings)}."
             )
-        if name in OPERATIONS:
+        if name in rules.operations:
             check_operation(plan, name, value)
     changed = plan.with_settings(**changes)
-    trainer = {name: changed.settings[name] for name in TRAINER}
+    trainer = {name: value for name, value in changed.settings.items() if name in rules.trainer}
     try:
-        TrainConfig(**{**plan.fixed, **trainer})
+        rules.config(**{**plan.fixed, **trainer})
     except UserError as error:
         text = str(error).replace("Nothing has started.", "Nothing ran.")
         raise BadFix(text.replace(" and start again", "")) from None
@@ -124,21 +137,29 @@ def check_operation(plan: Plan, name: str, value: Any) -> None:
                 f"restored_samples={value!r}: must be a list of sample ids. Nothing ran. "
                 "The ledger shows ids."
             )
+    elif name == "excluded_plates":
+        is_list = isinstance(value, list | tuple) and all(type(n) is int for n in value)
+        if not is_list or [n for n in value if str(n) not in choices]:
+            raise BadFix(
+                f"excluded_plates={value!r}: must be a list of plate numbers, from "
+                f"{choices[0]} to {choices[-1]}. Nothing ran."
+            )
     elif value not in choices:
         raise BadFix(f"{name}={value!r}: must be one of {shown}. Nothing ran.")
 
 
-def meaning(plan: Plan, name: str) -> str:
+def meaning(plan: Plan, name: str, rules: Rules = GENERAL) -> str:
     """What a setting means, and what it can be set to."""
     choices = ", ".join(choices_of(plan, name))
-    return f"{HELP[name]} ({choices})" if choices else HELP[name]
+    text = rules.trainer.get(name) or rules.operations[name]
+    return f"{text} ({choices})" if choices else text
 
 
-def table(plan: Plan) -> str:
+def table(plan: Plan, rules: Rules = GENERAL) -> str:
     """The settings, their values and what they mean."""
     width = max(map(len, plan.settings))
     return "\n".join(
-        f"{name:<{width}}  {value!s:<24}  {meaning(plan, name)}"
+        f"{name:<{width}}  {value!s:<24}  {meaning(plan, name, rules)}"
         for name, value in plan.settings.items()
     )
 
@@ -146,8 +167,8 @@ def table(plan: Plan) -> str:
 class Settings(dict[str, str]):
     """The settings that can be changed, with what each one means; a look shows the values."""
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__({name: meaning(plan, name) for name in plan.settings})
+    def __init__(self, plan: Plan, rules: Rules = GENERAL) -> None:
+        super().__init__({name: meaning(plan, name, rules) for name in plan.settings})
 
     def __repr__(self) -> str:
         width = max(map(len, self))

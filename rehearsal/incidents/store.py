@@ -5,6 +5,8 @@
                                         each with its time in unix seconds
     HOME/incidents/SEED/earlier/1, ...  case.json and events.jsonl from before each restart
     HOME/incidents/SEED/runs/0, 1, ...  the job, and the reruns after each fix
+    HOME/incidents/biotech-SEED/...     the same for a case of the biotech track; its case.json
+                                        says so, too
 
 Events are only ever appended, so a notebook and a terminal may work on the same case.
 """
@@ -41,9 +43,15 @@ class JobInterrupted(PlainMessage, KeyboardInterrupt):
 class Store:
     """The folder of one seed's case: below the home of the history, or another one."""
 
-    def __init__(self, seed: int, folder: Path | None = None) -> None:
-        self.folder = folder or home() / "incidents" / str(seed)
-        self.seed = seed
+    def __init__(self, seed: int, folder: Path | None = None, track: str = "general") -> None:
+        own = str(seed) if track == "general" else f"{track}-{seed}"
+        self.folder = folder or home() / "incidents" / own
+        self.seed, self.track = seed, track
+
+    @property
+    def name(self) -> str:
+        """What to call the case: "incident 7", or "biotech incident 7"."""
+        return ("" if self.track == "general" else f"{self.track} ") + f"incident {self.seed}"
 
     @property
     def runs(self) -> Path:
@@ -79,6 +87,8 @@ class Store:
         """Write case.json: from now on the case exists."""
         self.folder.mkdir(parents=True, exist_ok=True)
         header = {"format": FORMAT, "seed": self.seed, "kind": kind, "tier": tier}
+        if self.track != "general":
+            header["track"] = self.track
         temporary = self.folder / "case.json.tmp"
         temporary.write_text(json.dumps(header), "utf-8")
         temporary.replace(self.folder / "case.json")
@@ -124,13 +134,13 @@ class Store:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise BadCase(
-                    f"Another session is running a job of incident {self.seed} right now. Wait "
+                    f"Another session is running a job of {self.name} right now. Wait "
                     "until it is done, then try again; nothing was changed."
                 ) from None
             try:
                 yield
             except KeyboardInterrupt:
                 raise JobInterrupted(
-                    f"Incident {self.seed}: interrupted while its job ran. The ranks were "
+                    f"{self.name.capitalize()}: interrupted while its job ran. The ranks were "
                     "stopped, and this run doesn't count. To repeat it, do the same again."
                 ) from None

@@ -12,6 +12,7 @@ from typing import Any
 from rehearsal.incidents.case import POSTMORTEM, Incident, Tier
 from rehearsal.incidents.opening import incident
 from rehearsal.incidents.store import BadCase
+from rehearsal.incidents.tracks import TrackName
 
 HELP = """\
 look SOURCE [NAME=VALUE ...]               look phases rank=1; look logs contains=save
@@ -31,6 +32,7 @@ def play(
     seed: int,
     tier: Tier,
     *,
+    track: TrackName = "general",
     restart: bool = False,
     lines: Iterable[str] | None = None,
     say: Callable[[str], None] = print,
@@ -40,7 +42,7 @@ def play(
     Raises:
         BadCase: if the case can't be opened.
     """
-    case = incident(seed, tier=tier, restart=restart)
+    case = incident(seed, tier=tier, track=track, restart=restart)
     say(f"{case!r}\n\n{HELP}")
     source = iter(prompted() if lines is None else lines)
     for line in source:

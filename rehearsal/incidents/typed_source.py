@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rehearsal.incidents.deployed import module_names, module_text
@@ -10,16 +10,25 @@ from rehearsal.incidents.settings import BadFix
 from rehearsal.incidents.world import Plan
 
 
-def modules_of(plan: Plan, source: str | Mapping[str, str] | None) -> dict[str, str]:
-    """The modules that a fix replaces. Raises BadFix if one isn't there or doesn't compile."""
+def modules_of(
+    plan: Plan, source: str | Mapping[str, str] | None, names: Sequence[str] | None = None
+) -> dict[str, str]:
+    """The modules that a fix replaces. Raises BadFix if one isn't there or doesn't compile.
+
+    Args:
+        names: of the modules that there are; those of the general track if None.
+    """
     if source is None:
         return {}
-    texts = {module_like(plan, source): source} if isinstance(source, str) else dict(source)
+    names = module_names() if names is None else names
+    texts = (
+        {module_like(plan, source, names): source} if isinstance(source, str) else dict(source)
+    )
     for name, text in texts.items():
-        if name not in module_names():
+        if name not in names:
             raise BadFix(
                 f"source: {name!r} is not a module of the trainer, so nothing ran. There are: "
-                f"{', '.join(module_names())}."
+                f"{', '.join(names)}."
             )
         try:
             compile(text, name, "exec")
@@ -28,12 +37,10 @@ def modules_of(plan: Plan, source: str | Mapping[str, str] | None) -> dict[str, 
     return {name: text for name, text in texts.items() if text != module_text(plan, name)}
 
 
-def module_like(plan: Plan, source: str) -> str:
+def module_like(plan: Plan, source: str, names: Sequence[str]) -> str:
     """The module whose text shares most lines with ``source``. Raises BadFix."""
     lines = set(source.splitlines())
-    shared = {
-        name: len(lines & set(module_text(plan, name).splitlines())) for name in module_names()
-    }
+    shared = {name: len(lines & set(module_text(plan, name).splitlines())) for name in names}
     best = max(shared, key=lambda name: shared[name])
     if shared[best] < 10:
         raise BadFix(

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rehearsal.incidents.case import Incident
-from rehearsal.incidents.deployed import module_names
 from rehearsal.incidents.opening import incident_in
-from rehearsal.incidents.sources import scope_of
 from rehearsal.incidents.store import BadCase
+from rehearsal.incidents.tracks import TRACKS, TrackName
 from rehearsal.interviews.heard import cause_in, sources_in
 from rehearsal.interviews.interviewer import Line
 
@@ -41,7 +40,7 @@ FIRST = 10  # lines of one with more than that; the rest are its last
 RANK = re.compile(r"(?i)\brank\s*#?(\d+)\b")
 # "The phases, and the logs of rank 1" are two requests; "logs and phases of rank 1" is one.
 NEXT_REQUEST = re.compile(r"(?i)[.,;?!]+(?=\s|$)|\b(?:and|then)\s+(?=the|a|an|show|all)\b")
-MODULE = re.compile(r"\b\w+\.py\b")
+MODULE = re.compile(r"\b(?:bio/)?\w+\.py\b")
 REQUEST = re.compile(
     r"(?i)\?|\b(show (me|us)|(let me|can i|could i|may i|want to|like to) (see|look|check)|"
     r"look at|look into|give me|pull up|open the|start with|i'd check|let's (see|check))\b"
@@ -53,11 +52,14 @@ class OnCall:
 
     Args:
         folder: where the case is kept.
+        track: the job is one of the toy data, or one of molecules, proteins or graphs.
         waits: run the job when it is asked for, for a program that drives the clock.
     """
 
-    def __init__(self, folder: Path, seed: int, *, waits: bool) -> None:
-        self._folder, self._seed, self._waits = folder, seed, waits
+    def __init__(
+        self, folder: Path, seed: int, *, track: TrackName = "general", waits: bool
+    ) -> None:
+        self._folder, self._seed, self._track, self._waits = folder, seed, track, waits
         self.case: Incident | None = None
         self.problem = ""
         self._thread: threading.Thread | None = None
@@ -67,7 +69,7 @@ class OnCall:
     def prepare(self, facts: frozenset[str]) -> None:
         """Start the job, unless it was started."""
         if self.case is None and self._thread is None and not self.problem:
-            kind = kind_for(facts, self._seed)
+            kind = kind_for(facts, self._seed, self._track)
             self._thread = threading.Thread(target=self._open, args=(kind,), daemon=True)
             self._thread.start()
             if self._waits:
@@ -75,7 +77,7 @@ class OnCall:
 
     def _open(self, kind: str | None) -> None:
         try:
-            self.case = incident_in(self._folder, self._seed, kind)
+            self.case = incident_in(self._folder, self._seed, kind, self._track)
         except (BadCase, OSError) as error:  # the interview continues without it
             self.problem = str(error)
 
@@ -115,10 +117,10 @@ class OnCall:
     def _shown(self, case: Incident, source: str, text: str) -> str:
         scope: dict[str, Any] = {}
         if source == "code":
-            if (module := MODULE.search(text)) is None or module[0] not in module_names():
-                return f"Which module? There are {', '.join(module_names())}."
-            scope["module"] = module[0]
-        if (rank := rank_for(source, text)) is not None and "rank" in scope_of(source):
+            if (module := module_in(text, case.modules)) is None:
+                return f"Which module? There are {', '.join(case.modules)}."
+            scope["module"] = module
+        if (rank := rank_for(source, text)) is not None and "rank" in case.scopes_of(source):
             scope["rank"] = rank
         try:
             found = case.look(source, **scope).text
@@ -171,7 +173,23 @@ def excerpt(text: str) -> str:
     return "\n".join([*lines[:FIRST], note, *lines[FIRST - MOST_LINES :]])
 
 
-def kind_for(facts: frozenset[str], seed: int) -> str:
-    """What breaks for a candidate who has built this."""
+def module_in(text: str, names: Sequence[str]) -> str | None:
+    """The module that somebody wants to see; that of bio/splits.py is also splits.py."""
+    said = MODULE.search(text)
+    found = [name for name in names if said and said[0] in (name, name.rpartition("/")[2])]
+    # launch.py is the trainer's; the track's own is bio/launch.py.
+    return min(found, key=len, default=None)
+
+
+def kind_for(facts: frozenset[str], seed: int, track: TrackName = "general") -> str:
+    """What breaks for a candidate who has built this.
+
+    On the biotech track it's the data, the labels or the geometry, whatever was built.
+    """
+    if track != "general":
+        kinds = TRACKS[track].deck.kinds.values()
+        faults = [kind.id for kind in kinds if kind.layer != "none"]
+        possible = [kind for kind in faults if not TRACKS[track].missing(kind)]
+        return random.Random(f"on call {seed}").choice(sorted(possible))
     fitting = [kind for fact, kinds in BY_FACT.items() if fact in facts for kind in kinds]
     return random.Random(f"on call {seed}").choice(fitting or OTHERWISE)

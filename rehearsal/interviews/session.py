@@ -52,7 +52,9 @@ class Interview:
         # While nothing ran, nothing passed.
         spent = max(store.clock(), self._record.last)
         self._watch = Stopwatch(store, clock, spent=spent, most=60 * self.minutes)
-        self._on_call = OnCall(store.folder / "incident", self.seed, waits=is_simulated)
+        self._on_call = OnCall(
+            store.folder / "incident", self.seed, track=store.setting, waits=is_simulated
+        )
         self._second = SecondOpinion(self._opinion, waits=is_simulated)
         self._graders = Graders(self._record, self.seed, waits=is_simulated)
         self._ending = Ending(

@@ -20,11 +20,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rehearsal.engine.plain_message import PlainMessage
 from rehearsal.evidence.run_records import read_jsonl
 from rehearsal.session.progress import home
+
+if TYPE_CHECKING:
+    from rehearsal.interviews.interviewer import Setting
 
 FORMAT = 1
 Event = dict[str, Any]
@@ -67,9 +70,9 @@ class Store:
         return _read(self.folder / "interview.json", ("minutes", "seed", "mode", "began"))
 
     @property
-    def setting(self) -> str:
+    def setting(self) -> Setting:
         """What the interview is about; those of an older version have none."""
-        return str(self.header().get("setting", "general"))
+        return "biotech" if self.header().get("setting") == "biotech" else "general"
 
     def scorecard(self) -> dict[str, Any] | None:
         """What scorecard.json says; None before the end. Raises BadInterview as ``header``."""

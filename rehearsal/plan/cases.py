@@ -21,6 +21,7 @@ class Case(NamedTuple):
     ended: float | None  # unix seconds; None before its debrief
     minutes: float  # of practice
     grades: Mapping[str, int]  # 0 to 2, by the name of the score's row; empty before it ended
+    track: str = "general"
 
     @property
     def mark(self) -> float:
@@ -39,10 +40,11 @@ def read_cases(home: Path) -> tuple[list[Case], list[str]]:
     problems: list[str] = []
     for folder, own in sorted(folders_in(home / "incidents")):
         is_earlier = folder != own
-        if not own.name.isdecimal():
+        track, _, seed = own.name.rpartition("-")  # "7", or "biotech-7"
+        if track not in ("", "biotech") or not seed.isdecimal():
             continue
         try:
-            case = read_case(Store(int(own.name), folder))
+            case = read_case(Store(int(seed), folder, track or "general"))
             if case.ended is not None or not is_earlier:  # that one nobody can finish
                 found.append(case)
         except UNREADABLE as error:
@@ -75,19 +77,21 @@ def read_case(store: Store) -> Case:
     times = [float(event["at"]) for event in done if "at" in event]
     minutes = sum(min(b - a, LONGEST_PAUSE_S) for a, b in pairwise(times) if b > a) / 60
     if not ends:
-        return Case(seed, None, minutes, {})
+        return Case(seed, None, minutes, {}, store.track)
     # Before events had a time of their own, the file's is the best there is.
     ended = float(done[-1].get("at", 0)) or (store.folder / "events.jsonl").stat().st_mtime
     day_of(ended)  # raises if there is no such day
-    return Case(seed, ended, minutes, grades_of(seed, header, events))
+    return Case(seed, ended, minutes, grades_of(store, header, events), store.track)
 
 
 def grades_of(
-    seed: int, header: Mapping[str, Any], events: Sequence[dict[str, Any]]
+    store: Store, header: Mapping[str, Any], events: Sequence[dict[str, Any]]
 ) -> dict[str, int]:
     """The score's rows."""
     from rehearsal.incidents.draw import draw  # numpy, which a plan without incidents can spare
     from rehearsal.incidents.score import score_of
+    from rehearsal.incidents.tracks import TRACKS
 
-    score = score_of(draw(seed, str(header["kind"])), events)
+    deck = TRACKS[store.track].deck
+    score = score_of(draw(store.seed, str(header["kind"]), deck), events)
     return {row.name: row.grade for row in score.rows}

@@ -71,11 +71,19 @@ def interview_line(item: Item, record: Record) -> Line:
 def incident_line(item: Item, record: Record) -> Line:
     """The incident that was begun, or else the next; each of the first two is a bit harder."""
     notebook = "04_incidents.ipynb"
-    begun = [case.seed for case in record.cases if case.ended is None]
+    begun = [case for case in record.cases if case.ended is None]
+    if begun and begun[0].track != "general":
+        seed, track = begun[0].seed, begun[0].track
+        do = typed(f'incident({seed}, track="{track}")', f"incident {seed} --track {track}")
+        return Line(
+            f"finish {track} incident {seed}", "you began it", item.minutes, do, notebook
+        )
     if begun:
-        do = typed(f"incident({begun[0]})", f"incident {begun[0]}")
-        return Line(f"finish incident {begun[0]}", "you began it", item.minutes, do, notebook)
-    seed = max((case.seed for case in record.cases), default=0) + 1
+        seed = begun[0].seed
+        do = typed(f"incident({seed})", f"incident {seed}")
+        return Line(f"finish incident {seed}", "you began it", item.minutes, do, notebook)
+    own = (case.seed for case in record.cases if case.track == "general")
+    seed = max(own, default=0) + 1
     played = len(record.ended_cases)
     if played < len(TIERS):
         tier = TIERS[played]

@@ -683,7 +683,7 @@ print(precision_table(precision))
 #
 # *What would prove me wrong:* In a replay of old campaigns, fine-tuning finds as many actives per round as retraining, and repeated runs agree. Then I'd take the cheaper one.
 #
-# *Shown in:* [the promotion gate](19_configuration.ipynb).
+# *Shown in:* [what a forgotten plate costs, and a resume from one table](33_wet_lab_in_the_loop.ipynb); [the promotion gate](19_configuration.ipynb).
 
 # %% [markdown]
 # ### Design the active-learning loop. The lab can measure 384 compounds per round.
@@ -715,7 +715,7 @@ print(precision_table(precision))
 #
 # *What would prove me wrong:* Over three rounds, the model's picks don't contain more actives than the random share does, beyond what chance explains.
 #
-# *Shown in:* how far chance reaches with two expected hits, in the cell at the end of the judgment questions.
+# *Shown in:* [five ways to choose, batches, and what each finds](33_wet_lab_in_the_loop.ipynb); how far chance reaches with two expected hits, in the cell at the end of the judgment questions.
 
 # %% [markdown]
 # ### Over six rounds of active learning, validation keeps rising. Is the model getting better?
@@ -747,7 +747,7 @@ print(precision_table(precision))
 #
 # *What would prove me wrong:* The frozen holdout rises along with the collected validation, round by round. Then the model really is improving, and I was too careful.
 #
-# *Shown in:* six rounds, on collected and on frozen data, in the cell below these questions.
+# *Shown in:* [the same models, judged in three ways](33_wet_lab_in_the_loop.ipynb); six rounds, on collected and on frozen data, in the cell below these questions.
 
 # %% [markdown]
 # ### This month's assay data looks different. Did the chemistry change or the assay?
@@ -779,7 +779,7 @@ print(precision_table(precision))
 #
 # *What would prove me wrong:* Reference compounds repeat within their usual spread, this month and last. Then the assay is fine, and the shift is in what we chose to make.
 #
-# *Shown in:* [what a fitted transform must not see](20_data_at_scale.ipynb).
+# *Shown in:* [what controls correct, and what a plate's own mean erases](33_wet_lab_in_the_loop.ipynb); [what a fitted transform must not see](20_data_at_scale.ipynb).
 
 # %% [markdown]
 # ### Generated molecules are predicted 0.99 active, and none works in the lab. Explain.
@@ -812,7 +812,7 @@ print(precision_table(precision))
 #
 # *What would prove me wrong:* The second model, and the lab, agree with the first on generated molecules as often as on held-out real ones.
 #
-# *Shown in:* [a gate that a metric alone can't pass](19_configuration.ipynb).
+# *Shown in:* [a search that exploits its oracle, and four remedies](33_wet_lab_in_the_loop.ipynb); [a gate that a metric alone can't pass](19_configuration.ipynb).
 
 # %% [markdown]
 # ### 4.2 billion molecules, 30 TB of tables. Where does the work go?
@@ -844,7 +844,7 @@ print(precision_table(precision))
 #
 # *What would prove me wrong:* Profile one node: if the loader keeps up with standardizing included, and versions are pinned, offline featurization buys less than I say.
 #
-# *Shown in:* [shards, manifests and cursors](20_data_at_scale.ipynb).
+# *Shown in:* [the run worked through](32_billion_molecules.ipynb); [shards, manifests and cursors](20_data_at_scale.ipynb).
 
 # %% [markdown]
 # **Validation that rises by itself.** A pool of 20,000 molecules, a linear model, and six rounds. In
@@ -909,7 +909,7 @@ for number in range(1, 7):
 #
 # *What would prove me wrong:* After the first quarter: if the precise assay overturned almost none of the cheap one's calls, I've overpaid for precision.
 #
-# *Shown in:* [a budget by what it changes](15_numbers.ipynb).
+# *Shown in:* [one budget, spent in five ways](33_wet_lab_in_the_loop.ipynb); [a budget by what it changes](15_numbers.ipynb).
 
 # %% [markdown]
 # ### Leadership asks what a prediction costs. What do you tell them?
@@ -973,7 +973,7 @@ for number in range(1, 7):
 #
 # *What would prove me wrong:* Past predictions at this distance were calibrated: of those above 0.95, about 95% were active. Then I'd sign for all 50.
 #
-# *Shown in:* calibration where it was checked, in the second cell below the data questions.
+# *Shown in:* [predictions and truth by distance](33_wet_lab_in_the_loop.ipynb); calibration where it was checked, in the second cell below the data questions.
 
 # %% [markdown]
 # ### A regulator asks why compound X was selected in March. What can you show?
@@ -1089,8 +1089,8 @@ for expected, chance in chances.items():
 #
 # - Draw five, record yourself, and listen. Count the answers that said what the number is for, and
 #   what would prove them wrong.
-# - Some of these as code: [mask the missing
-#   labels](../drills/640_mask_the_missing_labels.ipynb), [weight the
+# - Some of these as code: [split by scaffold](../drills/610_split_by_scaffold.ipynb), [mask the
+#   missing labels](../drills/640_mask_the_missing_labels.ipynb), [weight the
 #   sampler](../drills/650_weight_the_sampler.ipynb), [score tasks over
 #   ranks](../drills/660_score_tasks_over_ranks.ipynb). As a bug: [the evaluation that jumps after a
 #   restart](../drills/320_evaluation_jumps_after_a_restart.ipynb). As several: [a report about a

@@ -1,0 +1,1 @@
+"""The incident room's biotech track: jobs on molecules, proteins and graphs."""
