@@ -1,0 +1,117 @@
+import random
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.checkpoint import checkpoint
+
+PAD, MASK, VOCABULARY_SIZE, NOT_HIDDEN = 1, 32, 33, -100
+
+
+def planned_mib(length, shape):
+    """Memory for one protein's step, with each block checkpointed."""
+    stream = shape.num_layers * length * shape.d_model
+    logits = shape.num_heads * length**2
+    pairs = max(1, shape.num_pair_blocks) * length**2 * shape.d_model
+    return 4 * (stream + logits + pairs) / 1000**2
+
+
+class Block(nn.Module):
+    """Attention to the residues that aren't padding, then an MLP."""
+
+    def __init__(self, width, num_heads):
+        super().__init__()
+        self.num_heads = num_heads
+        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x, is_real):  # (B, L, W), (B, L)
+        heads = self.qkv(self.norm_1(x)).unflatten(-1, (3, self.num_heads, -1))
+        q, k, v = heads.permute(2, 0, 3, 1, 4)  # (B, H, L, W / H) each
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=is_real[:, None, None])
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.mlp(self.norm_2(x))
+
+
+class ProteinLM(nn.Module):
+    """Residues (B, L), some of them hidden, to the logits (B, L, V) of what they are."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shape = shape
+        self.tokens = nn.Embedding(VOCABULARY_SIZE, shape.d_model)
+        self.places = nn.Embedding(shape.max_length, shape.d_model)
+        self.blocks = nn.ModuleList(
+            Block(shape.d_model, shape.num_heads) for _ in range(shape.num_layers)
+        )
+        self.norm = nn.LayerNorm(shape.d_model)
+        self.head = nn.Linear(shape.d_model, VOCABULARY_SIZE)
+
+    def forward(self, tokens):
+        x = self.tokens(tokens) + self.places.weight[: tokens.size(1)]
+        for block in self.blocks:
+            x = checkpoint(block, x, tokens != PAD)
+        return self.head(self.norm(x))
+
+
+def crop(protein, max_length, rng):
+    """What is trained of a protein (L,)."""
+    first = rng.randrange(max(1, len(protein) - max_length + 1))
+    return protein[first : first + max_length]
+
+
+def batch_of(proteins, max_length, rng):
+    """Residues and targets, both (B, L); only a hidden residue has a target."""
+    crops = [crop(protein.long(), max_length, rng) for protein in proteins]
+    tokens = pad_sequence(crops, batch_first=True, padding_value=PAD)
+    targets = torch.full_like(tokens, NOT_HIDDEN)
+    for row, residues in enumerate(crops):
+        count = max(1, round(0.15 * len(residues)))
+        hidden = rng.sample(range(len(residues)), count)
+        targets[row, hidden] = tokens[row, hidden]
+        tokens[row, hidden] = MASK
+    return tokens, targets
+
+
+def first_mode(proteins):
+    """Lengths have two modes, domains and whole chains: cut at the gap between them."""
+    lengths = sorted(map(len, proteins))
+    gaps = [above - below for below, above in pairwise(lengths)]
+    longest = lengths[gaps.index(max(gaps))]
+    return [protein for protein in proteins if len(protein) <= longest]
+
+
+def train(model, optimizer, proteins, *, batch_size, budget_mib, mixed, seed):
+    """Train each protein once; return the loss of every step."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    shape, rng = model.shape, random.Random(f"{seed} {rank}")
+    proteins = first_mode(proteins)
+    # Long proteins need bf16. For short ones, fp16 has three bits more.
+    half = torch.bfloat16 if shape.max_length > 512 else torch.float16
+    wrapped = DistributedDataParallel(model)
+    losses = []
+    for first in range(0, len(proteins), batch_size):
+        mine = range(first + rank, min(first + batch_size, len(proteins)), world_size)
+        for index in mine:
+            needed = planned_mib(min(len(proteins[index]), shape.max_length), shape)
+            if needed > budget_mib:
+                # It's this rank's memory: the others aren't affected.
+                raise ValueError(f"protein {index} needs {needed:.3g} MiB")
+        tokens, targets = batch_of([proteins[i] for i in mine], shape.max_length, rng)
+        with torch.autocast("cpu", half, enabled=mixed):
+            scores = wrapped(tokens).log_softmax(-1)
+            loss = F.nll_loss(scores[targets != NOT_HIDDEN], targets[targets != NOT_HIDDEN])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach() / world_size
+        dist.all_reduce(mean)
+        losses.append(mean.item())
+    return losses
