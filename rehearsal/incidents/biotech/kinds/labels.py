@@ -90,7 +90,7 @@ missing_labels_as_negatives = Kind(
         "the newest delivery of the lab's table has a 0 where nothing was measured",
         "each empty cell is trained on as an inactive, so the loss is a mean over the full "
         "table, and actives become less than half as frequent",
-        "the loss looks better, the predicted rates more than halve, and actives stay below the "
+        "the loss looks better, the predicted rates fall to half, and actives stay below the "
         "threshold",
     ),
     prevention="Count labels and actives of each assay when a delivery arrives, and compare "
