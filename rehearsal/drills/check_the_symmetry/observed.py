@@ -1,0 +1,113 @@
+"""One job in a rank: every network tested, and what that has left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rehearsal.engine.rank import RankContext
+from rehearsal.kit.observe.random_state import global_changes
+from rehearsal.kit.observe.waiting import all_arrive
+
+from .networks import Network, network
+from .plan import ELEMENTS, Case, Job, Molecule
+
+PATIENCE_S = 8.0  # how long a rank waits for one that is still testing
+
+
+def tensors_of(molecules: Sequence[Molecule]) -> dict[str, Tensor]:
+    """A rank's batch: one graph per molecule, each atom joined to every other of its own."""
+    sizes = torch.tensor([len(molecule.elements) for molecule in molecules])
+    batch = torch.repeat_interleave(torch.arange(len(molecules)), sizes)
+    elements = [element for molecule in molecules for element in molecule.elements]
+    joined = (batch[:, None] == batch).fill_diagonal_(False)
+    return {
+        "features": nn.functional.one_hot(torch.tensor(elements), ELEMENTS).float(),
+        "positions": torch.tensor([p for m in molecules for p in m.positions]),
+        "edge_index": joined.nonzero().T.contiguous(),
+        "batch": batch,
+    }
+
+
+def state_of(model: nn.Module) -> dict[str, Any]:
+    """What a test must leave as it was, by what it is called in a finding."""
+    return {
+        "weights": {name: value.detach().clone() for name, value in model.named_parameters()},
+        "buffers": {name: value.clone() for name, value in model.named_buffers()},
+        "gradients": {name: clone_of(value.grad) for name, value in model.named_parameters()},
+        "requires_grad flags": {n: v.requires_grad for n, v in model.named_parameters()},
+        "modes": {name: module.training for name, module in model.named_modules()},
+    }
+
+
+def clone_of(tensor: Tensor | None) -> Tensor | None:
+    """A copy, of nothing too."""
+    return None if tensor is None else tensor.clone()
+
+
+def is_same(old: Any, new: Any) -> bool:
+    """Whether two values are equal; tensors in type as well."""
+    if isinstance(old, Tensor) and isinstance(new, Tensor):
+        return old.dtype == new.dtype and torch.equal(old, new)
+    return type(old) is type(new) and bool(old == new)
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs, by the name of its kind: "modes of norm.1"."""
+    found = []
+    for kind, before in old.items():
+        after = new[kind]
+        places = [name for name in before if not is_same(before[name], after.get(name))]
+        if places or before.keys() != after.keys():
+            found.append(f"{kind} of {places[0] or 'the network' if places else 'the network'}")
+    return found
+
+
+def with_gradients(model: Network) -> Network:
+    """As between backward and the optimizer's step."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.full_like(parameter, 0.5)
+    return model
+
+
+def tested(case: Case, molecules: Sequence[Molecule], learner: SimpleNamespace) -> Any:
+    """One call: what it returned or raised, how it called the network, and what it changed."""
+    model, given = with_gradients(network(case)), tensors_of(molecules)
+    passed = {name: tensor.clone() for name, tensor in given.items()}
+    before, raised, returned = state_of(model), None, None
+    with global_changes() as changed:
+        try:
+            returned = learner.broken_symmetries(model, *passed.values())
+        except ValueError as error:
+            raised = str(error)[:80]
+    is_set = isinstance(returned, set | frozenset)
+    return {
+        "raised": raised,
+        "returned": sorted(map(str, returned)) if is_set else repr(returned)[:60],
+        "is_set": is_set,
+        "arguments": [n for n in given if not is_same(given[n], passed[n].detach())],
+        "model": changes(before, state_of(model)),
+        "globals": changed,
+        "in_training": model.calls.in_training[:1],
+        "recorded": model.calls.recorded,
+        "nodes": len(given["batch"]),
+        "points": len(model.calls.points),
+        "lists": len(model.calls.lists),
+    }
+
+
+def run(name: str, job: Job, context: RankContext, learner: SimpleNamespace) -> Any:
+    """Every network of the job, tested; up to the first that not all ranks finish."""
+    context.init_group()
+    facts = []
+    for number, case in enumerate(job.cases):
+        facts.append(tested(case, job.batches[context.rank], learner))
+        # In step: a rank that is ahead would pair its next collective with a peer's last.
+        if not all_arrive(context, f"{name}-{number}", PATIENCE_S):
+            break
+    return facts
