@@ -24,22 +24,19 @@ def motion(name, batch, generator):
         shift = 100 * torch.nn.functional.normalize(direction)
     else:
         order = torch.randperm(len(batch), generator=generator)
-    return turn[batch], shift[batch], order  # by graph: neighbors must not move along
+    return turn[batch], shift[batch], order
 
 
 def is_off(output, expected):
-    # In float64, where the square of a tiny number isn't 0. NaN is not within any tolerance.
+    # In float64, where the square of a tiny number isn't 0. NaN is within no tolerance.
     error = (output.double() - expected.double()).norm()
     return not error <= 1e-4 * expected.double().norm()
 
 
-@torch.no_grad()
-def broken_symmetries(model, features, positions, edge_index, batch):
-    """The names of the symmetries that the model breaks on any rank's batch."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    generator, broken = torch.Generator().manual_seed(0), set()
+def findings(model, features, positions, edge_index, batch):
+    """Whether an output is all 0, and what this rank's batch shows to be broken."""
     scalars, vectors = model(features, positions, edge_index, batch)
+    generator, broken = torch.Generator().manual_seed(0), set()
     for name in NAMES * 4:
         turn, shift, order = motion(name, batch, generator)
         moved = torch.einsum("nij,nj->ni", turn, positions) + shift
@@ -48,11 +45,21 @@ def broken_symmetries(model, features, positions, edge_index, batch):
         new_scalars, new_vectors = model(features[order], moved[order], edges, batch[order])
         if is_off(new_scalars, scalars) or is_off(new_vectors, turned[order]):
             broken.add(name)
-    for module, mode in modes:  # one by one: some may have been frozen in eval
-        module.training = mode
+    return not (scalars.any() and vectors.any()), broken
+
+
+@torch.no_grad()
+def broken_symmetries(model, features, positions, edge_index, batch):
+    """The names of the symmetries that the model breaks on any rank's batch."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        own = findings(model, features, positions, edge_index, batch)
+    finally:
+        for module, mode in modes:  # one by one: some may have been frozen in eval
+            module.training = mode
     everyone = [None] * dist.get_world_size()
-    is_zero = not (scalars.any() and vectors.any())
-    dist.all_gather_object(everyone, (is_zero, broken))
-    if any(zero for zero, _ in everyone):  # on all ranks, or the others would hang
-        raise ValueError("scalars or vectors are all 0: any motion leaves them as they are")
-    return set().union(*(names for _, names in everyone))
+    dist.all_gather_object(everyone, own)
+    if any(is_zero for is_zero, _ in everyone):  # on all ranks, or the others would hang
+        raise ValueError("scalars or vectors are all 0: no motion can change them")
+    return set().union(*(broken for _, broken in everyone))
