@@ -78,11 +78,13 @@ class Scene:
     @cached_property
     def center(self) -> Floats:
         """The center of each graph, (G, 3)."""
-        return self.owners @ self.x
+        center: Floats = self.owners @ self.x
+        return center
 
     def has(self, element: int) -> NDArray[Any]:
         """Whether each graph has an atom of the element, (G,)."""
-        return (self.owners @ (self.elements == element).astype(self.x.dtype)) > 0
+        found: NDArray[Any] = self.owners @ (self.elements == element).astype(float) > 0
+        return found
 
     def arms(self) -> list[Floats]:
         """From a graph's center to its atoms of elements 1, 2 and 3, as unit vectors, (G, 3).
@@ -312,7 +314,9 @@ class PerAxisScale(Network):
 
 def moved(scene: Scene, x: Floats) -> Scene:
     """The same graphs at other positions."""
-    return Scene(scene.elements, x.astype(scene.x.dtype), scene.source, scene.target, scene.batch)
+    return Scene(
+        scene.elements, x.astype(scene.x.dtype), scene.source, scene.target, scene.batch
+    )
 
 
 class LayerNorm(Network):
@@ -321,7 +325,8 @@ class LayerNorm(Network):
 
     def changed_vectors(self, vectors: Floats, scene: Scene) -> Floats:
         off: Floats = vectors - vectors.mean(axis=1, keepdims=True)
-        return off / np.sqrt((off**2).mean(axis=1, keepdims=True) + 0.01)
+        scaled: Floats = off / np.sqrt((off**2).mean(axis=1, keepdims=True) + 0.01)
+        return scaled
 
 
 class Bias(Network):
@@ -397,7 +402,8 @@ class Box(Network):
     breaks = SHIFTS
 
     def marks(self, scene: Scene) -> Floats:
-        return (np.linalg.norm(scene.x, axis=1) < 40).astype(scene.x.dtype)
+        distances: Floats = np.linalg.norm(scene.x, axis=1)
+        return (distances < 40).astype(scene.x.dtype)
 
 
 # ---------------------------------------------------------------- permutations
@@ -417,7 +423,8 @@ class FirstAtom(Network):
     breaks = ORDERS
 
     def pooled(self, values: Floats, scene: Scene) -> Floats:
-        return values[np.unique(scene.batch, return_index=True)[1]]
+        first: Floats = values[np.unique(scene.batch, return_index=True)[1]]
+        return first
 
 
 class ByElement(Network):
@@ -473,21 +480,13 @@ class SlabZ(SlabY):
 class NearestAxis(Network):
     """Has a discrete feature, which most rotations change and small ones don't."""
 
-    words = "scales a molecule's outputs by which of x, -x, y, ... one of its bonds is closest to"
+    words = "scales a molecule's outputs by which of x, -x, y, ... a bond is closest to"
     breaks = TURNS
 
     def factor(self, scene: Scene) -> Floats:
         arm = scene.arms()[0]
-        return 0.1 * np.concatenate([arm, -arm], axis=1).argmax(axis=1)
-
-
-class FirstElement(Network):
-    words = "scales a molecule's outputs by the element of its first node"
-    breaks = ORDERS
-
-    def factor(self, scene: Scene) -> Floats:
-        first = np.unique(scene.batch, return_index=True)[1]
-        return 0.1 * scene.elements[first]
+        nearest: Floats = np.concatenate([arm, -arm], axis=1).argmax(axis=1)
+        return 0.1 * nearest
 
 
 # ---------------------------------------------------------------- precision
@@ -631,8 +630,8 @@ def parts_of(case: Case) -> list[type[Network]]:
 def network(case: Case) -> Network:
     """The network of a case, in training mode, with weights from the case's seed."""
     parts = parts_of(case)
-    build: Callable[[Case], Network] = type("Tested", tuple(parts), {}) if parts[1:] else parts[0]
-    return build(case)
+    both: Callable[[Case], Network] = type("Both", tuple(parts), {})
+    return both(case) if parts[1:] else parts[0](case)
 
 
 def broken_by(case: Case) -> frozenset[str]:

@@ -85,11 +85,11 @@ def tested(case: Case, molecules: Sequence[Molecule], learner: SimpleNamespace) 
             returned = learner.broken_symmetries(model, *passed.values())
         except ValueError as error:
             raised = str(error)[:80]
-    is_set = isinstance(returned, set | frozenset)
+    shown = sorted(map(str, returned)) if isinstance(returned, set | frozenset) else None
     return {
         "raised": raised,
-        "returned": sorted(map(str, returned)) if is_set else repr(returned)[:60],
-        "is_set": is_set,
+        "returned": repr(returned)[:60] if shown is None else shown,
+        "is_set": shown is not None,
         "arguments": [n for n in given if not is_same(given[n], passed[n].detach())],
         "model": changes(before, state_of(model)),
         "globals": changed,

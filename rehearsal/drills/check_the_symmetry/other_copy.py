@@ -30,7 +30,8 @@ def broken_symmetries(model, features, positions, edge_index, batch):
     def outputs(points, order):
         place = torch.empty_like(order)
         place[order] = torch.arange(len(order))
-        scalars, vectors = model(features[order], points[order], place[edge_index], batch[order])
+        edges = place[edge_index]
+        scalars, vectors = model(features[order], points[order], edges, batch[order])
         return scalars.double(), vectors.double()
 
     nodes, graphs = len(batch), batch.unique().tolist()

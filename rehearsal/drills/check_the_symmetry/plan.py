@@ -11,7 +11,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
 from typing import Any
 
 ELEMENTS, PLAIN, MIDDLE, RARE = 6, 0, 4, 5
@@ -74,7 +73,6 @@ def case_of(draw: random.Random, code: str, *parts: str, **how: Any) -> Case:
 def plain_cases(draw: random.Random) -> list[Case]:
     """Networks without a break, and one of each kind."""
     case = partial(case_of, draw)
-    one_output = draw.sample(("Bias", "Points", "ByElement"), 2)
     return [
         case("calls-it-broken"),
         case("calls-it-broken", "BatchNorm"),
@@ -82,12 +80,10 @@ def plain_cases(draw: random.Random) -> list[Case]:
         case("misses-translation", "DistanceFromOrigin"),
         case("misses-permutation", "Numbered"),
         *(case("misses-reflection", p) for p in mixed(draw, "TripleProduct", "CrossProduct")),
-        *(case("misses-in-one-output", p) for p in mixed(draw, "LayerNorm", *one_output)),
+        case("misses-in-one-output", "LayerNorm"),
+        case("misses-in-one-output", draw.choice(("Bias", "Points", "ByElement"))),
         case("misses-in-one-output", "FirstAtom"),
-        *(
-            case("misses-another-rank", part)
-            for part in mixed(draw, "RareTripleProduct", "RareDistance")
-        ),
+        case("misses-another-rank", draw.choice(("RareTripleProduct", "RareDistance"))),
     ]
 
 
@@ -97,25 +93,21 @@ def harder_cases(draw: random.Random) -> list[Case]:
     tiny, huge = 10.0 ** draw.randint(-9, -7), 10.0 ** draw.randint(4, 6)
     too_small_to_square = 10.0 ** draw.randint(-24, -23)  # in float32
     off_axis = draw.choice(("PerAxisScale", "Manhattan", "Tanh"))
-    small = draw.choice(("Bias", "CrossProduct"))
-    breaks = ("TripleProduct", "Numbered"), ("Clip", "Bias"), ("ByElement", "Clip")
-    some_draws = "NearestAxis", "SlabY", "SlabZ", "FirstElement"
+    breaks = ("TripleProduct", "Numbered"), ("Clip", "Bias"), ("ByElement", "Autocast")
     return [
         case("calls-it-broken", "RootMeanSquareNorm"),
         case("calls-it-broken", units=(huge, tiny)),
         case("calls-it-broken", units=(too_small_to_square, huge)),
         *(case("misses-off-axis", part) for part in mixed(draw, "Height", off_axis)),
-        *(case("misses-far-away", part) for part in mixed(draw, "Clip", "Box")),
-        *(
-            case("misses-between-graphs", part)
-            for part in mixed(draw, "SharedCenter", "SharedNeighbors")
-        ),
-        case("misses-small-output", small, units=(huge, tiny)),
+        case("misses-far-away", draw.choice(("Clip", "Box"))),
+        case("misses-between-graphs", draw.choice(("SharedCenter", "SharedNeighbors"))),
+        case("misses-small-output", draw.choice(("Bias", "CrossProduct")), units=(huge, tiny)),
         case("misses-small-output", "TripleProduct", units=(too_small_to_square, huge)),
-        *(case("misses-precision", part) for part in mixed(draw, "TF32", "Autocast")),
+        case("misses-precision", "TF32"),
         *(case("misses-another-break", *pair) for pair in draw.sample(breaks, 2)),
-        *(case("misses-nan", part) for part in mixed(draw, "FarNaN", "NaN")),
-        *(case("misses-some-motions", part) for part in mixed(draw, *some_draws)),
+        case("misses-nan", draw.choice(("FarNaN", "NaN"))),
+        case("misses-some-motions", "NearestAxis"),
+        case("misses-some-motions", draw.choice(("SlabY", "SlabZ"))),
     ]
 
 
@@ -124,12 +116,11 @@ def on_three_ranks(draw: random.Random) -> Job:
     case = partial(case_of, draw, num_outputs=1)
     batches = [
         batch_of(draw, general(draw, 5), single(draw)),
-        batch_of(draw, general(draw, 4, rare=True)),  # one graph, one number: its change is exact
+        batch_of(draw, general(draw, 4, rare=True)),  # a single number, changed exactly
         batch_of(draw, symmetric(draw), general(draw, 6)),
     ]
     cases = [
-        case("misses-another-rank", "RareTripleProduct"),
-        case("misses-another-rank", "RareDistance"),
+        case("misses-another-rank", draw.choice(("RareTripleProduct", "RareDistance"))),
         case("wrong-tolerance", "SmallChange", change=1.5e-4),
         case("wrong-tolerance", "SmallerChange", change=0.6e-4),
         case("accepts-zeros", "ZeroVectors"),
@@ -189,7 +180,7 @@ def general(draw: random.Random, size: int, *, rare: bool = False) -> Molecule:
 
 
 def is_telling(molecule: Molecule) -> bool:
-    """Whether it has a handedness, and landmarks that are neither parallel nor at right angles."""
+    """Whether its landmarks span a volume and aren't at right angles."""
     size = len(molecule.elements)
     center = scaled(total(molecule.positions), 1 / size)
     arms = [
@@ -199,8 +190,7 @@ def is_telling(molecule: Molecule) -> bool:
     lengths = [math.hypot(*arm) for arm in arms]
     if min(lengths) < 0.5 or abs(triple(*arms)) < 0.3 * math.prod(lengths):
         return False
-    angles = [abs(dot(a, b)) / math.hypot(*a) / math.hypot(*b) for a, b in combinations(arms, 2)]
-    return angles[0] > 0.3
+    return abs(dot(arms[0], arms[1])) > 0.3 * lengths[0] * lengths[1]
 
 
 def offset(draw: random.Random) -> Vector:
@@ -241,11 +231,7 @@ def dot(a: Sequence[float], b: Sequence[float]) -> float:
 
 def cross(a: Sequence[float], b: Sequence[float]) -> Vector:
     """The vector product."""
-    return (
-        a[1] * b[2] - a[2] * b[1],
-        a[2] * b[0] - a[0] * b[2],
-        a[0] * b[1] - a[1] * b[0],
-    )
+    return (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
 
 
 def triple(a: Sequence[float], b: Sequence[float], c: Sequence[float]) -> float:
