@@ -11,19 +11,17 @@ from typing import Any
 
 from rehearsal.engine.reports import RankReport
 from rehearsal.grading.drill import Scenario
-from rehearsal.grading.verdict import Finding, listed
+from rehearsal.grading.verdict import Finding, counted, listed
 from rehearsal.kit.judge.collectives import mismatched_collectives
 from rehearsal.kit.judge.findings import first_of
 
 from .codes import TABLE
 from .networks import MIRRORS, TURNS, broken_by, described, is_zero_somewhere
-from .observed import run
+from .observed import NAMES, run
 from .plan import Case, Job, jobs
 
 CODES = TABLE.codes
 DRAWS = 4  # of each motion, at least
-FEW = 12  # nodes: of so few, two random orders may be the same
-NAMES = "rotation", "reflection", "translation", "permutation"
 # Where to look if a network is called broken that isn't, by the first name.
 LOOKS = {
     "rotation": "at how R gets to the positions and to the vectors, and at what errors are "
@@ -39,20 +37,32 @@ def judge(job: Job, reports: Sequence[RankReport], earlier: object) -> Iterable[
     """The first network that has a finding explains the rest."""
     if any(not report.has_answer for report in reports):
         return unpaired_findings(job, reports)
-    facts = [report.answer for report in reports]
+    facts = [report.answer["facts"] for report in reports]
     tested = min(map(len, facts))
     return first_of(
         *(
             case_findings(case, [own[at] for own in facts])
             for at, case in enumerate(job.cases[:tested])
-        )
+        ),
+        draw_findings(job, facts),
+        global_findings(reports),
     )
+
+
+def global_findings(reports: Sequence[RankReport]) -> Iterator[Finding]:
+    """What all tests of a job together have changed in the process."""
+    for report in reports:
+        if changed := report.answer["changed"]:
+            found = f"after tests of {len(report.answer['facts'])} networks on rank "
+            found += f"{report.rank}, these weren't as before: {listed(changed)}"
+            yield TABLE("changes-global-state", found)
+            return
 
 
 def unpaired_findings(job: Job, reports: Sequence[RankReport]) -> Iterator[Finding]:
     """Not all ranks finished: the network that they were testing."""
     for finding in mismatched_collectives(reports):
-        ended = [len(report.answer) for report in reports if report.has_answer]
+        ended = [len(report.answer["facts"]) for report in reports if report.has_answer]
         where = f"on a network that {described(job.cases[min(ended) - 1])}: " if ended else ""
         yield TABLE("collective-on-some-ranks", f"{where}{finding.found}")
 
@@ -72,7 +82,6 @@ def case_findings(case: Case, facts: Sequence[dict[str, Any]]) -> Iterator[Findi
         refusal_findings(case, facts, where),
         return_findings(facts, where),
         verdict_findings(case, facts, where),
-        draw_findings(case, facts, where),
     )
 
 
@@ -93,9 +102,6 @@ def state_findings(facts: Sequence[dict[str, Any]], where: str) -> Iterator[Find
             after = " before it raised ValueError" if fact["raised"] is not None else ""
             found = f"{where} was tested on rank {rank}; that changed {listed(fact['model'])}"
             yield TABLE("changes-the-model", found + after)
-        elif fact["globals"]:
-            found = f"{where} was tested on rank {rank}; that changed {listed(fact['globals'])}"
-            yield TABLE("changes-global-state", found)
         else:
             continue
         return
@@ -162,25 +168,18 @@ def verdict_findings(
     yield TABLE(code, found, look)
 
 
-def draw_findings(case: Case, facts: Sequence[dict[str, Any]], where: str) -> Iterator[Finding]:
-    """How many motions a network that breaks nothing has seen."""
-    if broken_by(case) or is_zero_somewhere(case):
-        return  # a test may stop at the first break
-    for rank, fact in enumerate(facts):
-        # A rotation, a reflection and a shift put every node at a new place each time. One less
-        # may be chance, as among quarter turns; a test with a draw less has three less.
-        due = DRAWS * (len(NAMES) - 1) + 1
-        if (places := fact["points"] / fact["nodes"]) < due - 1:
-            found = f"{where} saw each node at {places:.3g} places on rank {rank}; with "
-            found += f"{DRAWS} rotations, {DRAWS} reflections and {DRAWS} shifts, it's {due}"
-            yield TABLE("too-few-draws", found)
-        elif fact["lists"] < (due := DRAWS * len(NAMES) + 1) - 1 and fact["nodes"] > FEW:
-            found = f"{where} saw {fact['lists']} different lists of positions on rank {rank}; "
-            found += f"with {DRAWS} draws of each motion, it's {due}"
-            yield TABLE("too-few-draws", found)
-        else:
-            continue
+def draw_findings(job: Job, ranks: Sequence[Sequence[dict[str, Any]]]) -> Iterator[Finding]:
+    """How many motions a network that breaks nothing has seen: no test stops before its end."""
+    case = job.cases[0]
+    if broken_by(case):
         return
+    for rank, facts in enumerate(ranks):
+        for name, count in facts[0]["motions"].items():
+            if count < DRAWS:
+                found = f"on {len(ranks)} ranks, a network that {described(case)} saw "
+                found += f"{counted(count, f'different {name}')} on rank {rank}"
+                yield TABLE("too-few-draws", found)
+                return
 
 
 def scenarios(seed: int) -> list[Scenario]:

@@ -41,9 +41,7 @@ class Calls:
 
     in_training: list[str] = field(default_factory=list)  # modules in training mode
     recorded: bool = False  # whether an output would have a graph for backward
-    # Each position that it was given, and each list of positions.
-    points: set[bytes] = field(default_factory=set)
-    lists: set[bytes] = field(default_factory=set)
+    positions: list[Floats] = field(default_factory=list)  # (N, 3) of each call
 
     def __deepcopy__(self, memo: Any) -> Calls:
         return self
@@ -51,8 +49,7 @@ class Calls:
     def note(self, modules: Sequence[tuple[str, nn.Module]], positions: Floats) -> None:
         """A call begins."""
         self.in_training += [name for name, module in modules if module.training][:1]
-        self.lists.add(positions.tobytes())
-        self.points.update(row.tobytes() for row in positions)
+        self.positions.append(positions.copy())
 
 
 @dataclass

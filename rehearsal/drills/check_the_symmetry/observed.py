@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from rehearsal.engine.rank import RankContext
@@ -16,6 +18,7 @@ from rehearsal.kit.observe.waiting import all_arrive
 from .networks import Network, network
 from .plan import ELEMENTS, Case, Job, Molecule
 
+NAMES = "rotation", "reflection", "translation", "permutation"
 PATIENCE_S = 8.0  # how long a rank waits for one that is still testing
 
 
@@ -75,16 +78,14 @@ def with_gradients(model: Network) -> Network:
     return model
 
 
-def tested(case: Case, molecules: Sequence[Molecule], learner: SimpleNamespace) -> Any:
+def tested(model: Network, given: Mapping[str, Tensor], learner: SimpleNamespace) -> Any:
     """One call: what it returned or raised, how it called the network, and what it changed."""
-    model, given = with_gradients(network(case)), tensors_of(molecules)
     passed = {name: tensor.clone() for name, tensor in given.items()}
     before, raised, returned = state_of(model), None, None
-    with global_changes() as changed:
-        try:
-            returned = learner.broken_symmetries(model, *passed.values())
-        except ValueError as error:
-            raised = str(error)[:80]
+    try:
+        returned = learner.broken_symmetries(model, *passed.values())
+    except ValueError as error:
+        raised = str(error)[:80]
     shown = sorted(map(str, returned)) if isinstance(returned, set | frozenset) else None
     return {
         "raised": raised,
@@ -92,22 +93,48 @@ def tested(case: Case, molecules: Sequence[Molecule], learner: SimpleNamespace) 
         "is_set": shown is not None,
         "arguments": [n for n in given if not is_same(given[n], passed[n].detach())],
         "model": changes(before, state_of(model)),
-        "globals": changed,
         "in_training": model.calls.in_training[:1],
         "recorded": model.calls.recorded,
-        "nodes": len(given["batch"]),
-        "points": len(model.calls.points),
-        "lists": len(model.calls.lists),
+        "motions": motions_of(model.calls.positions, given),
     }
+
+
+def motions_of(calls: Sequence[NDArray[Any]], given: Mapping[str, Tensor]) -> dict[str, int]:
+    """How many different rotations, reflections, shifts and orders a network has seen.
+
+    Told from where its largest graph went. Nothing if a call had more nodes or fewer.
+    """
+    start, batch = given["positions"].numpy(), given["batch"].numpy()
+    if any(call.shape != start.shape for call in calls):
+        return {}
+    ours = batch == np.bincount(batch).argmax()
+    before = start[ours] - start[ours].mean(axis=0)
+    seen: dict[str, set[bytes]] = {name: set() for name in NAMES}
+    rows = sorted(start.tolist())
+    for call in calls:
+        if sorted(call.tolist()) == rows:
+            if not np.array_equal(call, start):
+                seen["permutation"].add(call.tobytes())
+            continue
+        shift = call[ours].mean(axis=0) - start[ours].mean(axis=0)
+        matrix = np.linalg.lstsq(before, call[ours] - call[ours].mean(axis=0))[0]
+        if np.abs(matrix - np.eye(3)).max() < 1e-3:
+            seen["translation"].add((shift.round(1) + 0.0).tobytes())
+        else:
+            kind = "rotation" if np.linalg.det(matrix) > 0 else "reflection"
+            seen[kind].add((matrix.round(3) + 0.0).tobytes())
+    return {name: len(motions) for name, motions in seen.items()}
 
 
 def run(name: str, job: Job, context: RankContext, learner: SimpleNamespace) -> Any:
     """Every network of the job, tested; up to the first that not all ranks finish."""
     context.init_group()
-    facts = []
-    for number, case in enumerate(job.cases):
-        facts.append(tested(case, job.batches[context.rank], learner))
-        # In step: a rank that is ahead would pair its next collective with a peer's last.
-        if not all_arrive(context, f"{name}-{number}", PATIENCE_S):
-            break
-    return facts
+    models = [with_gradients(network(case)) for case in job.cases]
+    given, facts = tensors_of(job.batches[context.rank]), []
+    with global_changes() as changed:
+        for number, model in enumerate(models):
+            facts.append(tested(model, given, learner))
+            # In step: a rank that is ahead would pair its next collective with a peer's last.
+            if not all_arrive(context, f"{name}-{number}", PATIENCE_S):
+                break
+    return {"facts": facts, "changed": changed}
