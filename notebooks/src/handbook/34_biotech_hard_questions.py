@@ -1092,7 +1092,8 @@ for expected, chance in chances.items():
 # - Some of these as code: [mask the missing
 #   labels](../drills/640_mask_the_missing_labels.ipynb), [weight the
 #   sampler](../drills/650_weight_the_sampler.ipynb), [score tasks over
-#   ranks](../drills/660_score_tasks_over_ranks.ipynb). As a bug: [the evaluation that jumps after a
+#   ranks](../drills/660_score_tasks_over_ranks.ipynb), [check the
+#   symmetry](../drills/670_check_the_symmetry.ipynb). As a bug: [the evaluation that jumps after a
 #   restart](../drills/320_evaluation_jumps_after_a_restart.ipynb).
 # - The questions on training as such: [chapter 22](22_hard_questions.ipynb).
 # - The cards: `ask(topic="molecules")`, `ask(topic="sequences")`, `ask(topic="structures")`,

@@ -326,6 +326,15 @@ class LayerNorm(Network):
         return scaled
 
 
+class AlongX(Network):
+    words = "returns vectors of the right length, all of them along x"
+    breaks = TURNS
+
+    def changed_vectors(self, vectors: Floats, scene: Scene) -> Floats:
+        lengths: Floats = np.linalg.norm(vectors, axis=1)[:, None]
+        return lengths * np.array([1.0, 0.0, 0.0])
+
+
 class Bias(Network):
     words = "adds a bias to its vectors"
     breaks = TURNS

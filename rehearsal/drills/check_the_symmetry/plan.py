@@ -79,9 +79,9 @@ def plain_cases(draw: random.Random) -> list[Case]:
         case("misses-rotation", "Diagonal"),
         case("misses-translation", "DistanceFromOrigin"),
         case("misses-permutation", "Numbered"),
-        *(case("misses-reflection", p) for p in mixed(draw, "TripleProduct", "CrossProduct")),
-        case("misses-in-one-output", "LayerNorm"),
+        *(case("misses-in-one-output", part) for part in mixed(draw, "LayerNorm", "AlongX")),
         case("misses-in-one-output", draw.choice(("Bias", "Points", "ByElement"))),
+        *(case("misses-reflection", p) for p in mixed(draw, "TripleProduct", "CrossProduct")),
         case("misses-in-one-output", "FirstAtom"),
         case("misses-another-rank", draw.choice(("RareTripleProduct", "RareDistance"))),
     ]
