@@ -240,6 +240,9 @@ class Network(nn.Module):
 def linear(layer: nn.Linear, values: Floats) -> Floats:
     """What the layer gives."""
     product: Floats = values @ layer.weight.detach().numpy().T + layer.bias.detach().numpy()
+    if torch.is_autocast_enabled("cpu"):  # around the call: a linear layer's result is bf16
+        rounded = torch.from_numpy(product).to(torch.get_autocast_dtype("cpu"))
+        product = rounded.to(torch.float32).numpy()
     return product
 
 
@@ -493,6 +496,14 @@ class NearestAxis(Network):
         arm = scene.arms()[0]
         nearest: Floats = np.concatenate([arm, -arm], axis=1).argmax(axis=1)
         return 0.1 * nearest
+
+
+class NodeZero(Network):
+    words = "has a feature that marks node 0 of the batch"
+    breaks = ORDERS
+
+    def marks(self, scene: Scene) -> Floats:
+        return (np.arange(len(scene.x)) == 0).astype(scene.x.dtype)
 
 
 # ---------------------------------------------------------------- precision

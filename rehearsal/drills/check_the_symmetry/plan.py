@@ -107,6 +107,7 @@ def harder_cases(draw: random.Random) -> list[Case]:
         *(case("misses-another-break", *pair) for pair in draw.sample(breaks, 2)),
         case("misses-nan", draw.choice(("FarNaN", "NaN"))),
         case("misses-some-motions", "NearestAxis"),
+        case("misses-some-motions", "NodeZero"),
         case("misses-some-motions", draw.choice(("SlabY", "SlabZ"))),
     ]
 
