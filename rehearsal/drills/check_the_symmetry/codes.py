@@ -82,7 +82,7 @@ TABLE = FindingTable(
         "misses-reflection": (
             "a network that breaks reflection passes",
             "reflections are all matrices of determinant -1, and rotations don't imply them",
-            "at the reflections that you try: what could a network do that they don't show?",
+            "at which reflections you try, and whether you still do once a rotation has failed",
         ),
         "misses-translation": (
             "a network that breaks translation passes",
