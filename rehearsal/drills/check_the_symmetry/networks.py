@@ -188,6 +188,8 @@ class Network(nn.Module):
         Raises:
             RuntimeError: if the weights are of another type than features and positions.
         """
+        if torch.is_autocast_enabled("cpu"):  # what it has rounded so far stays rounded
+            features, positions = features.float(), positions.float()
         types = {tensor.dtype for tensor in (features, positions, self.embed.weight)}
         if len(types) > 1:
             raise RuntimeError(f"expected features, positions and weights of one type: {types}")
