@@ -3,6 +3,7 @@
     python scripts/deck_agreement.py              the answers that it was never tuned on
     python scripts/deck_agreement.py --set tuning    those that it was
     python scripts/deck_agreement.py --set held_out_biotech    as the first, of the newer cards
+    python scripts/deck_agreement.py --set fresh_biotech    more of these
     python scripts/deck_agreement.py --write      the first, into docs/deck.md
 
 Prints a table by topic.
@@ -110,7 +111,9 @@ def main() -> None:
     """Print the table, or write it into the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "--set", choices=["held_out", "held_out_biotech", "tuning"], default="held_out"
+        "--set",
+        choices=["held_out", "held_out_biotech", "fresh_biotech", "tuning"],
+        default="held_out",
     )
     parser.add_argument("--write", action="store_true", help="into docs/deck.md")
     options = parser.parse_args()

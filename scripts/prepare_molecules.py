@@ -21,7 +21,7 @@ from trainer_core.bio.molecules import MoleculeOptions, MoleculeRows, build_mole
 from trainer_core.bio.prepared_molecules import SPLITTERS, prepare_molecules
 from trainer_core.bio.tables import MOLECULENET, MoleculeTableReader, RowReader, TableLayout
 from trainer_core.bio.tables import as_columns
-from trainer_core.settings import UserError
+from trainer_core.settings import UserError, with_flags
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -86,7 +86,8 @@ def main(arguments: Sequence[str]) -> int:
             print(f"\n{name} split")
             print("\n".join(leakage_report(table, SPLITTERS[name](table)).lines()))
     except (UserError, OSError) as error:
-        print(f"prepare_molecules.py: {error}", file=sys.stderr)
+        message = with_flags(str(error), ("on_bad",))
+        print(f"prepare_molecules.py: {message}", file=sys.stderr)
         return 2
     print(f"\nTrain on it: python scripts/launch.py --data molecules:{options.folder}")
     return 0

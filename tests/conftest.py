@@ -18,6 +18,7 @@ from hypothesis import Phase, settings
 from jupyter_client.connect import LocalPortCache
 from xdist.scheduler import LoadScopeScheduling
 
+import handbook_chapters
 from rehearsal.engine import programs
 
 # Several ranks share few cores: with more threads than one each they fight for them.
@@ -59,13 +60,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def is_of_a_chapter(nodeid: str) -> bool:
+    """Whether a test may run a chapter of the handbook."""
+    return "test_handbook_" in nodeid
+
+
 class ChaptersTogether(LoadScopeScheduling):
     """One worker runs all tests of a class, and all tests of a chapter of the handbook."""
 
     def _split_scope(self, nodeid: str) -> str:
         scope = super()._split_scope(nodeid)
         # All of them use the chapter that one fixture has run, which takes up to a minute.
-        return scope.partition("::")[0] if "test_handbook_" in scope else scope
+        return scope.partition("::")[0] if is_of_a_chapter(scope) else scope
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -135,7 +141,7 @@ sys.addaudithook(forbid_processes)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
     """Forbid processes from the first fixture of an unmarked test to the last."""
     # A notebook, collected by nbmake, always has a kernel of its own.
     if isinstance(item, pytest.Function) and item.get_closest_marker("ranks") is None:
@@ -144,6 +150,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         unmarked.clear()
+        if is_of_a_chapter(item.nodeid) and not (nextitem and is_of_a_chapter(nextitem.nodeid)):
+            handbook_chapters.end_servers()
 
 
 @pytest.fixture(autouse=True)

@@ -81,7 +81,14 @@ def run_chapter(chapter: str) -> Chapter:
                 if value is not None:
                     ran.shown.append(value)
     ran.printed = out.getvalue()
-    # A chapter may have asked for a server with the trainer in it; other tests expect none.
+    return ran
+
+
+def end_servers() -> None:
+    """After the last of several chapters: end the servers that forked their ranks.
+
+    They have the trainer in them if a chapter asked for that; other tests expect none. Starting
+    them takes seconds, so the next chapter uses those of the one before.
+    """
     server._wanted.clear()
     server.shut_down()
-    return ran

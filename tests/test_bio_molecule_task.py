@@ -243,3 +243,17 @@ class TestScript:
         shown = capsys.readouterr().err
         assert message in shown
         assert shown.count("\n") == 1
+
+    def test_a_bad_row_names_the_flag_that_skips_it(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Someone at a terminal can't use the name of a function's argument."""
+        file = self.write(tmp_path / "mine.csv")
+        file.write_text(file.read_text() + "C1CC,0,1\n")
+        flags = [str(file), str(tmp_path / "made"), "--tasks", "toxic", "soluble"]
+        assert script.main(flags) == 2
+        shown = capsys.readouterr().err
+        assert "row 242: 'C1CC' can't be read" in shown
+        assert "pass --on-bad 'skip' to" in shown
+        assert script.main([*flags, "--on-bad", "skip"]) == 0
+        assert "1 skipped" in capsys.readouterr().out

@@ -23,9 +23,10 @@ KINDS = "right paraphrased terse rambling wrong negated off_topic other_card".sp
 # the figures. The claims were fitted to the tuning answers, and alone they agree with more of
 # those, but with fewer of the others.
 SETS = {
-    "tuning": (0.955, 0.013, 0.95),
+    "tuning": (0.957, 0.013, 0.96),
     "held_out": (0.9, 0.03, 0.78),
-    "held_out_biotech": (0.85, 0.06, 0.73),
+    "held_out_biotech": (0.875, 0.03, 0.84),
+    "fresh_biotech": (0.92, 0.01, 0.98),
 }
 DECK = {card.id: card for card in read_deck([CARDS])}
 
@@ -111,6 +112,14 @@ class TestPolarity:
             ("not saving the optimizer is a mistake", "covered"),
             ("we could save the optimizer, but it isn't worth it", "contradicted"),
             ("saving the optimizer can be skipped", "contradicted"),
+            ("the optimizer can be deleted from what we save", "contradicted"),
+            ("saving the optimizer plays no role", "contradicted"),
+            ("saving the optimizer is something nobody needs", "contradicted"),
+            ("saving the optimizer isn't useful", "contradicted"),
+            ("where there's no cursor, the checkpoint has the optimizer", "covered"),
+            ("the cursor isn't enough, hence save the optimizer", "covered"),
+            ("no cursor -> save the optimizer", "covered"),
+            ("I log the weights. A cursor is enough", "missed"),
             ("", "missed"),
         ],
     )
@@ -249,7 +258,7 @@ class TestAgreement:
         for which in SETS:
             kinds = Counter(answer["kind"] for _, answer in labeled(which))
             assert {*kinds} == {*KINDS}
-            assert kinds.total() >= (100 if which == "held_out_biotech" else 200)
+            assert kinds.total() >= (100 if which.endswith("biotech") else 200)
 
     def test_no_answer_is_in_both_sets(self) -> None:
         tuned, *others = [{" ".join(a["text"].split()) for _, a in labeled(s)} for s in SETS]

@@ -214,6 +214,33 @@ class TestJobs:
             assert "in hang" in report.stacks
             assert [c["name"] for c in report.collectives] == ["all_reduce"]
 
+    def test_what_a_rank_says_while_its_peers_get_killed_is_no_answer(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        """A hang would be reported as a crash now and then: the other rank was killed first."""
+
+        def body(context: RankContext) -> None:
+            (context.folder / f"pid-{context.rank}").write_text(str(os.getpid()))
+            context.init_group()
+            if context.rank == 0:
+                dist.barrier()
+            time.sleep(60)
+
+        def sweep(self: server.ForkServers) -> None:
+            waiting, killed = (int((tmp_path / f"pid-{r}").read_text()) for r in range(2))
+            os.kill(killed, signal.SIGKILL)
+            deadline = time.monotonic() + 10
+            while Path(f"/proc/{waiting}").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not Path(f"/proc/{waiting}").exists()  # it raised, reported that and ended
+            kill_the_rest(self)
+
+        kill_the_rest = server.ForkServers.sweep
+        monkeypatch.setattr(server.ForkServers, "sweep", sweep)
+        zero, one = run_ranks(body, world_size=2, deadline_s=0.5, folder=tmp_path)
+        assert (zero.failure, zero.exitcode, one.exitcode) == (None, None, None)
+        assert "barrier" in zero.stacks
+
     def test_each_collective_is_recorded_once(self) -> None:
         """Recorded at the deadline and again at the end, bytes would count twice."""
 

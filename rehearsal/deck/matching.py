@@ -130,7 +130,7 @@ def _near_one_another(
 
     The nearest ones first. An answer of a few words is one sentence, whatever its dots.
     """
-    is_short = len(words) <= SHORT_ANSWER
+    is_short = sentences > 1 and len(words) <= SHORT_ANSWER
 
     def is_near(first: Hit, hit: Hit) -> bool:
         here, there = first[0], hit[0]

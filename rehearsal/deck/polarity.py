@@ -22,13 +22,16 @@ LEFT_OUT = _stems("skip forget drop ignore omit avoid refuse")
 DENIALS = _stems("doubt disagree myth")
 UNTRUE = _stems("false wrong untrue")  # if "that" follows
 OPINIONS = _stems("think believe agree buy accept")  # if "not" comes before
-BOUNDARIES = _stems(", but because so then otherwise instead since although though while")
+BOUNDARIES = _stems(
+    ", but because so then otherwise instead since although though while hence therefore thus"
+)
 NOT_ONLY = _stems("only just merely simply alone necessarily")
 # "If you don't save it, ..." and "without it, ..." say that it's needed.
-SUPPOSED = _stems("if when unless whoever otherwise")
+SUPPOSED = _stems("if when where whenever wherever unless whoever otherwise")
 ALLOWED = _stems("can could fine ok okay work possible safe able still may fully happily")
 DISMISSED = _stems(
-    "unnecessary pointless optional useless irrelevant overkill redundant needless moot"
+    "unnecessary pointless optional useless irrelevant overkill redundant needless moot "
+    "superfluous unneeded unimportant"
 )
 # "People say that X, but ...": then it isn't what the answer says.
 OTHERS = _stems("people somebody someone colleague folks many some others they teammate")
@@ -42,7 +45,15 @@ THIS = _stems("it that this i we")
 LEADS_TO = _stems(", and mean then so")
 STATED = _stems("is are be was need get has have reason point use")
 RELATIVE = _stems("what which who whose that where")
-NEEDED = _stems("need necessary require matter worth important have must help work pay")
+# "... plays no role", "... is something nobody asks for", "... can be deleted".
+NO_USE = _stems("need role use point value benefit")
+NO_ONE = _stems("nobody none")
+ASKS = _stems("ask care need look notice read want miss")
+TAKEN_AWAY = LEFT_OUT | _stems("delete discard")
+NEEDED = _stems(
+    "need necessary require matter worth important have must help work pay useful relevant "
+    "interesting"
+)
 
 
 def negations_before(words: Sequence[Word], hit: Sequence[int]) -> set[int]:
@@ -215,7 +226,9 @@ def _after(words: Sequence[Word], at: int, own: Collection[int]) -> bool:
             return True
         if word.stem == "not" and any(later in NEEDED for later in ahead):
             return True
-        if word.stem == "no" and ahead[:1] == ["need"]:
+        if word.stem == "no" and ahead and ahead[0] in NO_USE:
+            return True
+        if word.stem in NO_ONE and ahead and ahead[0] in ASKS:
             return True
         if word.stem == "need" and ahead[:1] == ["not"]:
             return True
@@ -223,7 +236,7 @@ def _after(words: Sequence[Word], at: int, own: Collection[int]) -> bool:
 
 
 def _leaves_out(ahead: Sequence[str]) -> bool:
-    return any(word in LEFT_OUT for word in ahead) or list(ahead[:2]) == ["left", "out"]
+    return any(word in TAKEN_AWAY for word in ahead) or list(ahead[:2]) == ["left", "out"]
 
 
 def _is_taken_back(words: Sequence[Word], at: int) -> bool:

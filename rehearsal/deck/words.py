@@ -97,7 +97,8 @@ CONTRACTED = [
 # The end of a sentence. A dot inside a number or a name isn't one, and a line's end is one only
 # before an empty line or the next entry of a list: people's lines wrap anywhere.
 END = re.compile(
-    r"[!?;]+|\.(?=\s|$)|:(?=\s)|\s[-\u2013\u2014]+\s|\n(?=\s*\n|\s*(?:[-*\u2022]|\d+[.)])\s)"
+    r"[!?;]+|\.(?=\s|$)|:(?=\s)|\s[-\u2013\u2014]+\s|[-=]+>|\u2192"
+    r"|\n(?=\s*\n|\s*(?:[-*\u2022]|\d+[.)])\s)"
 )
 TOKEN = re.compile(
     r"\bw/o\b|\bw/|\bb/c\b|\d+(?:,\d{3})*(?:\.\d+)?|[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]"
@@ -190,6 +191,7 @@ def _corrected(word: str, meant: frozenset[str]) -> str:
     return near[0] if len(near) == 1 else word
 
 
+@cache  # the same few hundred ways to wave something off are in many claims
 def phrase(text: str) -> Sequence[str]:
     """The stems of a phrase; ``..`` stands for up to four words in between."""
     parts = text.split("..")

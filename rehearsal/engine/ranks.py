@@ -182,6 +182,9 @@ def _run(
                 and connection.has_too_many_threads()
             ):
                 break
+        # A rank that is still running sees its peers' connections close while they get killed,
+        # and may report that before its own turn comes. Only what it said by now is its answer.
+        answered = {r for r in range(world_size) if (job / f"answer-{r}.json").exists()}
     finally:
         # Also after a KeyboardInterrupt, even between two servers: nothing is left running, and
         # the next job doesn't get this one's messages.
@@ -193,7 +196,9 @@ def _run(
     for tail in tails:
         tail.show(is_last=True)
     return [
-        _report(job, rank, exitcodes.get(pids.get(rank, 0)), tails[rank].text)
+        _report(
+            job, rank, exitcodes.get(pids.get(rank, 0)), tails[rank].text, rank in answered
+        )
         for rank in range(world_size)
     ]
 
@@ -214,9 +219,11 @@ def _torchrun_environment(world_size: int, port: int) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()}
 
 
-def _report(job: Path, rank: int, exitcode: int | None, output: str) -> RankReport:
+def _report(
+    job: Path, rank: int, exitcode: int | None, output: str, has_answered: bool
+) -> RankReport:
     answer: dict[str, Any] = {}
-    with contextlib.suppress(FileNotFoundError):
+    if has_answered:
         answer = json.loads((job / f"answer-{rank}.json").read_text())
     events, stacks = job / f"events-{rank}.jsonl", job / f"stacks-{rank}"
     recorded = []

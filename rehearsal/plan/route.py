@@ -62,6 +62,7 @@ PAGES: dict[str, Page] = dict(
         # Biotech
         _chapter("30_molecular_data", "Molecular data", 25),
         _chapter("31_sequences_and_structures", "Sequences and structures", 25),
+        _chapter("32_billion_molecules", "A billion molecules", 25),
         _chapter("34_biotech_hard_questions", "Biotech hard questions", 25),
     ]
 )
@@ -113,6 +114,7 @@ ROUTE: Sequence[Step] = (
     Step("page", "31_sequences_and_structures"),
     Step("cards", "sequences"),
     Step("cards", "structures"),
+    Step("page", "32_billion_molecules"),
     Step("cards", "billion_molecules"),
     Step("cards", "wet_lab"),
     Step("page", "34_biotech_hard_questions"),

@@ -57,7 +57,7 @@ def read_sdf(path: Path, label_column: str, *, on_bad: OnBad = "raise") -> list[
             else:
                 raise UserError(
                     f"{path}, record {row}: {fault}. A graph without atoms, positions or a "
-                    "label can't be trained. Fix the record, or pass on_bad=skip to leave it "
+                    "label can't be trained. Fix the record, or pass on_bad='skip' to leave it "
                     "out and count it."
                 )
     if num_skipped:

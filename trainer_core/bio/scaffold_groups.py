@@ -11,6 +11,8 @@ decide each group's part, and the parts travel back to the rows the same way.
 Memory of a rank: c keys and 60 bytes for each, 48 d bytes, and 9 b bytes; none of it grows with
 n if P grows with it. Work: each row is hashed once, and moved twice. A key with a billion rows
 makes its partition's file longer, and needs no memory: partitions are read in pieces, too.
+Reads: one for each chunk and partition, n P / c in total, of c / P records. With P growing like
+n and c fixed that is quadratic, so let c grow as well: both like the square root of n.
 """
 
 from __future__ import annotations

@@ -978,7 +978,11 @@ for split in ("random", "scaffold"):
 # %% [markdown]
 # ## Practice it
 #
-# - Drills: [lift_to_ddp](../drills/015_lift_to_ddp.ipynb),
+# - Drills: [split_by_scaffold](../drills/610_split_by_scaffold.ipynb), which needs no RDKit;
+#   [mask_the_missing_labels](../drills/640_mask_the_missing_labels.ipynb),
+#   [weight_the_sampler](../drills/650_weight_the_sampler.ipynb),
+#   [score_tasks_over_ranks](../drills/660_score_tasks_over_ranks.ipynb). Underneath them:
+#   [lift_to_ddp](../drills/015_lift_to_ddp.ipynb),
 #   [cell_data](../drills/120_cell_data.ipynb),
 #   [gradient_norm_depends_on_world_size](../drills/295_gradient_norm_depends_on_world_size.ipynb),
 #   [weights_turn_nan](../drills/240_weights_turn_nan.ipynb).

@@ -925,7 +925,10 @@ for x in (1.0, 10.0, 100.0):
 # %% [markdown]
 # ## Practice it
 #
-# - Drills: [lift_to_distributed](../drills/020_lift_to_distributed.ipynb),
+# - Drills: [bucket_for_equal_steps](../drills/620_bucket_for_equal_steps.ipynb),
+#   [pack_to_a_budget](../drills/680_pack_to_a_budget.ipynb),
+#   [batch_graphs](../drills/630_batch_graphs.ipynb). Underneath them:
+#   [lift_to_distributed](../drills/020_lift_to_distributed.ipynb),
 #   [epoch_ends_in_a_timeout](../drills/310_epoch_ends_in_a_timeout.ipynb),
 #   [debug_a_transformer](../drills/520_debug_a_transformer.ipynb). Type the test itself in
 #   [check_the_symmetry](../drills/670_check_the_symmetry.ipynb).

@@ -844,7 +844,7 @@ print(precision_table(precision))
 #
 # *What would prove me wrong:* Profile one node: if the loader keeps up with standardizing included, and versions are pinned, offline featurization buys less than I say.
 #
-# *Shown in:* [shards, manifests and cursors](20_data_at_scale.ipynb).
+# *Shown in:* [the run worked through](32_billion_molecules.ipynb); [shards, manifests and cursors](20_data_at_scale.ipynb).
 
 # %% [markdown]
 # **Validation that rises by itself.** A pool of 20,000 molecules, a linear model, and six rounds. In
@@ -1089,8 +1089,8 @@ for expected, chance in chances.items():
 #
 # - Draw five, record yourself, and listen. Count the answers that said what the number is for, and
 #   what would prove them wrong.
-# - Some of these as code: [mask the missing
-#   labels](../drills/640_mask_the_missing_labels.ipynb), [weight the
+# - Some of these as code: [split by scaffold](../drills/610_split_by_scaffold.ipynb), [mask the
+#   missing labels](../drills/640_mask_the_missing_labels.ipynb), [weight the
 #   sampler](../drills/650_weight_the_sampler.ipynb), [score tasks over
 #   ranks](../drills/660_score_tasks_over_ranks.ipynb), [check the
 #   symmetry](../drills/670_check_the_symmetry.ipynb). As a bug: [the evaluation that jumps after a
