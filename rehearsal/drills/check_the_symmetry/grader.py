@@ -15,8 +15,9 @@ from rehearsal.grading.verdict import Finding, counted, listed
 from rehearsal.kit.judge.collectives import mismatched_collectives
 from rehearsal.kit.judge.findings import first_of
 
+from .breaks import MIRRORS, TURNS
 from .codes import TABLE
-from .networks import MIRRORS, TURNS, broken_by, described, is_zero_somewhere
+from .networks import broken_by, described, is_zero_somewhere
 from .observed import NAMES, run
 from .plan import Case, Job, jobs
 
@@ -44,7 +45,7 @@ def judge(job: Job, reports: Sequence[RankReport], earlier: object) -> Iterable[
             case_findings(case, [own[at] for own in facts])
             for at, case in enumerate(job.cases[:tested])
         ),
-        draw_findings(job, facts),
+        draw_findings(job, reports),
         global_findings(reports),
     )
 
@@ -74,9 +75,14 @@ def names(values: Iterable[str]) -> str:
     return listed([*known, *sorted({*own} - {*NAMES})] or ["nothing"])
 
 
+def ranks_of(values: Sequence[object]) -> str:
+    """The world size, as a finding begins: "on 1 rank"."""
+    return f"on {counted(len(values), 'rank')}"
+
+
 def case_findings(case: Case, facts: Sequence[dict[str, Any]]) -> Iterator[Finding]:
     """One network on all ranks."""
-    where = f"on {len(facts)} ranks, a network that {described(case)}"
+    where = f"{ranks_of(facts)}, a network that {described(case)}"
     yield from first_of(
         state_findings(facts, where),
         refusal_findings(case, facts, where),
@@ -168,22 +174,22 @@ def verdict_findings(
     yield TABLE(code, found, look)
 
 
-def draw_findings(job: Job, ranks: Sequence[Sequence[dict[str, Any]]]) -> Iterator[Finding]:
+def draw_findings(job: Job, reports: Sequence[RankReport]) -> Iterator[Finding]:
     """How many motions a network that breaks nothing has seen: no test stops before its end."""
     case = job.cases[0]
     if broken_by(case):
         return
-    for rank, facts in enumerate(ranks):
-        for name, count in facts[0]["motions"].items():
+    for report in reports:
+        for name, count in report.answer["motions"].items():
             if count < DRAWS:
-                found = f"on {len(ranks)} ranks, a network that {described(case)} saw "
-                found += f"{counted(count, f'different {name}')} on rank {rank}"
+                found = f"{ranks_of(reports)}, a network that {described(case)} saw "
+                found += f"{counted(count, f'different {name}')} on rank {report.rank}"
                 yield TABLE("too-few-draws", found)
                 return
 
 
 def scenarios(seed: int) -> list[Scenario]:
-    """Two ranks, first with breaks that are easy to see, and three."""
+    """Two ranks with breaks that are easy to see, then one and three."""
     return [
         Scenario(
             name=name,

@@ -15,7 +15,8 @@ from rehearsal.engine.rank import RankContext
 from rehearsal.kit.observe.random_state import global_changes
 from rehearsal.kit.observe.waiting import all_arrive
 
-from .networks import Network, network
+from .equivariant import Network
+from .networks import network
 from .plan import ELEMENTS, Case, Job, Molecule
 
 NAMES = "rotation", "reflection", "translation", "permutation"
@@ -95,7 +96,6 @@ def tested(model: Network, given: Mapping[str, Tensor], learner: SimpleNamespace
         "model": changes(before, state_of(model)),
         "in_training": model.calls.in_training[:1],
         "recorded": model.calls.recorded,
-        "motions": motions_of(model.calls.positions, given),
     }
 
 
@@ -137,4 +137,5 @@ def run(name: str, job: Job, context: RankContext, learner: SimpleNamespace) -> 
             # In step: a rank that is ahead would pair its next collective with a peer's last.
             if not all_arrive(context, f"{name}-{number}", PATIENCE_S):
                 break
-    return {"facts": facts, "changed": changed}
+    motions = motions_of(models[0].calls.positions, given)
+    return {"facts": facts, "changed": changed, "motions": motions}
