@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rehearsal.grading.verdict import FindingTable
 
-NO_TRACE = "a test leaves no trace: the training goes on with this network"
+NO_TRACE = "a test leaves no trace: training continues with this network"
 RELATIVE = "an output is off if its error is more than 1e-4 of its own norm"
 
 TABLE = FindingTable(
@@ -21,7 +21,7 @@ TABLE = FindingTable(
         ),
         "runs-in-training-mode": (
             "the network is tested in training mode, or part of it is",
-            "in training mode dropout draws and batch norm updates: two calls differ anyway",
+            "in training mode, dropout drops at random, so two calls differ without any motion",
             "at the mode of every module when the network is called",
         ),
         "records-a-graph": (
@@ -31,7 +31,7 @@ TABLE = FindingTable(
         ),
         "changes-its-arguments": (
             "a call writes into the tensors that it's given",
-            "this batch is trained next, where it was",
+            "the next step trains on this batch, as it was",
             "at operations that work in place",
         ),
         "changes-the-model": (
@@ -61,7 +61,7 @@ TABLE = FindingTable(
         ),
         "calls-it-broken": (
             "a network that keeps every symmetry is said to break one",
-            "the output of a right network follows the motion, up to rounding",
+            "a correct network's output follows the motion, up to rounding",
             "at what each output should become, and at what its error is compared with",
         ),
         "mirror-as-rotation": (
@@ -140,14 +140,14 @@ TABLE = FindingTable(
             "at what happens after the first break",
         ),
         "misses-another-rank": (
-            "a break that only one rank's molecules show is missing in the set",
+            "a break that only one rank's molecules show is missing from the set",
             "a network that fails on one rank's molecules is broken",
             "at which ranks' findings are in the result",
         ),
         "too-few-draws": (
-            "a motion is tried fewer times than the brief says, or again and again the same",
-            "some breaks show in some motions only: each is drawn 4 times or more",
-            "at what is drawn anew each time, and how often",
+            "a motion is tried fewer than 4 times, or the same one over and over",
+            "some breaks show in some motions only: draw each kind at least 4 times",
+            "at what each round draws anew, and at how many rounds there are",
         ),
         "misses-some-motions": (
             "a break that only some rotations, shifts or orders show passes",
