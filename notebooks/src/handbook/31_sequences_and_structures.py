@@ -931,7 +931,8 @@ for x in (1.0, 10.0, 100.0):
 #   [lift_to_distributed](../drills/020_lift_to_distributed.ipynb),
 #   [epoch_ends_in_a_timeout](../drills/310_epoch_ends_in_a_timeout.ipynb),
 #   [debug_a_transformer](../drills/520_debug_a_transformer.ipynb),
-#   [debug_a_protein_trainer](../drills/690_debug_a_protein_trainer.ipynb).
+#   [debug_a_protein_trainer](../drills/690_debug_a_protein_trainer.ipynb). Type the test itself
+#   in [check_the_symmetry](../drills/670_check_the_symmetry.ipynb).
 # - The code: `trainer_core/bio`, from `bins.py` and `proteins.py` to `symmetry.py`.
 # - Before this: chapters [12](12_data_correctness.ipynb), [14](14_performance.ipynb) and
 #   [17](17_parallelism.ipynb).

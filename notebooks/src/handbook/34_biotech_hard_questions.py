@@ -1092,9 +1092,10 @@ for expected, chance in chances.items():
 # - Some of these as code: [split by scaffold](../drills/610_split_by_scaffold.ipynb), [mask the
 #   missing labels](../drills/640_mask_the_missing_labels.ipynb), [weight the
 #   sampler](../drills/650_weight_the_sampler.ipynb), [score tasks over
-#   ranks](../drills/660_score_tasks_over_ranks.ipynb). As a bug: [the evaluation that jumps after a
-#   restart](../drills/320_evaluation_jumps_after_a_restart.ipynb). As several: [a report about a
-#   screen](../drills/695_debug_a_screening_report.ipynb).
+#   ranks](../drills/660_score_tasks_over_ranks.ipynb), [check the
+#   symmetry](../drills/670_check_the_symmetry.ipynb). As a bug: [the evaluation that jumps after
+#   a restart](../drills/320_evaluation_jumps_after_a_restart.ipynb). As several: [a report about
+#   a screen](../drills/695_debug_a_screening_report.ipynb).
 # - The questions on training as such: [chapter 22](22_hard_questions.ipynb).
 # - The cards: `ask(topic="molecules")`, `ask(topic="sequences")`, `ask(topic="structures")`,
 #   `ask(topic="billion_molecules")` and `ask(topic="wet_lab")` in [03_deck](../03_deck.ipynb).
