@@ -158,7 +158,7 @@ def symmetric(draw: random.Random) -> Molecule:
     draw.shuffle(atoms)
     return Molecule(
         elements=[element for element, _ in atoms],
-        positions=[shifted(scaled(p, length / math.sqrt(3)), center) for _, p in atoms],
+        positions=[shifted(stretched(p, length / math.sqrt(3)), center) for _, p in atoms],
     )
 
 
@@ -181,9 +181,9 @@ def general(draw: random.Random, size: int, *, rare: bool = False) -> Molecule:
 def is_telling(molecule: Molecule) -> bool:
     """Whether its landmarks span a volume and aren't at right angles."""
     size = len(molecule.elements)
-    center = scaled(total(molecule.positions), 1 / size)
+    center = stretched(total(molecule.positions), 1 / size)
     arms = [
-        shifted(molecule.positions[molecule.elements.index(element)], scaled(center, -1))
+        shifted(molecule.positions[molecule.elements.index(element)], stretched(center, -1))
         for element in (1, 2, 3)
     ]
     lengths = [math.hypot(*arm) for arm in arms]
@@ -203,8 +203,8 @@ def offset(draw: random.Random) -> Vector:
 def rotated(point: Sequence[float], quaternion: Sequence[float]) -> Vector:
     """The point turned by a quaternion of any length."""
     w, *axis = (value / math.hypot(*quaternion) for value in quaternion)
-    inner = shifted(cross(axis, point), scaled(point, w))
-    return shifted(point, scaled(cross(axis, inner), 2))
+    inner = shifted(cross(axis, point), stretched(point, w))
+    return shifted(point, stretched(cross(axis, inner), 2))
 
 
 def shifted(point: Sequence[float], by: Sequence[float]) -> Vector:
@@ -212,7 +212,7 @@ def shifted(point: Sequence[float], by: Sequence[float]) -> Vector:
     return point[0] + by[0], point[1] + by[1], point[2] + by[2]
 
 
-def scaled(point: Sequence[float], factor: float) -> Vector:
+def stretched(point: Sequence[float], factor: float) -> Vector:
     """Their product."""
     return point[0] * factor, point[1] * factor, point[2] * factor
 
