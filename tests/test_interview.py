@@ -20,6 +20,7 @@ import rehearsal
 from rehearsal.deck.cards import card_named, cards
 from rehearsal.deck.judge import Coverage
 from rehearsal.incidents.kinds.registry import KINDS
+from rehearsal.incidents.sources import scope_of
 from rehearsal.incidents.store import BadCase
 from rehearsal.incidents.tracks import TRACKS
 from rehearsal.interviews import opening
@@ -990,6 +991,10 @@ class FakeCase:
 
     sources: ClassVar = ["phases", "logs", "code"]
     choices: ClassVar = sorted(KINDS)
+    modules: ClassVar = TRACKS["general"].module_names()
+
+    def scopes_of(self, source: str) -> list[str]:
+        return scope_of(source)
 
     def __init__(self) -> None:
         self.done: list[tuple[Any, ...]] = []
