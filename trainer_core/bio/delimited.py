@@ -50,7 +50,7 @@ class BadRows:
         """``fault``: what was found, the rule and the consequence, without a final period."""
         message = f"{self.path}, row {number}: {fault}"
         if not self.skips:
-            raise UserError(f"{message}; or pass on_bad='skip' to drop and count such rows.")
+            raise UserError(f"{message}, or pass on_bad='skip' to drop and count such rows.")
         self.report.skipped += 1
         if len(self.report.first_faults) < 5:
             self.report.first_faults += (message.partition(". ")[0],)

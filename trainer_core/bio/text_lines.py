@@ -73,5 +73,5 @@ def decoded_lines(path: Path, on_bad: Callable[[int, str], None]) -> Iterator[tu
             on_bad(
                 number,
                 f"byte {error.start + 1} isn't UTF-8. Text in another encoding would change "
-                "names and values silently. Convert the file: iconv -f LATIN1 -t UTF-8",
+                "names and values silently. Convert the file with iconv -f LATIN1 -t UTF-8",
             )
