@@ -88,6 +88,12 @@ class TestChapter:
                 assert max(map(len, text.splitlines()), default=0) <= 96, text
 
 
+@pytest.mark.parametrize("chapter", chapter_names())
+def test_money_is_no_formula(chapter: str) -> None:
+    """Two bare dollar signs set what is between them as mathematics, in one unbroken line."""
+    assert re.findall(r"(?<!\\)\$\d.*", text_of(chapter)) == []
+
+
 class TestDiagrams:
     def test_every_drawing_is_of_its_source(self) -> None:
         """A drawing of an older source says what is no longer so."""
