@@ -40,6 +40,14 @@ class RootMeanSquareNorm(Network):
         return changed
 
 
+class BondsOnly(Network):
+    words = "returns scalars of 0 for a molecule without a bond"
+
+    def changed_scalars(self, scalars: Floats, scene: Scene) -> Floats:
+        has_bonds: Floats = (np.bincount(scene.batch) > 1).astype(scalars.dtype)
+        return scalars * has_bonds[:, None]
+
+
 # ---------------------------------------------------------------- rotations
 
 
@@ -118,6 +126,16 @@ class Tanh(Network):
         return changed
 
 
+class TiltEnergy(Network):
+    words = "adds the mean of x times y, seen from a graph's center, to its scalars"
+    breaks = TURNS
+
+    def changed_scalars(self, scalars: Floats, scene: Scene) -> Floats:
+        x = scene.x - scene.center[scene.batch]
+        products: Floats = scene.owners @ (x[:, :1] * x[:, 1:2])
+        return scalars + products / 4
+
+
 # ---------------------------------------------------------------- reflections
 
 
@@ -150,6 +168,15 @@ class DistanceFromOrigin(Network):
     def marks(self, scene: Scene) -> Floats:
         distances: Floats = np.linalg.norm(scene.x, axis=1)
         return distances / 4
+
+
+class FarEnergy(Network):
+    words = "adds a graph's distance from the origin to its scalars"
+    breaks = SHIFTS
+
+    def changed_scalars(self, scalars: Floats, scene: Scene) -> Floats:
+        distances: Floats = np.linalg.norm(scene.center, axis=1)
+        return scalars + distances[:, None] / 40
 
 
 class Points(Network):

@@ -33,6 +33,17 @@ class SlabZ(SlabY):
     axis = 2
 
 
+class Slope(Network):
+    """Most shifts change its outputs, and one along x = y = z doesn't."""
+
+    words = "scales a molecule's outputs if its x and y differ by more than 30 angstroms"
+    breaks = SHIFTS
+
+    def factor(self, scene: Scene) -> Floats:
+        is_beyond: Floats = np.abs(scene.center[:, 0] - scene.center[:, 1]) > 30
+        return 0.3 * is_beyond
+
+
 class NearestAxis(Network):
     """Has a discrete feature, which most rotations change and small ones don't."""
 
@@ -133,9 +144,15 @@ class SmallChange(RareOnly):
         return self.case.change / 2 * signs
 
 
-class SmallerChange(SmallChange):
+class SmallerChange(Network):
+    """On every rank, so that the ranks' sum is over the tolerance."""
+
     words = "changes its scalars by 6e-5 in a mirror"
-    breaks = frozenset()
+    scales_vectors = False
+
+    def factor(self, scene: Scene) -> Floats:
+        signs: Floats = np.sign(handedness(scene))
+        return self.case.change / 2 * signs
 
 
 class FarNaN(RareOnly):

@@ -15,6 +15,9 @@ from typing import Any
 
 ELEMENTS, PLAIN, MIDDLE, RARE = 6, 0, 4, 5
 Vector = tuple[float, float, float]
+# Breaks of each motion that only one of the outputs shows.
+VECTORS_ONLY = "Bias", "Points", "ByElement"
+SCALARS_ONLY = "TiltEnergy", "FarEnergy", "FirstAtom"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +73,7 @@ def on_two_ranks(draw: random.Random) -> Job:
     cases = [
         case("calls-it-broken"),
         case("calls-it-broken", "BatchNorm"),
+        case("calls-it-broken", "BondsOnly"),
         case("misses-rotation", "Diagonal"),
         case("misses-translation", "DistanceFromOrigin"),
         case("misses-permutation", "Numbered"),
@@ -90,11 +94,11 @@ def on_one_rank(draw: random.Random) -> Job:
     breaks = ("TripleProduct", "Numbered"), ("Clip", "Bias"), ("ByElement", "Autocast")
     cases = [
         case("calls-it-broken", "RootMeanSquareNorm"),
-        case("calls-it-broken", units=(huge, tiny)),
+        case("calls-it-broken", units=(-huge, tiny)),  # energies are negative
         case("calls-it-broken", units=(too_small_to_square, huge)),
-        case("misses-in-one-output", draw.choice(("Bias", "Points", "ByElement"))),
+        *(case("misses-in-one-output", part) for part in mixed(draw, *VECTORS_ONLY)),
         *(case("misses-reflection", p) for p in mixed(draw, "TripleProduct", "CrossProduct")),
-        case("misses-in-one-output", "FirstAtom"),
+        *(case("misses-in-one-output", part) for part in mixed(draw, *SCALARS_ONLY)),
         *(case("misses-off-axis", part) for part in mixed(draw, "Height", off_axis)),
         case("misses-far-away", draw.choice(("Clip", "Box"))),
         case("misses-precision", "TF32"),
@@ -106,6 +110,7 @@ def on_one_rank(draw: random.Random) -> Job:
         case("misses-some-motions", "NearestAxis"),
         case("misses-some-motions", "NodeZero"),
         case("misses-some-motions", draw.choice(("SlabY", "SlabZ"))),
+        case("misses-some-motions", "Slope"),
         case("accepts-zeros", "ZeroVectors"),
         case("accepts-zeros", "ZeroScalars"),
     ]

@@ -59,7 +59,7 @@ TABLE = FindingTable(
         "undefined-task": (
             "a task without a pair is reported with a value, or one with a pair isn't",
             "a task without a positive or without a negative is in undefined, and no other is",
-            "at how a task without positives is told, and one without negatives",
+            "at how you recognize a task without positives, and one without negatives",
         ),
         "wrong-median": (
             "the median is not that of the defined tasks' AUROCs",
