@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +115,22 @@ def fix(case: Incident, words: list[str]) -> str:
             settings[name] = value
             continue
         try:
-            source[Path(word).name] = Path(word).read_text("utf-8")
+            source[module_named(word, case.modules)] = Path(word).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BadCommand(f"{word} can't be read ({error}).") from None
     return str(case.fix(settings=settings, source=source or None).text)
+
+
+def module_named(word: str, modules: Sequence[str]) -> str:
+    """The module that a file replaces, by the end of its path: bio/launch.py or launch.py.
+
+    What fits none keeps its name, and the case refuses it.
+    """
+    path = f"/{Path(word).as_posix()}"
+    fitting = [name for name in modules if path.endswith(f"/{name}")]
+    alone = [name for name in modules if Path(name).name == Path(word).name]
+    found = fitting or (alone if len(alone) == 1 else [Path(word).name])
+    return str(max(found, key=len))
 
 
 def assignment(word: str) -> tuple[str, Any]:

@@ -30,6 +30,8 @@ def modules_of(
                 f"source: {name!r} is not a module of the trainer, so nothing ran. There are: "
                 f"{', '.join(names)}."
             )
+        if isinstance(text, str) and not text.strip():
+            raise BadFix(f"source: {name} would be empty, so nothing ran. Pass its whole text.")
         try:
             compile(text, name, "exec")
         except (SyntaxError, ValueError, TypeError) as error:

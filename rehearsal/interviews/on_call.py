@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +120,8 @@ class OnCall:
             if (module := module_in(text, case.modules)) is None:
                 return f"Which module? There are {', '.join(case.modules)}."
             scope["module"] = module
-        if (rank := rank_for(source, text)) is not None and "rank" in case.scopes_of(source):
+        rank = rank_for(source, text, case.sources)
+        if rank is not None and "rank" in case.scopes_of(source):
             scope["rank"] = rank
         try:
             found = case.look(source, **scope).text
@@ -145,14 +146,15 @@ class OnCall:
         return {row.name: (row.grade, row.why) for row in self.case.score.rows}
 
 
-def rank_for(source: str, text: str) -> int | None:
-    """The rank of which somebody wants to see a source; None for all.
+def rank_for(source: str, text: str, sources: Collection[str]) -> int | None:
+    """The rank of which somebody wants to see one of the case's sources; None for all.
 
     Named apart from any source, as in "For rank 1, show me the logs", it's meant for all.
     """
     parts = NEXT_REQUEST.split(text)
-    own = [part for part in parts if source in sources_in(part)]
-    apart = [part for part in parts if not sources_in(part)]
+    named = [{*sources_in(part)} & {*sources} for part in parts]
+    own = [part for part, of in zip(parts, named, strict=True) if source in of]
+    apart = [part for part, of in zip(parts, named, strict=True) if not of]
     for said in (own, apart):
         ranks = {int(number) for part in said for number in RANK.findall(part)}
         if ranks:

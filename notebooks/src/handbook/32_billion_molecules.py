@@ -4,7 +4,7 @@
 # {{badge}}
 #
 # > "The model fits on a GPU, so the model isn't the problem. The risk is in the data: what
-# > counts as one molecule, which of them may only judge, and whether I can say after a crash
+# > counts as one molecule, which are for evaluation only, and whether I can say after a crash
 # > exactly what was trained on. I'll do the arithmetic first, because it says how small the
 # > training data is next to the tables. Then I'll follow a molecule from a vendor's file to a
 # > rank."
@@ -134,7 +134,7 @@ for gpus, (compute_ms, sync_ms, pass_h) in scales.items():
 # reads little more than a megabyte a second, and all tokens fit on each node's local disk, so
 # bandwidth isn't a problem anymore. What's expensive is to do it wrong and not notice.
 #
-# It also bounds the GPUs. At 192 of them, the all-reduce takes longer than the compute, for
+# The arithmetic also limits the number of GPUs. At 192 of them, the all-reduce takes longer than the compute, for
 # this batch. 64 is a choice I can defend, and 8 would do in a week.
 #
 # > "420 gigabytes of tokens against 30 terabytes of tables. So I featurize once, and the
@@ -163,9 +163,9 @@ for name, seconds in cost_s.items():
     print(f"{name:31} {1e3 * seconds:5.2f} ms each: {N * seconds / 3600:6,.0f} core-hours")
 # %% [markdown]
 # The core-hours are an extrapolation over seven orders of magnitude, from drugs and a toy
-# library, on a machine that may have other work. Say "about a millisecond each, so 1,200
-# core-hours, give or take a factor of two". Once, that's a thousand cores for an hour. In the
-# data loader, it's that in every pass, on machines that were bought for their GPUs.
+# library, on a machine that may have other work. Say "one to three milliseconds each, so 1,200 to
+# 3,500 core-hours". Once, that's a thousand cores for an hour, or for three. In the data loader,
+# it's that in every pass, on machines that were bought for their GPUs.
 #
 # Run it as thousands of tasks that each read one file, write under a temporary name and rename.
 # Then a crash at 80% repeats only what was in flight.
@@ -248,7 +248,7 @@ for bits in (64, 128):
 #
 # At full size this is a shuffle: partition the rows by a hash of the key, and merge within each
 # partition. How wide is the hash? With 64 bits, expect half a pair of different molecules that
-# become one, and nothing reports it. So identity gets 128. Scaffolds can do with 64, because a
+# become one, and nothing reports it. So identity gets 128. For scaffolds, 64 will do, because a
 # collision only puts two groups on the same side.
 
 # %% [markdown]
@@ -261,7 +261,7 @@ for bits in (64, 128):
 # it has all rows of its scaffolds and can count them, and each row's side travels back the same
 # way.
 #
-# Here are both. A tenth of the rows have one scaffold, as benzene's may in a real library.
+# Here are both. A tenth of the rows have one scaffold, as benzene might be in a real library.
 
 # %% collapsed=true
 #@title Keys, a dict of them, and the most memory that a function takes
@@ -361,14 +361,14 @@ for size in (200, 2000):
 # %% [markdown]
 # The straight line says less than an hour on one core, and it's wrong. Each chunk leaves a
 # stretch for each partition, so there are chunks times partitions of them. With the benchmark's
-# settings that's 700 million reads of a hundred bytes. The work per row is linear, and the
-# reads are quadratic, until you make chunks and partitions larger. At four million rows each,
-# it's a million reads of 60 kB, for under a gigabyte a rank. So memory does grow, with the
-# square root of the rows.
+# settings that's 700 million stretches of a hundred bytes, and each is read three times. The CPU
+# work is linear in the rows, and the reads are quadratic, until you make chunks and partitions
+# larger. At four million rows each, it's a million stretches of 60 kB, for under a gigabyte a
+# rank. So memory does grow, with the square root of the rows.
 #
 # > "It's linear up to where I measured. Beyond that I look for what multiplies: here it's
-# > chunks times partitions. I size both at the square root, and I run a tenth before I run all
-# > of it."
+# > chunks times partitions. I let both grow with the square root of the rows, and I run a tenth
+# > before I run all of it."
 #
 # ### Which side?
 #
@@ -493,7 +493,7 @@ print("65535, 65536 and 70000 as uint16:", wrapped)
 stock = DistributedSampler(range(100_000), num_replicas=64, rank=0)
 per_sample = peak_of(lambda: next(iter(stock)))[1] / 100_000
 print(f"DistributedSampler: {per_sample:.0f} bytes a sample,"
-      f" {per_sample * N / 1e9:.0f} GB on each rank")
+      f" {per_sample * N / 1e9:.0f} GB on each rank, extrapolated")
 
 order = EpochOrder(int(N), seed=17, epoch=0)
 began = time.perf_counter()
@@ -563,7 +563,7 @@ padding = 1 - lengths.sum() / (shares * widths).sum()
 schedule = StepSchedule(len(full), BINS, max_epochs=10)
 print(f"{len(full):,} bins of {min(work):,} to {max(work):,} tokens, {padding:.0%} padding")
 stored = plan_batches(lengths, BUDGET).by_size.nbytes / len(lengths)
-print(f"{schedule.steps_per_epoch:,} steps an epoch; the plan is {8 * 4 * len(widths):,} bytes,"
+print(f"{schedule.steps_per_epoch:,} steps an epoch at these lengths; the plan is {8 * 4 * len(widths):,} bytes,"
       f" and chapter 31's would be {stored * N / 1e9:.0f} GB")
 attention = max(widths) / (6 * WIDTH)
 print(f"attention adds {attention:.0%} to the longest class, so equal tokens are equal work")
@@ -579,7 +579,8 @@ def dealt(position, ranks):
 before, after = dealt(123_456, 64), dealt(123_456, 48)
 print(f"step 123,457: {len(before[0])} bins a rank on 64, {len(after[0])} on 48, the same"
       f" {BINS}: {sorted(sum(before, [])) == sorted(sum(after, []))}")
-at, found = full.molecules(before[5][0], seed=17, epoch=0)
+epoch, _, _ = schedule.slots(123_456)
+at, found = full.molecules(before[5][0], seed=17, epoch=epoch)
 print(f"rank 5 starts with bin {before[5][0]:,}: {len(found)} rows of width {widths[at]},"
       f" the first is {found[0]:,}")
 
@@ -724,10 +725,10 @@ print("two ranks, one killed after step 15:")
 start("killed", 2, Fault.after_step(15, rank=1))
 print("the same command on three ranks:")
 resumed = answers_of(start("killed", 3), "the trainer", 120)[0]
-print("a run that nobody interrupts, on two:")
+print("an uninterrupted run, on two ranks:")
 whole = answers_of(start("whole", 2), "the trainer", 120)[0]
 report = audit_run(folder / "killed")
-print(f"audit: {report.status}, {report.replayed_steps} steps trained twice; {report.verdict}")
+print(f"audit: {report.status}, {report.replayed_steps} steps replayed; {report.verdict}")
 last = f"checkpoints/step-{whole['step']:08}/state.pt"
 states = [torch.load(folder / name / last, weights_only=True) for name in ("killed", "whole")]
 pairs = zip(*(state["model"].values() for state in states))
@@ -766,7 +767,7 @@ interruptions = sum(count for _, count in failures.LLAMA_3.values())
 per_gpu_h = 24 * failures.LLAMA_3_DAYS * failures.LLAMA_3_GPUS / interruptions
 mtbf_s = job_mtbf_s(per_gpu_h, 64)
 SAVE_S = 5  # how long a save of a gigabyte holds up the job, assumed
-print(f"a checkpoint has {state_gb:.1f} GB; 64 GPUs fail every {mtbf_s / 86400:.0f} days,"
+print(f"a checkpoint has {state_gb:.1f} GB; a job on 64 GPUs fails every {mtbf_s / 86400:.0f} days,"
       f" so save every {young_interval(SAVE_S, mtbf_s) / 60:.0f} min by Young's formula")
 print(f"every 15 min costs {SAVE_S / 900:.1%} and loses at most 15 min of 64 GPUs")
 
@@ -843,7 +844,7 @@ for name, fold_of in folds.items():
 # |---|---|---|---|
 # | a rank dies | others raise or hang in a collective | the first exit code | the job, from the latest good checkpoint |
 # | a node is lost | the same, on all its ranks | the scheduler's events | the job, on fewer ranks, same batch |
-# | a shard is cut or flipped | size or hash differs | the manifest check | copy the shard, resume |
+# | a shard is cut, or a bit flips | size or hash differs | the manifest check | copy the shard, resume |
 # | new tokenizer, old shards | ids valid, loss higher | the vocabulary's hash | none: refuse to start |
 # | a vendor changes units | one source's labels drift | histogram by source | that file, new manifest |
 # | merged after the split | held-out loss too good | `compound_id` on both sides | new split, start over |
@@ -863,7 +864,7 @@ print(f"ids in range: {stored.max() < len(by_text)}; vocabularies equal:"
 held = np.random.default_rng(0).random(len(valid)) < 0.2
 both = [{r["compound_id"] for r, h in zip(valid, held) if h == side} for side in (False, True)]
 leaked = len(both[0] & both[1])
-print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecules also train")
+print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecules are also trained on")
 
 # %% [markdown]
 # ## Why DDP first, and when not
@@ -891,8 +892,8 @@ print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecul
 #
 # > "The arithmetic first. 30 terabytes over 4.2 billion is 7 kilobytes a row, and the model
 # > needs 50 tokens of two bytes. That's 420 gigabytes, 70 times less. A pass is about 90
-# > GPU-hours for a BERT-sized encoder, an hour and a half on 64 GPUs. Standardizing is about
-# > 1,200 core-hours. So it's a data problem, and I'd do everything deterministic once, offline.
+# > GPU-hours for a BERT-sized encoder, an hour and a half on 64 GPUs. Standardizing is one to
+# > three thousand core-hours. So it's a data problem, and I'd do everything deterministic once, offline.
 # >
 # > Preparation is a batch job of idempotent tasks: standardize, canonicalize, find the
 # > scaffold, tokenize, count what fails by source. Then two shuffles. The first is by a 128-bit
@@ -910,7 +911,7 @@ print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecul
 # > A checkpoint has the training state, that integer, and the digests of data and config. It's
 # > published atomically, every 15 minutes. If a rank dies, the whole job restarts from it, and
 # > a resume on other data is refused. An audit of the ledger proves that each bin was trained
-# > once, over a kill and a resize.
+# > once, across a kill and a resize.
 # >
 # > Quality is token loss on held-out scaffolds every few hours. What decides is assays, against
 # > fingerprints. I'd leave DDP when memory says so, and what I'd build last is FSDP."
@@ -953,8 +954,8 @@ print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecul
 # - *Weak:* "With a dict on a machine with a terabyte of memory, or one groupBy in Spark."
 # - *Strong:* "Through files, partitioned by a hash of the key. A partition has all rows of its
 #   scaffolds, so it's counted alone, and the sides travel back the same way. Keys are 16 bytes
-#   a row, 67 gigabytes. Reads are chunks times partitions, so both grow with the square root of
-#   the rows. A heavy scaffold makes one file longer, and I read that in pieces."
+#   a row, 67 gigabytes. Reads are chunks times partitions, so I let the size of both grow with
+#   the square root of the rows. A heavy scaffold makes one file longer, and I read that in pieces."
 # - *What would prove me wrong:* peak memory and reads per row at a tenth and at half of the
 #   data.
 #
@@ -971,7 +972,7 @@ print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecul
 # **"You measured 10 million rows and plan for 4.2 billion. Why should I believe you?"**
 #
 # - *Weak:* "It's linear, so it takes 420 times as long."
-# - *Strong:* "Don't, yet. CPU per row is linear. Reads are chunks times partitions, 700 million
+# - *Strong:* "Don't, yet. CPU time is linear in the rows. Reads are three passes of chunks times partitions, 700 million
 #   with the benchmark's settings, and I can fix that on paper. What I can't know on paper is
 #   the disk and the heaviest key. So I'd run 1% and 10% first."
 # - *What would prove me wrong:* CPU-seconds per million rows at 1% and at 10%. If they differ

@@ -64,7 +64,8 @@ wet_lab_pictures.plate_maps(plate, activity, ways)
 # The circles are controls. Half of them are untreated (0%) and half are fully inhibited (100%). A
 # line through the two turns this plate's counts into percent. Then a term for the edge takes out
 # the frame, and that needs controls on the edge *and* inside. Z' compares the controls' spread
-# with their distance, and a plate below your limit doesn't enter the table.
+# with their distance, and the usual limit is 0.5. This plate is below it, since Z' is of raw counts,
+# edge effect included. A plate below your limit doesn't enter the table.
 #
 # Now 200 plates: random ones, and ones that a model filled with better compounds.
 
@@ -81,7 +82,7 @@ def error_of(layout, how, better, num_plates=200):
 
 
 wrong = {}
-print("controls         correction          RMSE, random plates   chosen plates   their mean")
+print("controls         correction          RMSE, random plates   chosen plates   mean error")
 for layout, how in (
     ("scattered", "none"), ("scattered", "own mean"), ("outer columns", "controls"),
     ("scattered", "controls"), ("scattered", "controls and edge"),
@@ -429,8 +430,9 @@ print(f"the pool         {said_pool:16.0%} {true_pool:12.0%}")
 
 # %% [markdown]
 # On the split, the classifier is calibrated. On the pool it promises half as many actives again as
-# there are, because it learned from data with three times the pool's share. A temperature that's
-# fitted on collected data can't fix that. Fit it on the random part.
+# there are, because it learned from data with three times the pool's share. A temperature
+# can't fix that: it has no intercept. Fit a slope and an intercept (Platt scaling) on the random
+# part.
 #
 # > "The frozen holdout judges the model. Hits against the random wells judge the loop. The split of
 # > the collected data is for debugging."
@@ -586,8 +588,8 @@ wet_lab_pictures.oracle_picture(
 # high, and far from its data there are more places where it's wrong than where it's right. Compare
 # the remedies:
 #
-# - *Minus two spreads* hardly helps. The draws agree on the mistake: they say four points, and the
-#   error is more than twenty.
+# - *Minus two spreads* hardly helps. The draws agree on the mistake: in the free search they say four
+#   points, and the error is more than twenty.
 # - *The judge* sees about half of the gap. It was never optimized, but its labels come from the
 #   same loop, so it shares blind spots.
 # - *Close to measured* keeps the score honest longest, and gives up reach.
@@ -648,7 +650,8 @@ for low, high in zip(edges, edges[1:]):
 # selected for being predicted high: the winner's curse.
 #
 # > "Make three, not fifty. Print the nearest measured compound next to each score, and how often we
-# > were right at that distance. Beyond it, the tool says *outside*, and not 0.98."
+# > were right at that distance. Past the last distance that we've checked, the tool says *outside*
+# > instead of a number."
 
 # %% [markdown]
 # ## A billion rows on ranks
@@ -656,7 +659,7 @@ for low, high in zip(edges, edges[1:]):
 # Scoring a pool is embarrassingly parallel. The choice at the end isn't, because it mustn't depend
 # on how many ranks there were. Each rank scores its share and keeps its best 384. The global best
 # 384 are among those, so each rank sends 384 pairs, whatever the size of the pool. What goes wrong
-# are ties, and scores in bf16 are full of them.
+# is ties, and scores in bf16 are full of them.
 
 # %%
 ROWS, PICKS = 200_000, 384
@@ -696,11 +699,11 @@ for breaks_ties in (False, True):
         print(f"{name:15} {world_size} rank(s): {same} of {PICKS} picks are the expected ones")
 
 # %% [markdown]
-# Hundreds of rows share the score of the last place, and which of them gets the well depends on the
-# cut. With ties broken by id, any number of ranks picks the same plate. Randomness follows the same
-# rule: Thompson's draws come from (seed, round) and are broadcast, and the random wells are those
-# with the lowest hash of (seed, round, id). With a generator of its own on each rank, the plate
-# would depend on the machine.
+# Hundreds of rows share the score of the last place, and which of them gets the well depends on
+# how the rows were dealt. With ties broken by id, the plate is the same on any number of ranks.
+# Randomness follows the same rule: Thompson's draws come from (seed, round) and are broadcast, and
+# the random wells are those with the lowest hash of (seed, round, id). With a generator of its own
+# on each rank, the plate would depend on the machine.
 
 # %% [markdown]
 # ## What a round writes down
@@ -742,11 +745,11 @@ for at in range(3, 9):
     version = swapped[swapped["chosen"] < at]
     others = set(choose(campaign, version, at, by_optimism, seed=0))
     touched[at] = len(set(whole["row"][whole["chosen"] == at]) - others)
-print("picks that would have been others, by round:", touched)
+print("picks that would have been different, by round:", touched)
 
 # %% [markdown]
 # Rounds 3 and 4 are fine: that plate hadn't arrived. From round 5 on, the model would have picked
-# others. Be careful with what you promise. Stored weights reproduce a score. Retraining does so
+# differently. Be careful with what you promise. Stored weights reproduce a score. Retraining does so
 # on the same software and hardware, and otherwise only statistically.
 #
 # > "A round is a commit: data manifest, config, code, weights and picks under one id. If I can't
@@ -755,7 +758,7 @@ print("picks that would have been others, by round:", touched)
 # %% [markdown]
 # ## What a hit costs
 #
-# Two assays: a precise one at $60 a well, and one that's three times as noisy, at $20. Here is one
+# Two assays: a precise one at \$60 a well, and one that's three times as noisy, at \$20. Here is one
 # budget, spent in five ways. The last one runs the cheap assay for six rounds, and spends the rest
 # on confirming the 160 best with the precise one.
 
@@ -782,7 +785,7 @@ for name, count in called.items():
 
 # %% [markdown]
 # Measuring twice loses: another compound tells the model more than another well. The cheap assay
-# puts the most hits through the lab, and then can't say which of them they were. Confirming its
+# puts the most hits through the lab, and then can't say which ones they were. Confirming its
 # best gets back to about where the precise assay is: at these prices, it's a tie. The prices are
 # assumptions, and the method stays. Ask which measurement would change a decision, let some
 # compounds run in both assays, simulate before you choose, and buy in rounds.
@@ -803,7 +806,7 @@ for name, count in called.items():
 # > late, so pending counts as taken, and I simulate with the delay.
 # >
 # > I retrain on everything, because then a model is a function of one table. Picks are a function
-# > of model, pool, seed and round, with ties broken by id, so any number of ranks agrees.
+# > of model, pool, seed and round, with ties broken by id, so they're the same on any number of ranks.
 # >
 # > A generator will exploit the model. I keep it near measured compounds and measure what it makes.
 # > And I report cost per hit, against random."

@@ -1041,8 +1041,8 @@ for number in range(1, 7):
 
 # %% [markdown]
 # **Cost per hit, and how far chance reaches.** All inputs are assumptions: replace them with your
-# lab's. Scoring a million molecules costs $100, training $5,000 a round, and making and testing a
-# compound $1,500. The model's share of the bill is small, and whether it pays depends on the hit
+# lab's. Scoring a million molecules costs \$100, training \$5,000 a round, and making and testing a
+# compound \$1,500. The model's share of the bill is small, and whether it pays depends on the hit
 # rate alone. But one round hardly shows a hit rate: the second table is a Poisson distribution.
 
 # %%

@@ -81,7 +81,8 @@ TABLE = FindingTable(
         ),
         "misses-reflection": (
             "a network that breaks reflection passes",
-            "reflections are all matrices of determinant -1, and rotations don't imply them",
+            "reflections are all orthogonal matrices of determinant -1; rotations don't imply "
+            "them",
             "at which reflections you try, and whether you still do once a rotation has failed",
         ),
         "misses-translation": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -126,16 +126,38 @@ def motions_of(calls: Sequence[NDArray[Any]], given: Mapping[str, Tensor]) -> di
     return {name: len(motions) for name, motions in seen.items()}
 
 
+SWITCHES: dict[str, Callable[[], object]] = {
+    "CUDA's matmul precision": lambda: torch.backends.cuda.matmul.fp32_precision,
+    "TF32 in cuDNN": lambda: torch.backends.cudnn.allow_tf32,
+    "autocast on the CPU": lambda: torch.is_autocast_enabled("cpu"),
+    "the number of threads": torch.get_num_threads,
+}
+
+
+def switches() -> dict[str, str]:
+    """Settings of torch that a test of precision is tempted to change."""
+    found = {}
+    for name, read in SWITCHES.items():
+        try:
+            found[name] = str(read())
+        except RuntimeError as error:  # torch refuses if two ways of setting are mixed
+            found[name] = str(error)
+    return found
+
+
 def run(name: str, job: Job, context: RankContext, learner: SimpleNamespace) -> Any:
     """Every network of the job, tested; up to the first that not all ranks finish."""
     context.init_group()
     models = [with_gradients(network(case)) for case in job.cases]
     given, facts = tensors_of(job.batches[context.rank]), []
+    torch.backends.cuda.matmul.allow_tf32 = True  # as somebody has switched it on
+    before = switches()
     with global_changes() as changed:
         for number, model in enumerate(models):
             facts.append(tested(model, given, learner))
             # In step: a rank that is ahead would pair its next collective with a peer's last.
             if not all_arrive(context, f"{name}-{number}", PATIENCE_S):
                 break
+    changed += [switch for switch, value in switches().items() if value != before[switch]]
     motions = motions_of(models[0].calls.positions, given)
     return {"facts": facts, "changed": changed, "motions": motions}

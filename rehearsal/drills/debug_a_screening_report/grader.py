@@ -31,7 +31,7 @@ TABLE = FindingTable(
     {
         "not-measured": (
             "the weights of positives aren't those of the tasks' own labels",
-            "a task's weight is its inactives per active; with only one of them, it's 1",
+            "a task's weight is its inactives per active; without both, it's 1",
             "at where each task's number comes from",
         ),
         "counts-held-out": (

@@ -105,7 +105,10 @@ def as_lists(labels: torch.Tensor) -> list[list[float | None]]:
 
 
 def graphs_of(plan: Plan, rank: int, task: Any, model: Any) -> dict[str, Any]:
-    """On rank 0: predictions and labels of the graphs held back and of the later ones."""
+    """On rank 0: predictions and labels of the graphs held back and of the later ones.
+
+    And the energies that were trained on: a fix may split in another way.
+    """
     if rank:
         return {}
     from trainer_core.bio.graphs import collate_graphs
@@ -118,6 +121,7 @@ def graphs_of(plan: Plan, rank: int, task: Any, model: Any) -> dict[str, Any]:
     return {
         "mean": mean,
         "deviation": deviation,
+        "train": [float(graph.y) * deviation + mean for graph in task.train],
         "held_back": [[predicted(graph), float(graph.y)] for graph in task.held_back],
         "fresh": [[predicted(g) * deviation + mean, float(g.y)] for g in fresh],
     }

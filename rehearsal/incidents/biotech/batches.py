@@ -114,17 +114,17 @@ def compare_with_labels(waiting: list[list[int]], write: Write) -> None:
     def losing(summed_loss: Any, task: Any, outputs: Tensor, targets: Tensor) -> Any:
         if waiting:
             known = ~targets.isnan()
-            expected = outputs.detach().sigmoid()
-            losses = torch.nn.functional.binary_cross_entropy(
-                expected, targets.nan_to_num(), reduction="none"
+            logits = outputs.detach()
+            losses = torch.nn.functional.binary_cross_entropy_with_logits(
+                logits, targets.nan_to_num(), reduction="none"
             )
             write(
                 {
                     "samples": waiting.pop(0),
                     "labels": known.sum(dim=1).tolist(),
                     "actives": targets.nan_to_num().sum(dim=1).tolist(),
-                    "expected": rounded(expected * known),
-                    "losses": rounded(losses * known),
+                    "expected": rounded(logits.sigmoid().where(known, 0.0)),
+                    "losses": rounded(losses.where(known, 0.0)),
                 }
             )
         return summed_loss(task, outputs, targets)

@@ -138,7 +138,7 @@ DISTRACTORS = {
             apply=many_salts,
             explains="Many molecules are in the lab's table twice, as a base and as a salt. "
             "They are standardized and merged before the split is made, so no molecule is on "
-            "both sides of it, and their measurements are united.",
+            "both sides of it, and their measurements are merged.",
             suggests=("leaky_split", "plate_with_another_cutoff"),
             tempts=("split", "delivery"),
             sources=("leakage",),

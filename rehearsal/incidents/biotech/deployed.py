@@ -64,7 +64,7 @@ def deploy(plan: Plan, folder: Path) -> Path | None:
     (package / "bio").mkdir(parents=True, exist_ok=True)
     for path in (*map(SHIPPED.joinpath, general.module_names()), *BIO.glob("*.py")):
         name = str(path.relative_to(SHIPPED))
-        text = changed.get(name) or path.read_text("utf-8")
+        text = changed.get(name, path.read_text("utf-8"))
         (package / name).write_text(text, "utf-8")
     if not (package / "bio" / "data").exists():
         (package / "bio" / "data").symlink_to(BIO / "data")

@@ -19,6 +19,9 @@ BIO_MACHINERY = (
 
 
 def trainer_modules(plan: Plan) -> list[str]:
-    """The modules of trainer_core.bio that the plan's job imports."""
+    """The modules of trainer_core.bio that the plan's job imports, or that make its data."""
     names = modules_for(data_of(plan))
-    return [f"trainer_core.{name.removesuffix('.py').replace('/', '.')}" for name in names]
+    found = [f"trainer_core.{name.removesuffix('.py').replace('/', '.')}" for name in names]
+    if data_of(plan) == "proteins":  # sequences.py writes what it makes
+        found.append("trainer_core.bio.generated_proteins")
+    return found

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from rehearsal.evidence.run_records import rank_files, read_jsonl
 from rehearsal.incidents.biotech.batch_evidence import BatchEvidence
-from rehearsal.incidents.biotech.geometries import dataset_of
 from rehearsal.incidents.biotech.library import Truth, truth_of
 from rehearsal.incidents.biotech.in_rank import DATA
 from rehearsal.incidents.biotech.after_training import SCORES
@@ -67,9 +66,12 @@ class BioEvidence(BatchEvidence):
 
     @cached_property
     def scored(self) -> dict[int, Record]:
-        """What each rank kept at the last evaluation."""
-        files = rank_files(self.run_dir, SCORES)
-        return {rank: list(read_jsonl(path))[-1] for rank, path in enumerate(files)}
+        """What each rank kept at the last evaluation; without those that died before it."""
+        found = {}
+        for path in rank_files(self.run_dir, SCORES):
+            if lines := list(read_jsonl(path)):
+                found[int(path.stem.removeprefix("rank-"))] = lines[-1]
+        return found
 
     @cached_property
     def parts(self) -> NDArray[np.int8]:
@@ -250,15 +252,20 @@ class BioEvidence(BatchEvidence):
 
     @cached_property
     def energies(self) -> dict[str, Floats]:
-        """Energies of the parts as the data set has them: train, held back, all."""
-        found = np.array([float(graph.y) for graph in dataset_of(self.plan)])
-        held_back = round(len(found) * 0.1)
-        return {"train": found[:-held_back], "held back": found[-held_back:], "all": found}
+        """Energies of the job's own parts: train, held back, all. None before it evaluates."""
+        found = self.scored.get(0, {})
+        if "deviation" not in found:
+            return {}
+        train, mean, deviation = found["train"], found["mean"], found["deviation"]
+        held_back = [label * deviation + mean for _, label in found["held_back"]]
+        parts = {"train": train, "held back": held_back, "all": [*train, *held_back]}
+        return {name: np.array(values) for name, values in parts.items()}
 
     def used_scale(self) -> float:
         """The deviation that the job scales energies by, over that of its training part."""
-        used = self.scored.get(0, {}).get("deviation")
-        return float(used / self.energies["train"].std()) if used else 1.0
+        if not self.energies:
+            return 1.0
+        return float(self.scored[0]["deviation"] / self.energies["train"].std())
 
     def fresh_error(self) -> float:
         """The fresh batch's mean error, in deviations of the training part; 0.0 without one."""
@@ -271,7 +278,7 @@ class BioEvidence(BatchEvidence):
     def held_back_error(self) -> float:
         """The same of the part that was held back."""
         found = self.scored.get(0, {})
-        if "held_back" not in found:
+        if not found.get("held_back"):
             return 0.0
         missed = fmean(abs(predicted - label) for predicted, label in found["held_back"])
         return float(missed * found["deviation"] / self.energies["train"].std())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import fmean, median
 from typing import Any
 
@@ -103,7 +104,9 @@ def fresh_batch(evidence: BioEvidence) -> Shown:
     if not evidence.fresh_scores.size:
         return Shown(None, NOT_THERE)
     truth, scores = evidence.truth, evidence.fresh_scores
-    validation, fresh = evidence.validation_aurocs(), evidence.fresh_aurocs()
+    # A changed split may leave nothing to validate on.
+    validation = evidence.validation_aurocs() or [math.nan] * len(truth.assays)
+    fresh = evidence.fresh_aurocs()
     shown = [
         {
             "assay": name,

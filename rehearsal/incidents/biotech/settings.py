@@ -11,9 +11,9 @@ TRAINER = {
     "micro_batch_size": "samples, or bins, per forward pass and rank",
     "pinned_global_batch_size": "samples, or bins, per step at any number of hosts, or None",
     "split": "which molecules are trained on: scaffold, generic_scaffold, cluster or random",
-    "balance": "weigh an assay's actives by inactives / actives",
+    "balance": "weight an assay's actives by inactives / actives",
     "budget": "atoms, or tokens, in one bin",
-    "crop": "residues that are trained of a longer protein, or None for all of them",
+    "crop": "how many residues of a longer protein are trained on, or None for all of them",
     "amp": "autocast to a lower precision: no or bf16",
 }
 OPERATIONS = {

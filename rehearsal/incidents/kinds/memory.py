@@ -1,4 +1,4 @@
-"""A rank is killed by the kernel, or soon will be."""
+"""A rank is killed by the operating system, or soon will be."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ memory_leak = code_fault(
         "the last deployment appends a copy of each batch to a list, on one rank",
         "nothing ever empties the list, so that rank's memory grows by the same amount per "
         "step",
-        "its host runs out of memory, and the kernel will kill the rank",
+        "its host runs out of memory, and the operating system will kill the rank",
     ),
     prevention="Alert on the slope of a rank's memory, not its level; run a soak test of "
     "1,000 steps.",
@@ -125,7 +125,7 @@ out_of_memory = Kind(
         See(
             "restarts",
             "How does each attempt end: with an error, or with a signal?",
-            "With SIGKILL before the first step, and no traceback: the kernel did it.",
+            "With SIGKILL before the first step, and no traceback: the system did it.",
             "symptom",
         ),
         See(
@@ -145,7 +145,7 @@ out_of_memory = Kind(
     ),
     chain=(
         "micro_batch_size was doubled",
-        "the activations of one forward pass exceed the host's memory, and the kernel kills "
+        "the activations of one forward pass exceed the host's memory, and the system kills "
         "the rank",
         "no attempt completes a step",
     ),

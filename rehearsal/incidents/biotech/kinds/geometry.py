@@ -64,8 +64,8 @@ positions_in_bf16 = code_fault(
         See(
             "symmetry",
             "Which motions change the answer, and by how much?",
-            "Rotations and reflections, by about 1%: four orders of magnitude above float32 "
-            "rounding. Shifts and a new order of the atoms change nothing.",
+            "Rotations and reflections, by about 1%, where float32 would give about 1e-6. "
+            "Shifts and a new order of the atoms change nothing.",
             "symptom",
         ),
         See(

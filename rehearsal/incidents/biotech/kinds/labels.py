@@ -51,14 +51,14 @@ missing_labels_as_negatives = Kind(
             "share of the fresh batch's actives below a probability of a half",
             of_bio(lambda e: 1 - e.fresh_recall()),
             0.95,
-            0.9,
+            0.98,
         ),
     ),
     reference=lambda plan: Fix(
         {"delivery": world_of(plan).deliveries[-2]}, "train on the delivery before this one"
     ),
     wrong=lambda plan: (
-        Fix({"balance": True}, "weigh the actives, since there are so few"),
+        Fix({"balance": True}, "weight the actives, since there are so few"),
         Fix({"learning_rate": plan.settings["learning_rate"] / 2}, "the run must overfit"),
     ),
     path=(
@@ -74,7 +74,8 @@ missing_labels_as_negatives = Kind(
             "labels",
             "How many labels of each assay did an epoch train on, and how many were measured?",
             "Every assay has a label for nearly every molecule. The lab measured two in "
-            "five of them, and there isn't an active more: what was added are inactives.",
+            "five of them, and there isn't one extra active: everything that was added is an "
+            "inactive.",
             "mechanism",
             ("data",),
         ),

@@ -64,7 +64,7 @@ bins_by_count = code_fault(
         Claim(
             "least share of the steps in which a rank has the most tokens, over ranks",
             of_bio(BioEvidence.least_often_busiest),
-            1.1,
+            1.1,  # any: healthy ranks are about even, so each is the busiest now and then
             0.1,
         ),
     ),
@@ -201,11 +201,11 @@ uncropped_protein = Kind(
         "crop was taken off, and one protein is as long as a whole bin's budget",
         "its bin has no more tokens than any other, but several times the pairs of tokens, so "
         "the rank that gets it runs out of memory",
-        "the kernel kills that rank, its peer can't finish the collective, and every restart "
-        "meets the same bin in the same step",
+        "the operating system kills that rank, its peer can't finish the collective, and every "
+        "restart meets the same bin in the same step",
     ),
-    prevention="Plan memory by the square of the longest row, not by tokens; before a run "
-    "counts, try its longest bin.",
+    prevention="Plan memory by the square of the longest row, not by tokens; before the "
+    "real run, try its longest bin.",
     first_moves=("crop", "window", "budget", "length", "long", "exclude"),
     like=("bins_by_count",),
     related=("crashes", "crash_loop", "replayed", "audit", "not_learning", "checkpoint_age"),

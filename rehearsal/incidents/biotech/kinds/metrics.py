@@ -86,7 +86,8 @@ metric_averaged_over_ranks = code_fault(
             "scores",
             "Is the reported figure that of all scores?",
             "In hardly any assay. What is reported is the mean of what the ranks find on their "
-            "own molecules; over all scores it is another number, now higher, now lower.",
+            "own molecules; over all scores it's a different number, sometimes higher and "
+            "sometimes lower.",
             "symptom",
         ),
         See(
@@ -101,8 +102,9 @@ metric_averaged_over_ranks = code_fault(
         in_module(
             "bio/screening_metrics.py",
             "Where are the ranks' scores brought together?",
-            "Nowhere any more. screening_metrics.py ranks each rank's own list and averages "
-            "the figures. AUROC compares pairs; a pair on two ranks is never compared.",
+            "Nowhere, since the last deployment. screening_metrics.py ranks each rank's own "
+            "list and averages the figures. AUROC compares pairs; a pair on two ranks is never "
+            "compared.",
         ),
     ),
     chain=(

@@ -57,7 +57,7 @@ plate_with_another_cutoff = Kind(
             {"learning_rate": plan.settings["learning_rate"] / 2},
             "the loss is noisy, so take smaller steps",
         ),
-        Fix({"balance": True}, "there are more actives than before, so weigh them again"),
+        Fix({"balance": True}, "there are more actives than before, so weight them again"),
     ),
     path=(
         See(
@@ -72,8 +72,8 @@ plate_with_another_cutoff = Kind(
             "plates",
             "Whose labels does the model get wrong?",
             "One plate's. Eight in ten of its labels are active, against three in ten on each "
-            "other plate, and the model expects about half. Its loss is far above the others', "
-            "which agree with one another.",
+            "of the others, and the model expects about half. Its loss is far above that of "
+            "the others, which agree with one another.",
             "mechanism",
         ),
         See(

@@ -65,7 +65,7 @@ scaler_fitted_on_all_data = code_fault(
     path=(
         See(
             "fresh_batch",
-            "Is the fresh batch harder, or is the report's unit another one?",
+            "Is the fresh batch harder, or does the report use a different unit?",
             "In the data's own unit, the part held back is predicted no better than the fresh "
             "batch. Only the report, in standard deviations, is far lower.",
             "symptom",
