@@ -1,11 +1,11 @@
 # Everything installs into .venv.
-# Commands: setup, lab, train, check, test, selftest, answers, faults, mutants, gpu, notebooks, book, book-check, bench, clean.
+# Commands: setup, lab, train, check, test, browser, selftest, answers, faults, mutants, gpu, notebooks, book, book-check, bench, clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-.PHONY: setup lab train check test texts types unmarked pytest selftest answers faults mutants gpu bench notebooks book book-check clean
+.PHONY: setup lab train check test texts types unmarked pytest browser selftest answers faults mutants gpu bench notebooks book book-check clean
 
 setup: $(VENV)/.complete
 
@@ -56,6 +56,10 @@ pytest: setup
 	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 FAST=1 $(BIN)/pytest --nbmake \
 	  notebooks/*.ipynb tests/test_watchdog.py tests/test_*.py \
 	  -n 3 --dist loadscope --no-loadscope-reorder --durations 15
+
+# JupyterLab as a person sees it, in the system's Chromium; without one it says so and skips.
+browser: setup
+	REHEARSAL_HOME=$$(mktemp -d) OMP_NUM_THREADS=1 $(BIN)/pytest tests/browser -n 2
 
 # Grades every text of every drill, which takes minutes. make test grades three per drill.
 selftest: setup

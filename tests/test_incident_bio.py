@@ -14,7 +14,7 @@ import pytest
 import rehearsal
 from rehearsal import __main__ as command_line
 from rehearsal.incidents import digest as digests
-from rehearsal.incidents import opening, terminal
+from rehearsal.incidents import opening, prove, terminal
 from rehearsal.incidents.biotech import looks
 from rehearsal.incidents.biotech import track as biotech
 from rehearsal.incidents.biotech.deck import DECK, DISTRACTORS, HARMLESS, base_plan
@@ -34,6 +34,7 @@ from rehearsal.incidents.settings import BadFix, apply
 from rehearsal.incidents.sources import scope_of
 from rehearsal.incidents.store import BadCase, Event, Store
 from rehearsal.incidents.tracks import TRACKS
+from trainer_core.bio import graph_task
 
 SEEDS = range(30)
 ON_RECORD = 3  # seeds of each kind; to be raised to 20 with the record, like the general one
@@ -117,6 +118,7 @@ class TestDraw:
         assert set(TRACKS["general"].deck.kinds) & set(KINDS) == {"no_fault"}
         assert draw(7).deck.track == "general"
         assert "data" not in draw(7).faulty.fixed
+        assert prove.is_current("slow_rank", 3)
 
 
 class TestTheLab:
@@ -291,6 +293,23 @@ class TestStore:
         guided = rehearsal.incident(8, tier="guided", track="biotech")
         assert guided.question == guided.kind.path[0].asks
 
+    @pytest.mark.parametrize(
+        ("word", "module"),
+        [
+            ("bio/splits.py", "bio/splits.py"),
+            ("splits.py", "bio/splits.py"),
+            ("/home/me/splits.py", "bio/splits.py"),
+            ("/home/me/bio/launch.py", "bio/launch.py"),
+            ("launch.py", "launch.py"),
+            ("mine.py", "mine.py"),
+        ],
+    )
+    def test_a_file_replaces_the_module_that_its_path_ends_with(
+        self, word: str, module: str
+    ) -> None:
+        """launch.py is the trainer's, and the track has one of its own."""
+        assert terminal.module_named(word, module_names()) == module
+
     def test_a_track_that_is_gone(self) -> None:
         """A newer version may have more of them."""
         store = Store(5, track="biotech")
@@ -424,9 +443,13 @@ def cases() -> dict[str, tuple[Drawn, str]]:
     drawn = {
         "molecules": drawn_of(3, "leaky_split"),
         "graphs": drawn_of(3, "scaler_fitted_on_all_data"),
+        "proteins": drawn_of(3, "bins_by_count"),
         "general": draw(3, "slow_rank"),
     }
     return {name: (case, digests.digest(case)) for name, case in drawn.items()}
+
+
+BIO = {"molecules", "graphs", "proteins"}
 
 
 class TestDigest:
@@ -461,13 +484,13 @@ class TestDigest:
     @pytest.mark.parametrize(
         ("module", "old", "new", "stale"),
         [
-            ("biotech.evidence", "return 1.0", "return 2.0", {"molecules", "graphs"}),
+            ("biotech.evidence", "return 1.0", "return 2.0", BIO),
             ("biotech.evidence", '"""The mean of', '"""A mean of', set()),
             ("biotech.kinds.splits", "0.13,", "0.14,", {"molecules"}),
             ("biotech.kinds.splits", "How far apart are", "How far are", set()),
             ("biotech.looks", "1 active, 0 inactive", "0 inactive, 1 active", set()),
-            ("parts", "if isinstance(const, CodeType)", "if const", {"molecules", "graphs"}),
-            ("agent", "step % 17 == 5", "step % 17 == 6", {"molecules", "graphs", "general"}),
+            ("parts", "if isinstance(const, CodeType)", "if const", BIO),
+            ("agent", "step % 17 == 5", "step % 17 == 6", {*BIO, "general"}),
         ],
     )
     def test_a_proof_depends_on_what_ran_and_judged_it(
@@ -490,7 +513,8 @@ class TestDigest:
         for module, old, new, stale in (
             ("graph_task", "HELD_BACK = 0.1", "HELD_BACK = 0.2", {"graphs"}),
             ("splits", "EIGHT_ONE_ONE: Fractions", "EIGHT: Fractions", {"molecules"}),
-            ("step", "max(num_terms, 1)", "num_terms", {"molecules", "graphs"}),
+            ("step", "max(num_terms, 1)", "num_terms", BIO),
+            ("generated_proteins", "MEDIAN", "MIDDLE", {"proteins"}),
         ):
             name = f"trainer_core.bio.{module}"
             assert self.stale(monkeypatch, tmp_path, name, old, new) == stale
@@ -514,8 +538,7 @@ def test_a_kind_holds_on_a_new_seed(tmp_path: Path) -> None:
 
     One for all of them: CI has minutes, and ``incidents prove`` has hours.
     """
-    pytest.importorskip("rdkit")
-    proof = TRACKS["biotech"].prove_one("leaky_split", 1000, tmp_path)
+    proof = TRACKS["biotech"].prove_one("positions_in_bf16", 1000, tmp_path)
     assert proof.problems == []
 
 
@@ -562,6 +585,8 @@ class TestCase:
         text = case.look("code", module=name).data
         with pytest.raises(BadCase, match="is not a module of the trainer"):
             case.fix(source={"graph_task.py": text})
+        with pytest.raises(BadCase, match="would be empty, so nothing ran"):
+            case.fix(source={name: ""})  # or the shipped module would take its place
         right = text.replace(
             "self.labels_of(graph) for graph in graphs",
             "self.labels_of(graphs[row]) for row in train",
@@ -569,6 +594,9 @@ class TestCase:
         told = case.fix(source={name: right})
         assert told, told.text
         assert "No new symptom" in told.text
+        shipped = Path(graph_task.__file__).read_text("utf-8")
+        other_split = case.fix(source={name: shipped})  # its parts aren't those of the case
+        assert other_split, other_split.text
         for see in case.kind.path:
             case.look(see.source, **see.scope)
         because = [see.source for see in case.kind.path]

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from rehearsal.incidents.biotech import batch_looks
+from rehearsal.incidents.biotech import batch_looks, batches
+from rehearsal.incidents.biotech.after_training import SCORES
 from rehearsal.incidents.biotech.alarms import ALARMS
 from rehearsal.incidents.biotech.batches import BATCHES, Held
 from rehearsal.incidents.biotech.evidence import BioEvidence
@@ -49,6 +50,38 @@ def deployed_module(plan: Plan, name: str, folder: Path) -> ModuleType:
     sys.modules[spec.name] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
+
+
+# ---------------------------------------------------------------- what is recorded
+
+
+def test_a_rank_that_kept_no_scores_shifts_no_other(tmp_path: Path) -> None:
+    """Rank 0 was killed in its evaluation, and rank 1 had written half a line."""
+    scores = tmp_path / "run" / SCORES
+    scores.mkdir(parents=True)
+    (scores / "rank-1.jsonl").write_text('{"attempt"')
+    (scores / "rank-2.jsonl").write_text('{"attempt": 0, "step": 3}\n')
+    plan = draw(3, "leaky_split").healthy
+    assert BioEvidence(tmp_path, plan).scored.keys() == {2}
+
+
+def test_what_watches_a_job_survives_a_nan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The trainer has a rule for it, and must be the one that stops."""
+    written: list[dict[str, Any]] = []
+    wrapped: dict[str, Any] = {}
+    monkeypatch.setattr(batches, "wrap", wrapped.__setitem__)
+    batches.compare_with_labels([[4, 7]], written.append)
+    outputs = torch.tensor([[float("nan"), 0.0], [1.0, float("inf")]])
+    targets = torch.tensor([[1.0, 1.0], [0.0, float("nan")]])
+    losing = wrapped["MoleculeTask.summed_loss"]
+    assert losing(lambda task, *of: of, None, outputs, targets) == (outputs, targets)
+    [line] = written
+    assert line["samples"] == [4, 7]
+    assert line["labels"] == [2, 1]
+    assert line["losses"] == pytest.approx([float("nan"), 1.3133], abs=1e-4, nan_ok=True)
+    assert line["expected"] == pytest.approx([float("nan"), 0.7311], abs=1e-4, nan_ok=True)
 
 
 # ---------------------------------------------------------------- the faults, without a job

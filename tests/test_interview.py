@@ -1035,6 +1035,8 @@ class TestOnCall:
             ("Show me logs and phases of rank #1", [("phases", 1), ("logs", 1)]),
             ("Show me the logs of rank 0 and rank 1.", [("logs", None)]),
             ("Rank 1 is late. Show me the logs of rank 0.", [("logs", 0)]),
+            # "Labels" are a source on the other track only.
+            ("Rank 1 has odd labels. Show me the logs.", [("logs", 1)]),
             ("Show me the logs.", [("logs", None)]),
             ("Can I see the code of data.py for rank 1?", [("code", None)]),
         ],

@@ -242,7 +242,7 @@ class TestClock:
     def test_a_notebook_gets_a_page_that_ticks_and_a_text_with_the_start(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """tests/test_browser.py looks at what the page shows; here, at what it is given."""
+        """tests/browser looks at what the page shows; here, at what it is given."""
         import IPython.display
 
         displayed: list[dict[str, str]] = []

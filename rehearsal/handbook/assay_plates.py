@@ -93,15 +93,28 @@ def corrected(plate: Plate, how: Correction) -> Floats:
     none: the same background and window for all plates. own mean: each plate's compounds are
     shifted and scaled to the same mean and spread. controls: the plate's own controls are 0
     and 100. controls and edge: the shift of the edge wells is estimated from them, too.
+
+    Raises:
+        ValueError: if the plate can't tell what ``how`` needs to know.
     """
     counts, is_control = plate.counts, ~np.isnan(plate.control)
     if how == "none":
         return np.asarray(100 * (counts - BACKGROUND) / WINDOW)
     if how == "own mean":
         own = counts[plate.compound >= 0]
+        if not own.std() > 0:
+            raise ValueError(
+                f"own mean: {len(own)} compound(s) with one value have no spread to be scaled "
+                "to. Fill the plate, or correct by its controls."
+            )
         return np.asarray(MEAN + SPREAD * (counts - own.mean()) / own.std())
     terms = [np.ones(len(counts)), np.nan_to_num(plate.control) / 100]
     if how == "controls and edge":
+        if ON_EDGE[is_control].all():
+            raise ValueError(
+                "controls and edge: every control is an edge well, so the edge's shift can't "
+                "be told from the background. Use layout='scattered', or correct by controls."
+            )
         terms.append(ON_EDGE.astype(np.float64))
     design = np.stack(terms, axis=1)
     fitted = np.linalg.lstsq(design[is_control], counts[is_control], rcond=None)[0]

@@ -98,6 +98,15 @@ class Campaign:
     holdout: int = 2 * COMPOUNDS  # random molecules, measured first and frozen
     start: int = COMPOUNDS  # random molecules, measured first and trained on
 
+    def __post_init__(self) -> None:
+        """Raises ValueError if two plates would get one number, and so the same noise."""
+        for name, plates in (("holdout", 50), ("start", 50), ("wells", 100)):
+            if getattr(self, name) > plates * COMPOUNDS:
+                raise ValueError(
+                    f"{name}={getattr(self, name)}: at most {plates} plates of {COMPOUNDS} "
+                    "have numbers of their own."
+                )
+
     def measure(self, rows: Rows, chosen: int, arrives: int, seed: int) -> Table:
         """Labels of these molecules, 80 to a plate; a plate is a function of (seed, number)."""
         labels = np.zeros(len(rows), LABEL)

@@ -35,7 +35,7 @@ class VendorTables(NamedTuple):
 
 
 def vendor_tables(num_scaffolds: int, per_scaffold: int) -> VendorTables:
-    """Three vendors: one writes canonical SMILES, one salts, one hydrates and damaged rows.
+    """Three vendors: one keeps the originals' SMILES, one salts, one hydrates and damaged rows.
 
     The second and third write their atoms in a random order, so no two vendors' texts of one
     molecule are equal.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,9 @@ from rehearsal.handbook.assay_plates import SHAPE, Correction, Plate, corrected
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 Floats = NDArray[np.float64]
+Look = tuple[str, str, str]  # color, line, marker
 LOOKS = (
     *((BLUE, "-", "o"), (VERMILLION, "--", "s"), (GREEN, "-.", "D"), (ORANGE, ":", "^")),
     (PURPLE, "-", "v"),
@@ -61,6 +63,13 @@ def errors_of(plate: Plate, activity: Floats, how: Correction) -> Floats:
     return np.asarray(corrected(plate, how) - true)
 
 
+def with_looks(results: Mapping[str, T]) -> Iterator[tuple[tuple[str, T], Look]]:
+    """Each result with its color, line and marker. Raises ValueError if there are too many."""
+    if len(results) > len(LOOKS):
+        raise ValueError(f"{len(results)} results, and {len(LOOKS)} colors. Draw two pictures.")
+    return zip(results.items(), LOOKS, strict=False)
+
+
 def round_curves(
     results: Mapping[str, Sequence[Sequence[float]]], title: str, ylabel: str
 ) -> Figure:
@@ -71,7 +80,7 @@ def round_curves(
     """
     subtitle = "line: median over the simulated worlds; bar: from the worst to the best of them"
     figure, axes = new_figure(3.8, title, subtitle)
-    for at, ((name, rows), look) in enumerate(zip(results.items(), LOOKS, strict=False)):
+    for at, ((name, rows), look) in enumerate(with_looks(results)):
         values, (color, line, marker) = np.array(rows), look
         # Side by side: bars on top of each other can't be told apart.
         rounds = np.arange(1, values.shape[1] + 1) + 0.09 * (at - (len(results) - 1) / 2)
@@ -100,7 +109,7 @@ def oracle_picture(
         "The score rises, the molecules don't",
         "mean of each generation; solid: what the model says; dashed: what was planted",
     )
-    for (name, pairs), (color, _, marker) in zip(runs.items(), LOOKS, strict=False):
+    for (name, pairs), (color, _, marker) in with_looks(runs):
         generations = range(len(pairs))
         look: Style = {"color": color, "marker": marker, "markersize": 5}
         axes.plot(generations, [pair[0] for pair in pairs], "-", label=name, **look)

@@ -55,7 +55,8 @@ def incident_in(
     """A case in a folder of its own: the one that is there, or a new one of this kind.
 
     Raises:
-        BadCase: if the one that is there can't be opened.
+        BadCase: if the one that is there can't be opened, if there is no such track, or if a
+            package is missing that its jobs need.
     """
     store = Store(seed, folder, track)
     header = store.header()

@@ -38,7 +38,7 @@ from scripts import work_folder
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 # The names that .ci/browser looks for too.
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMES)), "")
