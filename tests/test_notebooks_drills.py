@@ -25,7 +25,7 @@ NOTEBOOKS = ROOT / "notebooks"
 DRILLS = rehearsal.drills()
 FIRST = next(drill for drill in DRILLS if not drill.is_broken)
 
-pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.ranks, pytest.mark.timeout(1200)]
 
 
 def notebook_of(drill: Drill) -> Path:
@@ -49,7 +49,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
         env={**os.environ, "PYTHONPATH": str(ROOT), "REHEARSAL_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=560,
+        timeout=1100,  # two minutes on idle cores
     )
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
     lines = [line for line in run.stdout.splitlines() if line.startswith("RESULT ")]

@@ -164,7 +164,7 @@ def budget_of(plan: Plan, length: int) -> float:
 
 
 def training_body(plan: Plan, context: RankContext, learner: SimpleNamespace) -> Any:
-    """Train four times, from the same weights."""
+    """Train once for each of the plan's trainings, from the same weights."""
     context.init_group()
     if wrong := wrong_shapes(plan, learner):
         return {"shapes": wrong}

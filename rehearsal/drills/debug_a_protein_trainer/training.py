@@ -44,11 +44,10 @@ def share_findings(plan: Plan, ranks: Sequence[Mapping[str, Any]]) -> Iterator[F
     places = [[step["places"] for step in answer["steps"]] for answer in ranks]
     rows = [place for own in places for step in own for place in step]
     if None in rows:
-        found = f"{counted(rows.count(None), 'row')} went through the model that "
-        yield TABLE(
-            "wrong-steps",
-            f"{found}{'is' if rows.count(None) == 1 else 'are'} a window of no protein",
-        )
+        strays = rows.count(None)
+        what = "isn't a window" if strays == 1 else "aren't windows"
+        found = f"{counted(strays, 'row')} went through the model that {what} of any protein"
+        yield TABLE("wrong-steps", found)
         return
     trained = [place[0] for place in rows]
     if missing := sorted({*range(len(plan.proteins))} - {*trained}):

@@ -11,6 +11,11 @@ from rehearsal.incidents.kinds.kind import Claim, Fix, Kind, See
 from rehearsal.incidents.world import Plan
 
 
+def with_many_fresh_scaffolds(plan: Plan, rng: random.Random) -> Plan:
+    """A job whose fresh batch has many scaffolds, so its share of actives is no accident."""
+    return with_library(plan, fresh_scaffolds=60)
+
+
 def read_at_another_cutoff(plan: Plan, rng: random.Random) -> Plan:
     """One plate calls more than twice as many hits as it should."""
     plate = rng.choice(world_of(plan).plates)
@@ -33,6 +38,7 @@ plate_with_another_cutoff = Kind(
         "The nightly calibration check failed: somewhere in the training data, far more labels "
         "are active than the model expects. The loss falls as usual."
     ),
+    setup=with_many_fresh_scaffolds,
     inject=read_at_another_cutoff,
     claims=(
         Claim(
