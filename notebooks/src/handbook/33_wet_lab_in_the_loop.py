@@ -304,8 +304,8 @@ spread = compare({
 # What they buy is a better model elsewhere, and insurance. State the price, with its error, and let
 # the project decide.
 #
-# Eight random wells are the cheapest of the three. They improve the model about as much, and they're
-# the only part of the data that stays a sample.
+# Eight random wells cost about as much as either rule. They improve the model about as well, and
+# they're the only part of the data that stays a sample.
 
 # %% [markdown]
 # ## Labels arrive late
