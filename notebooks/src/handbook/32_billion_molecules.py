@@ -563,8 +563,8 @@ padding = 1 - lengths.sum() / (shares * widths).sum()
 schedule = StepSchedule(len(full), BINS, max_epochs=10)
 print(f"{len(full):,} bins of {min(work):,} to {max(work):,} tokens, {padding:.0%} padding")
 stored = plan_batches(lengths, BUDGET).by_size.nbytes / len(lengths)
-print(f"{schedule.steps_per_epoch:,} steps an epoch at these lengths; the plan is {8 * 4 * len(widths):,} bytes,"
-      f" and chapter 31's would be {stored * N / 1e9:.0f} GB")
+print(f"{schedule.steps_per_epoch:,} steps an epoch at these lengths; the plan is"
+      f" {8 * 4 * len(widths):,} bytes, and chapter 31's would be {stored * N / 1e9:.0f} GB")
 attention = max(widths) / (6 * WIDTH)
 print(f"attention adds {attention:.0%} to the longest class, so equal tokens are equal work")
 
