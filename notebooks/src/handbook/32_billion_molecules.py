@@ -767,7 +767,8 @@ interruptions = sum(count for _, count in failures.LLAMA_3.values())
 per_gpu_h = 24 * failures.LLAMA_3_DAYS * failures.LLAMA_3_GPUS / interruptions
 mtbf_s = job_mtbf_s(per_gpu_h, 64)
 SAVE_S = 5  # how long a save of a gigabyte holds up the job, assumed
-print(f"a checkpoint has {state_gb:.1f} GB; a job on 64 GPUs fails every {mtbf_s / 86400:.0f} days,"
+print(f"a checkpoint has {state_gb:.1f} GB; a job on 64 GPUs fails every"
+      f" {mtbf_s / 86400:.0f} days,"
       f" so save every {young_interval(SAVE_S, mtbf_s) / 60:.0f} min by Young's formula")
 print(f"every 15 min costs {SAVE_S / 900:.1%} and loses at most 15 min of 64 GPUs")
 
@@ -864,7 +865,8 @@ print(f"ids in range: {stored.max() < len(by_text)}; vocabularies equal:"
 held = np.random.default_rng(0).random(len(valid)) < 0.2
 both = [{r["compound_id"] for r, h in zip(valid, held) if h == side} for side in (False, True)]
 leaked = len(both[0] & both[1])
-print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecules are also trained on")
+print(f"split by row before merging: {leaked} of {len(both[1])} held-out molecules are also"
+      " trained on")
 
 # %% [markdown]
 # ## Why DDP first, and when not
