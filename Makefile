@@ -32,7 +32,8 @@ check: texts
 	@# In parallel: they fill two cores together.
 	$(MAKE) --no-print-directory -j2 types unmarked
 
-# For every merge: what check does, and the tests that start processes. 15 minutes on two cores.
+# For every merge: what check does, and the tests that start processes. 15 to 30 minutes on two
+# cores, depending on what else they do.
 test: texts
 	@# In parallel: the tests leave a core idle now and then.
 	$(MAKE) --no-print-directory -j2 types pytest
