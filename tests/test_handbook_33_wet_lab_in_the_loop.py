@@ -100,6 +100,23 @@ class TestPlates:
         with pytest.raises(ValueError, match="81 compounds: a plate has 80 wells"):
             read_plate(np.zeros(81), Reader(), np.random.default_rng(0))
 
+    def test_what_a_plate_cannot_tell_is_refused(self) -> None:
+        """Least squares would split what it can't tell apart, and 0 / 0 is a NaN in the table."""
+        outer = read_plate(
+            np.zeros(80), Reader(layout="outer columns"), np.random.default_rng(0)
+        )
+        with pytest.raises(ValueError, match="every control is an edge well"):
+            values_of(outer, "controls and edge")
+        alone = read_plate(np.zeros(1), Reader(), np.random.default_rng(0))
+        with pytest.raises(ValueError, match="no spread to be scaled"):
+            values_of(alone, "own mean")
+
+    @pytest.mark.parametrize("sizes", [{"holdout": 4001}, {"start": 4001}, {"wells": 8001}])
+    def test_two_plates_never_share_a_number(self, sizes: dict[str, int]) -> None:
+        """They would have the same noise, and be withdrawn together."""
+        with pytest.raises(ValueError, match="have numbers of their own"):
+            Campaign(inputs=np.zeros((1, 1), np.float32), truth=np.zeros(1), **sizes)
+
 
 class TestPool:
     def test_a_molecules_number_says_which_blocks_it_has(self) -> None:

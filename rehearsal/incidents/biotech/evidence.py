@@ -252,7 +252,7 @@ class BioEvidence(BatchEvidence):
 
     @cached_property
     def energies(self) -> dict[str, Floats]:
-        """Energies of the job's own parts: train, held back, all. None before it evaluates."""
+        """Energies of the job's own parts: train, held back, all; empty before it evaluates."""
         found = self.scored.get(0, {})
         if "deviation" not in found:
             return {}
