@@ -101,7 +101,7 @@ class TestPlates:
             read_plate(np.zeros(81), Reader(), np.random.default_rng(0))
 
     def test_what_a_plate_cannot_tell_is_refused(self) -> None:
-        """Least squares would split what it can't tell apart, and 0 / 0 is a NaN in the table."""
+        """Least squares would split what it can't tell apart; 0 / 0 is a NaN in the table."""
         outer = read_plate(
             np.zeros(80), Reader(layout="outer columns"), np.random.default_rng(0)
         )
